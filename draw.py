@@ -19,6 +19,7 @@ import argparse
 import json
 import reprlib
 import shlex
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,9 +78,10 @@ def read_summaries(
         except SetupError as error:
             warn(f"{mode.title} left out: {error}; make it anew with: {command}")
     if not compared(runs):
+        names = "distributed training" if len(modes) == len(MODES) else ", ".join(mode.name for mode in modes)
         raise SetupError(
-            f"nothing to draw: no summary of distributed training can be read in {network_folder}; "
-            f"make them with: {_summary_command(base, network_folder.name)}"
+            f"nothing to draw: no summary of {names} can be read in {network_folder}; "
+            f"where there are logs, make it with: {_summary_command(base, network_folder.name)}"
         )
     return runs
 
@@ -191,6 +193,7 @@ def _made(folder: Path) -> Path:
     """The folder of the figures, before anything is printed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise SetupError(
             f"{folder} cannot be the folder of the figures ({error.strerror}): give another with -o"

@@ -3,8 +3,9 @@ one is one line. The import itself changes how this process ends."""
 
 from __future__ import annotations
 
+# Of C: signal.py takes longer to import, and Ctrl-C meanwhile would be a traceback.
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
 import sys
 
 
@@ -15,7 +16,7 @@ def _leave(*_: object) -> None:
 def _exchange(handler: object, other: object) -> None:
     """Changes what Ctrl-C does, unless that is not `handler`: with nohup it is ignored, say."""
     if signal.getsignal(signal.SIGINT) is handler:
-        signal.signal(signal.SIGINT, other)  # type: ignore[arg-type]
+        signal.signal(signal.SIGINT, other)
 
 
 _exchange(signal.default_int_handler, _leave)  # before the imports below, which take longer than Python's own start
@@ -25,7 +26,7 @@ from importlib.machinery import ModuleSpec  # noqa: E402
 from types import ModuleType, TracebackType  # noqa: E402
 from typing import Any, NoReturn  # noqa: E402
 
-from utils import EXIT_FORCED, EXIT_SETUP, PACKAGES, missing_package  # noqa: E402
+from utils import EXIT_FORCED, EXIT_SETUP, PACKAGES, JobError, missing_package  # noqa: E402
 
 
 class _AnyKind(type):
@@ -67,8 +68,20 @@ class _StandIns:
     def exec_module(self, module: ModuleType) -> None: ...
 
 
+def _is_of_settings(error: BaseException, at: TracebackType | None) -> bool:
+    """Whether matplotlib cannot be imported, since it cannot read a matplotlibrc or a style of the user."""
+    while isinstance(error, (UnicodeError, OSError)) and at is not None:
+        if at.tb_frame.f_globals.get("__name__") in ("matplotlib", "matplotlib.style"):
+            return True
+        at = at.tb_next
+    return False
+
+
 def _tell(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    if not (told := missing_package(error)):
+    told = missing_package(error)
+    if _is_of_settings(error, at):
+        told = f"matplotlib cannot read your matplotlibrc or a style of yours: {error}"
+    if not told:
         return sys.__excepthook__(kind, error, at)
     print(f"error: {told}", file=sys.stderr, flush=True)
     os._exit(EXIT_SETUP)
@@ -82,11 +95,17 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         code = main()
     except KeyboardInterrupt:
         pass
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
     finally:
         _exchange(signal.default_int_handler, _leave)
     sys.exit(code)
 
 
 sys.excepthook = _tell
+for _name in ("stdout", "stderr"):
+    if getattr(sys, _name) is None:  # closed by the caller
+        setattr(sys, _name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 if {"-h", "--help"} & {*sys.argv}:
     sys.meta_path.append(_StandIns())

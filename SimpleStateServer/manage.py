@@ -4,27 +4,26 @@
 One process: the state tables live in its memory.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # as start.py
 import os
-import signal
 import sys
-from pathlib import Path
 
 
 def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
     if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
-    folder = Path(__file__).resolve().parent
-    sys.path[:0] = [str(folder), str(folder.parent)]
-    from utils import missing_package
+    from pathlib import Path  # after that: it takes a while
 
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
-    except ModuleNotFoundError as error:
-        print(f"error: {missing_package(error)}", file=sys.stderr)
+    except ModuleNotFoundError:
+        told = f"there is no Django for {sys.executable}: .venv/bin/python has it, which scripts/setup.sh makes"
+        print(f"error: {told}", file=sys.stderr)
         sys.exit(2)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    os.environ["DJANGO_SETTINGS_MODULE"] = "SimpleStateServer.settings"  # whatever the caller has
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as problem:  # what a user has set: a line says it, a trace would hide it

@@ -9,3 +9,4 @@ import os
 # matplotlib cannot be imported where this names a backend that is not installed, such as that of the notebook from
 # which the program was started. Only windows need one.
 BACKEND = os.environ.pop("MPLBACKEND", "")
+os.environ.pop("SOURCE_DATE_EPOCH", None)  # no file has a date, and matplotlib fails where this is no number

@@ -4,21 +4,21 @@ ours."""
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from algorithms import ENTRIES, PALETTE, Entry
 from report.metrics import IID, Curve, Mode
+from trainer import spreadsheet
 from trainer.metric import Metric
 from utils import SetupError
 
 _NAME_LETTERS = 60
-_TIME, _WALL_TIME, _VALUE = "time", "wall time", "value"  # heads of the columns, in any case
+_TIME, _WALL_TIME, _VALUE = "time", "wall_time", "value"
 _COLUMNS = "Value, and Time (s) or Wall time (s since 1970; that of the first row becomes 0)"
 
 
@@ -68,41 +68,33 @@ def read(path: Path, metric: Metric) -> Curve:
     Raises:
         SetupError: it cannot be read, lacks a column, or a row has no number there.
     """
-    try:
-        return list(_points(path, metric))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SetupError(f"{path} cannot be read as CSV: {error}") from None
+    head, *rows = spreadsheet.rows(path, "file") or [spreadsheet.Row(f"file {path}", 1, "", [])]
+    heads = dict(zip(head.columns(), head.cells, strict=True))
+    time = next((name for name in (_TIME, _WALL_TIME) if name in heads), "")
+    if not time or _VALUE not in heads:
+        raise SetupError(f"{head.file} begins with {head.text[:80]!r}; its columns should be {_COLUMNS}")
+    if not rows:
+        raise SetupError(f"{head.file} holds no row below its head")
+    points: list[tuple[float, float]] = []
+    for row in rows:
+        cells = row.values([*heads])
+        at, value = (_number(cells[name], f"{row.where}: {heads[name]}") for name in (time, _VALUE))
+        if at < (points[-1][0] if points else 0):
+            raise SetupError(
+                f"{row.where}: {heads[time]} is {at:g}, before that of the row above or 0: sort the rows by it"
+            )
+        if fault := metric.fault(value):
+            raise SetupError(f"{row.where}: {heads[_VALUE]} is {value:g}, {fault}, as the {metric.name} of these logs")
+        points.append((at, value))
+    begin_s = 0.0 if time == _TIME else points[0][0]
+    return [(at - begin_s, value) for at, value in points]
 
 
-def _points(path: Path, metric: Metric) -> Iterator[tuple[float, float]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
-        heads = {(head or "").strip().lower(): head for head in rows.fieldnames or []}
-        time = next((heads[name] for name in (_TIME, _WALL_TIME) if name in heads), None)
-        if time is None or _VALUE not in heads:
-            there = ", ".join(rows.fieldnames or [])[:80]
-            raise SetupError(f"{path} begins with {there!r}; its columns should be {_COLUMNS}")
-        begin_s, last_s = 0.0 if _TIME in heads else None, -math.inf
-        for row in rows:
-            where = f"{path}, line {rows.line_num}"
-            at = _number(row, time, where)
-            begin_s = at if begin_s is None else begin_s
-            if at < last_s or at < begin_s:
-                raise SetupError(f"{where}: {time} is {at:g}, before that of the row above or 0: sort the rows by it")
-            last_s, value = at, _number(row, heads[_VALUE], where)
-            if fault := metric.fault(value):
-                raise SetupError(f"{where}: {heads[_VALUE]} is {value:g}, {fault}, as the {metric.name} of these logs")
-            yield at - begin_s, value
-    if last_s == -math.inf:
-        raise SetupError(f"{path} holds no row below its head")
-
-
-def _number(row: Mapping[str, str], column: str, where: str) -> float:
-    text = row[column]
+def _number(text: str, where: str) -> float:
     try:
         value = float(text)
-    except (TypeError, ValueError):  # a row that is too short has None
+    except ValueError:
         value = math.nan
     if not abs(value) <= sys.float_info.max:
-        raise SetupError(f"{where}: {column} is {(text or '')[:40]!r}, but should be a number")
+        raise SetupError(f"{where} is {text[:40]!r}, but should be a number")
     return value

@@ -20,6 +20,7 @@ from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
 from report.x_axes import SECONDS, XAxis
 from trainer.metric import ACCURACY, Metric
+from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
 NamedFigure = tuple[str, Mapping[Mode, Any], Callable[[Figure, Any], None]]  # file name, data, drawing function
@@ -131,7 +132,11 @@ def save_figures(
     say: Callable[[str], None],
     new_figure: Callable[[], Figure] | None = None,
 ) -> None:
-    """Draws each figure that has data as PNG and PDF; `say` gets their paths."""
+    """Draws each figure that has data as PNG and PDF; `say` gets their paths.
+
+    Raises:
+        SetupError: a file cannot be written.
+    """
     for name, data, draw in figures:
         files = {folder / f"{name}.{kind}": metadata for kind, metadata in KINDS.items()}
         if not data:
@@ -144,5 +149,8 @@ def save_figures(
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # otherwise each file would compute the layout again
         for path, metadata in files.items():
-            figure.savefig(path, metadata=metadata)
+            try:
+                figure.savefig(path, metadata=metadata)
+            except OSError as error:
+                raise SetupError(f"{path} cannot be written: {error.strerror}; give another folder with -o") from None
             say(str(path))

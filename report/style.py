@@ -16,6 +16,7 @@ COLUMN, PAGE = "column", "page"
 WIDTHS = {COLUMN: 3.3, PAGE: 7.0}  # inches: of a column of a paper with two, and of both
 POINTS = 72.0  # of an inch
 TEXT, SMALL = 8, 7  # points
+_HANDLE = 0.6  # inches: of the line before a name in a legend, and the space around
 _LETTER = 0.6  # mean width of a letter over the size of the text, with some room
 
 STYLE: dict[str, Any] = {
@@ -65,12 +66,14 @@ def legend(figure: Figure, handles: Sequence[Artist], **look: Any) -> float:
     """Adds a legend with as few rows as fit into the figure's width, all about equally long; returns its inches."""
     for rows in itertools.count(1):
         columns = -(-len(handles) // rows)
-        found = figure.legend(handles=handles, ncols=columns, **look)
+        less = _HANDLE + 0.2 * max(0, rows - len(handles))  # letters may be wide
+        labels = [fill(str(handle.get_label()), figure, SMALL, less) for handle in handles]
+        found = figure.legend(handles=handles, labels=labels, ncols=columns, **look)
         box = found.get_window_extent()
-        if box.width <= figure.bbox.width or columns == 1:
+        if box.width <= figure.bbox.width:
             return box.height / figure.dpi
         found.remove()
-    raise AssertionError("one column always does")
+    raise AssertionError("one column of short lines always does")
 
 
 def note_below(figure: Figure, *texts: str) -> float:

@@ -145,13 +145,20 @@ make_venv() {
     # Variables of pip that put packages elsewhere do not count.
     env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_PYTHON -u PIP_DRY_RUN PIP_USER=0 \
         "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$root/$requirements" </dev/null ||
-        die "pip could not install $requirements; what it said is above"
+        die "pip could not install $requirements; what it said is above$(pip_settings)"
     mkdir -p "$venv/.installed"
     # The test requirements include the others, so both are fresh now.
     for file in requirements.txt "$requirements"; do
         fingerprint "$file" >"$venv/.installed/$file"
     done
     rm "$venv/.unfinished"
+}
+
+# Names the variables of pip that are set, since pip does not.
+pip_settings() {
+    local names
+    names=$(compgen -e PIP_ | xargs)
+    echo "${names:+; of pip are set $names: unset what you do not need}"
 }
 
 new_venv() {

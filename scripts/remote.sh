@@ -6,7 +6,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
-    usage && exit
+    usage
+    exit
 fi
 no_arguments "$@"
 # A container or a conda environment may do without .venv, but not without what it would hold.

@@ -7,7 +7,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
-    usage && exit
+    usage
+    exit
 fi
 requirements="requirements.txt"
 if [[ "${1:-}" == --test ]]; then

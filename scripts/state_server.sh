@@ -20,7 +20,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
-    usage && exit
+    usage
+    exit
 fi
 if [[ "${1:-}" != --* ]]; then
     no_arguments "$@"

@@ -211,7 +211,6 @@ def _sweep(given: argparse.Namespace, others: Sequence[str], processes: Processe
         for task in tasks:
             print(f"{'    ' if task in missing else 'done'} {task}: {' '.join(task.command)}")
         return EXIT_OK
-    given.log_base.mkdir(parents=True, exist_ok=True)
     with job_options.claimed(given.log_base):
         failed = its.do()
     write(given.log_base, its.lines(), target_of(others), print)

@@ -8,7 +8,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
-    usage && exit
+    usage
+    exit
 fi
 ensure_venv requirements-test.txt
 "$root/scripts/get_data.sh"

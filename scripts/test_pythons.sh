@@ -7,7 +7,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
-    usage && exit
+    usage
+    exit
 fi
 
 declare -A found=() result=()

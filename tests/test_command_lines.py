@@ -150,10 +150,37 @@ def test_ctrl_c_in_a_program_tidies_up_quietly_and_is_ignored_where_it_was(befor
     assert (done.returncode, done.stdout, done.stderr) == (code, "tidied\n", "")
 
 
-@pytest.mark.parametrize("words", ["draw.py", "main.py -m local -c 1 -n mlp", "SimpleStateServer/manage.py serve"])
+@pytest.mark.parametrize(
+    "words", ["draw.py", "main.py -m local -c 1", "simulate.py", "SimpleStateServer/manage.py serve"]
+)
 def test_a_package_that_is_not_installed_is_one_line(words):
     command = [sys.executable, "-S", *words.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (2, "")
-    assert "scripts/setup.sh makes .venv" in line
+    assert re.search(r"error: there is no \w+ for .*: \.venv/bin/python has it, which scripts/setup.sh makes$", line)
+
+
+@pytest.mark.parametrize("words", ["main.py --help", "draw.py -b /nowhere"])
+def test_a_program_whose_output_is_closed_does_not_miss_it(words):
+    command = f"{sys.executable} {words} >&- {'2>&-' if '--help' in words else ''}"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    code, errors = (0, 0) if "--help" in words else (2, 1)
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, errors), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "experiments/study/real_comparison.py /nowhere /nowhere",
+        "experiments/benchmarks/compression.py /proc/nowhere.md",
+        "draw.py -b FOLDER",  # whose matplotlibrc is no text
+    ],
+)
+def test_what_a_program_cannot_work_with_is_one_line(words, tmp_path):
+    (tmp_path / "matplotlibrc").write_bytes(b"\xff\n")
+    environment = {**os.environ, **({"MATPLOTLIBRC": str(tmp_path)} if "draw" in words else {})}
+    command = [sys.executable, *words.replace("FOLDER", str(tmp_path)).split()]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    (line,) = [each for each in done.stderr.splitlines() if not each.startswith("Cannot decode")]  # matplotlib's own
+    assert (done.returncode, done.stdout, line[:7]) == (2, "", "error: ")

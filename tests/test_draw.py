@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import matplotlib as mpl
@@ -28,7 +29,7 @@ import summary
 from algorithms import ENTRIES, EVENTS
 from report import bars, figure_set, figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
-from report.metrics import Event
+from report.metrics import Event, Mode
 from report.style import WIDTHS, style
 from report.x_axes import SECONDS
 from trainer.metric import ACCURACY
@@ -55,7 +56,9 @@ def real_run(tmp_path_factory):
     (base / NETWORK / "figures").mkdir()
     (base / NETWORK / "figures" / "accuracy-non-iid.png").write_text("of an earlier run")
     headless = {name: value for name, value in os.environ.items() if not name.endswith(("DISPLAY", "MPLBACKEND"))}
-    return base, run_program("draw.py", "-b", base, "-n", NETWORK, "--show", environment=headless)
+    return base, run_program(
+        "draw.py", "-b", base, "-n", NETWORK, "--show", environment=headless | {"SOURCE_DATE_EPOCH": "now"}
+    )
 
 
 def summarise(base):
@@ -260,6 +263,15 @@ def flat(modes):
     return {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(modes)}
 
 
+def long_names(modes):
+    """`flat`, with the longest names that files beside ours may have: of common letters, and of the widest."""
+    names = itertools.cycle(["Sync-Switch as published by its authors, with 8 GPUs, in 2021", 60 * "W"])
+    return {
+        Mode(replace(mode.algorithm, name=name, title=name), mode.split): curve
+        for (mode, curve), name in zip(flat(modes).items(), names, strict=False)
+    }
+
+
 def beyond(figure):
     """Labels of ticks outside their axis, which are there and not drawn."""
     axises = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
@@ -275,10 +287,19 @@ def beyond(figure):
         (bars.draw_computing_ratio, (many_devices(ALL), "resnet50-v1", MARKED, published_note(RATIO))),
         (figures.draw_curves, (flat(FOUR), "resnet50-v1, i.i.d.", 0.926)),
         (figures.draw_curves, (flat(ALL), "resnet50-v1", 0.9, every_kind(ALL), SECONDS, "a note " * 20, ACCURACY, 0.8)),
+        (figures.draw_curves, (flat(FOUR[:2]) | long_names(FOUR[2:]), "resnet50-v1, i.i.d.", 0.926)),
         (bars.draw_bars, (dict.fromkeys(MARKED, 1.0), "lenet", "traffic (MB/s)", MARKED, published_note(TRAFFIC))),
         (bars.draw_bars, (dict.fromkeys([*metrics.MODES.values()][:-1], 12345.6), "lenet", "traffic (MB/s)")),
     ],
-    ids=["seven devices", "all modes, a note", "four curves", "all curves, lines, marks, a note", "a bar", "all bars"],
+    ids=[
+        "seven devices",
+        "all modes, a note",
+        "four curves",
+        "all curves, lines, marks, a note",
+        "names",
+        "a bar",
+        "all bars",
+    ],
 )
 def test_all_text_fits_is_not_small_and_covers_nothing(draw_function, arguments, width):
     figure = drawn(draw_function, *arguments, width=width)
@@ -488,6 +509,11 @@ def test_an_output_folder_that_cannot_be_made_ends_in_one_line(tree, capsys):
     *_, last = said.err.splitlines()
     assert last == f"error: {tree}/out cannot be the folder of the figures (File exists): give another with -o"
     assert said.out == ""
+    (tree / "figures" / "accuracy-iid.png").mkdir(parents=True)
+    assert draw_all(tree, "-o", str(tree / "figures")) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    png = tree / "figures" / "accuracy-iid.png"
+    assert last == f"error: {png} cannot be written: Is a directory; give another folder with -o"
 
 
 # ------------------------------------------------------------------------------------------------ as a program
@@ -507,7 +533,7 @@ def test_a_real_run_without_summaries_ends_with_the_command_that_makes_them(tmp_
     assert warning.startswith(f"warning: ESync left out: {folder} has logs but no ESync.json")
     assert error == (
         f"error: nothing to draw: no summary of distributed training can be read in {tmp_path / NETWORK}; "
-        f"make them with: python summary.py -b {tmp_path} -n {NETWORK}"
+        f"where there are logs, make it with: python summary.py -b {tmp_path} -n {NETWORK}"
     )
 
 

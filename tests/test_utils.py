@@ -115,16 +115,6 @@ def test_programs_run_where_python_does_not_add_their_folder(program):
     assert run(sys.executable, program, "--help", PYTHONSAFEPATH="1").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "command", [("main.py", "-m", "local", "-c", "1"), ("draw.py",), ("simulate.py",), ("SimpleStateServer/manage.py",)]
-)
-def test_a_python_without_the_packages_names_the_one_that_has_them(command):
-    ended = run(sys.executable, "-S", *command)
-    assert ended.returncode == EXIT_SETUP
-    assert "error: there is no " in ended.stderr and ": .venv/bin/python has it, which scripts/" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-
-
 def test_kubernetes_variable_of_a_service_called_state_server_is_no_port():
     ended = run(
         *("scripts/state_server.sh", "--request-timeout", "0"),

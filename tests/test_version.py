@@ -68,6 +68,7 @@ def test_a_run_knows_its_commit_also_in_another_users_checkout(tmp_path, monkeyp
     for path in [tmp_path, *tmp_path.rglob("*")] if is_others else []:
         os.chown(path, 65534, 65534)
     monkeypatch.setattr(version, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "of-the-caller"))
     assert version.commit.__wrapped__() == head
 
 

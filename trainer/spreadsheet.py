@@ -1,7 +1,7 @@
 """Reads tables: CSV files as people and spreadsheets write them.
 
-Columns are separated by commas, semicolons (then numbers may have decimal commas) or tabs, as the first row shows; the
-text is UTF-8, or UTF-16 with a byte order mark. Empty rows, empty columns and comments, from a # on, do not count.
+Columns are separated by commas, semicolons or tabs, as the first row shows; numbers may have decimal commas. The text
+is UTF-8, or UTF-16 with a byte order mark. Empty rows, empty columns and comments, from a # on, do not count.
 Column names are compared in lower case, with underscores for spaces.
 """
 
@@ -18,7 +18,8 @@ from utils import SetupError
 
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NO_COMMENT = re.compile(r'(?:"[^"]*"|[^#]|(?<=\S)#)*')
-_DECIMAL_COMMA = re.compile(r"([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
 class Row(NamedTuple):
@@ -91,7 +92,12 @@ def rows(path: Path, what: str) -> list[Row]:
             cells.pop()
         if not cells or cells[0].startswith("#"):
             continue
-        if separator == ";":
-            cells = [_DECIMAL_COMMA.sub(r"\1.\2", cell) if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells]
-        found.append(Row(file, number, line.strip(), cells))
+        found.append(Row(file, number, line.strip(), [_with_point(cell, separator) for cell in cells]))
     return found
+
+
+def _with_point(cell: str, separator: str) -> str:
+    """A number with its decimal comma as a point; 1,000 may be a thousand where no semicolons show decimal commas."""
+    if not _DECIMAL_COMMA.fullmatch(cell) or (separator != ";" and _THOUSANDS.fullmatch(cell)):
+        return cell
+    return cell.replace(",", ".")

@@ -31,11 +31,13 @@ def commit() -> str | None:
     """
     if not (ROOT / ".git").exists():
         return None  # a parent folder may be a checkout of something else
+    # A caller such as a git hook points git to its own repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         finished = subprocess.run(
             ["git", "-c", "safe.directory=*", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
             cwd=ROOT,  # it may belong to another user, whose program runs here anyway
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
             text=True,
             timeout=_GIT_S,

@@ -43,6 +43,7 @@ from experiments.fault_drill.drilled_logs import BATCH, END_S, LONGEST_S, notice
 from experiments.fault_drill.drilled_tables import is_in_order, soak_table, summary, table
 from experiments.fault_drill.faults import FAULTS, can_happen, of_soak
 from flag_parser import FlagParser
+from scripts.launch import job_options
 from utils import append_line
 
 LAST_S = 15.0  # of a soak, without a new fault
@@ -115,9 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the missing jobs and prints the table."""
     name, form = "scripts/fault_drill.sh", argparse.RawDescriptionHelpFormatter
     parser = FlagParser(name, description=__doc__, formatter_class=form)
-    parser.add_argument("--ways", default=f"{CONTINUE},{RESTART}")
-    parser.add_argument("--modes", default=",".join(FLAGS))
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    for flag, choices in (("--ways", (CONTINUE, RESTART)), ("--modes", FLAGS), ("--faults", FAULTS)):
+        parser.add_argument(flag, type=job_options.names(choices), default=tuple(choices))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with random faults")
     parser.add_argument("--seed", type=int, default=0, help="of the soak's faults")
@@ -129,11 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = folder / ("soak.jsonl" if given.soak else "drill.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {(row["way"], row["mode"], row["fault"], row.get("seed", 0)) for row in rows}
-    names = ("none", "soak") if given.soak else given.faults.split(",")
+    names = ("none", "soak") if given.soak else given.faults
     todo = [
         (way, mode, name)
-        for mode in given.modes.split(",")
-        for way in given.ways.split(",")
+        for mode in given.modes
+        for way in given.ways
         for name in names
         if can_happen("all" if given.soak else name, way, mode)  # of a soak all must come back
         and (way, mode, name, given.seed) not in done

@@ -38,6 +38,7 @@ from experiments.study.comparison import REPORT, RunLine
 from experiments.study.study_run import measured
 from flag_parser import FlagParser
 from scripts import run_lines
+from scripts.launch.job_options import names
 from scripts.run_lines import IID, unmade
 from scripts.run_process import Processes, make
 
@@ -101,13 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("real", type=Path, help="folder of what is made")
     parser.add_argument("--cluster", default="nine-ways")
     parser.add_argument("--network", default="mlp")
-    parser.add_argument("--entries", default=",".join(ENTRIES), help="the algorithms")
+    parser.add_argument("--entries", type=names(ENTRIES), default=tuple(ENTRIES), help="the algorithms")
     parser.add_argument("--target", type=float, default=0.85)
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     parser.add_argument("--jobs", type=int, default=1, help="side by side")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     given = parser.parse_args(arguments)
-    entries, until = given.entries.split(","), time.monotonic() + given.budget
+    entries, until = given.entries, time.monotonic() + given.budget
     lines = reported(given.virtual, given.cluster, given.network, entries)
     given.real.mkdir(parents=True, exist_ok=True)
     done = comparison.read(given.real) if (given.real / run_lines.RUNS_FILE).exists() else []

@@ -42,6 +42,8 @@ from algorithms import ENTRIES, OWNERS, Workers
 from config import NO_NETWORK
 from experiments import markdown
 from flag_parser import FlagParser
+from flag_values import seeds
+from scripts.launch.job_options import names
 from scripts.run_lines import RUNS_FILE
 from trainer import version
 from trainer.run_logs.measure import (
@@ -113,9 +115,9 @@ def job_of(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def jobs(given: argparse.Namespace) -> Iterator[Job]:
     """All pairs, in the order in which partial results say most."""
-    every = itertools.product(given.seeds.split(","), given.clusters.split(","), given.modes.split(","))
+    every = itertools.product(given.seeds, given.clusters.split(","), given.modes)
     more = given.seconds, int(given.evaluator), given.network
-    return (Job(cluster, mode, int(seed), *more) for seed, cluster, mode in every)
+    return (Job(cluster, mode, seed, *more) for seed, cluster, mode in every)
 
 
 # --------------------------------------------------------------------------------------------------- the two kinds
@@ -331,8 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the missing runs, until the budget is spent, and the table."""
     parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
-    parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--modes", type=names(MODES), default=MODES)
+    parser.add_argument("--seeds", type=seeds, default=(0, 1, 2))
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--network", default="lenet")
     parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")

@@ -38,14 +38,14 @@ def test_published_files_are_read_from_their_first_row_or_by_their_own_time(tmp_
     ("text", "said"),
     [
         ("", "begins with ''; its columns should be Value, and Time"),
-        ("time_s;acc\n1;0.5\n", "begins with 'time_s;acc'; its columns should be"),
+        ("time_s;acc\n1;0,5\n", "begins with 'time_s;acc'; its columns should be"),
         ("Time,Value\n", "holds no row below its head"),
         ("Time,Value\n0,0.1\n1,2.98\n", "line 3: Value is 2.98, no number from 0 to 1, as the accuracy of these logs"),
         ("Time,Value\n0,0.1\n1\n", "line 3: Value is '', but should be a number"),
         ("Time,Value\nnan,0.1\n", "line 2: Time is 'nan', but should be a number"),
         ("Time,Value\n5,0.1\n4,0.2\n", "line 3: Time is 4, before that of the row above or 0"),
         ("Time,Value\n-5,0.1\n", "line 2: Time is -5, before that of the row above or 0"),
-        (b"\x89PNG\r\n\xff", "cannot be read as CSV"),
+        (b"\x89PNG\r\n\xff", "cannot be read: it is no text in UTF-8"),
     ],
 )
 def test_a_file_that_is_no_such_curve_is_named_in_one_line(tmp_path, text, said):
@@ -53,7 +53,7 @@ def test_a_file_that_is_no_such_curve_is_named_in_one_line(tmp_path, text, said)
     with pytest.raises(SetupError) as error:
         csv_curves.read(path, ACCURACY)
     assert said in str(error.value)
-    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"file {path}") and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -407,6 +407,14 @@ def test_help_behind_other_options_starts_nothing(words, copy):
     assert not (copy / "none").exists()
 
 
+@pytest.mark.parametrize("name", ["setup.sh", "test.sh", "test_pythons.sh"])
+def test_help_that_is_not_read_starts_nothing(name, copy):
+    shutil.copy(SCRIPTS / name, copy / "scripts")
+    done = shell(["bash", "-c", f"{copy}/scripts/{name} --help >/dev/full"], VENV=str(copy / "none"))
+    assert done.returncode == 4 and done.stderr.startswith("sed: ")
+    assert not [*copy.glob(".venv*"), *copy.glob("none")]
+
+
 def test_a_user_without_root_is_told_all_missing_debian_packages_at_once(copy):
     python = stub(
         copy / "bin" / "python3.11",

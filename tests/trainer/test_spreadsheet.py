@@ -1,4 +1,5 @@
-"""Tables as spreadsheets write them say the same in every reader: hosts files, cluster files, straggler traces."""
+"""Tables as spreadsheets write them say the same in every reader: hosts files, cluster files, straggler traces,
+curves of other programs."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from report import csv_curves
 from scripts.launch import hosts_file
 from trainer import straggler_trace
 from trainer.emulation import NETWORK, Slowdown
+from trainer.metric import ACCURACY
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
 from utils import SetupError
@@ -16,6 +19,7 @@ from utils import SetupError
 HOSTS = "address,workers,devices,step_time_s\n10.1.1.34,2,gpu0 gpu1,0.5\n10.1.1.35,1,cpu,\n"
 CLUSTER = "server_bandwidth_mbit_s,850.5\nstep_time_s,latency_s\n0.1,0.025\n1.5,\n"
 TRACE = "start_s,duration_s,extra_s,kind\n20,60,0.01,network\n"
+CURVE = "wall time_s,time,value\n1593631672,0,0.0871\n1593632043,371.5,0.25\n"
 
 
 def with_semicolons(table: str) -> str:
@@ -37,6 +41,10 @@ SPELLINGS = {
     "CRLF": lambda table: table.replace("\n", "\r\n").encode(),
     "tabs": lambda table: table.replace(",", "\t").encode(),
     "semicolons and decimal commas": lambda table: with_semicolons(table).encode(),
+    "tabs and decimal commas": lambda table: with_semicolons(table).replace(";", "\t").encode("utf-16"),
+    "quotes and decimal commas": lambda table: "\n".join(
+        ",".join(f'"{cell}"' for cell in line.split(";")) for line in with_semicolons(table).splitlines()
+    ).encode(),
     "a line that names the separator": lambda table: f"sep=;\r\n{with_semicolons(table)}".encode("utf-8-sig"),
     "empty rows and columns": lambda table: table.replace("\n", ",,,\r\n,,,,,,\r\n").encode(),
     "quotes": lambda table: "".join(
@@ -65,6 +73,8 @@ def test_each_reader_reads_a_table_however_it_was_written(tmp_path: Path, spelli
     assert cluster_file.read(path) == ClusterProfile((Worker(0.1, latency_s=0.025), Worker(1.5)), 850.5)
     path.write_bytes(spelling(TRACE))
     assert straggler_trace.read(path) == (Slowdown(20, 60, 0.01, NETWORK),)
+    path.write_bytes(spelling(CURVE))
+    assert csv_curves.read(path, ACCURACY) == [(0.0, 0.0871), (371.5, 0.25)]
 
 
 def test_empty_columns_may_stand_anywhere(tmp_path: Path) -> None:
@@ -84,6 +94,7 @@ def test_empty_columns_may_stand_anywhere(tmp_path: Path) -> None:
         (b"PK\x03\x04\x14\0\0\0\x08\0\xb5\xff", "is no text in UTF-8; save it as CSV in UTF-8"),
         (b"step_time_s,,\n0.1,,x\n", "line 2: '0.1,,x' has 3 values for 1 column"),
         (b'step_time_s,latency_s\n"1,000",\n', "line 2: .*; give for step_time_s"),  # a thousand, or one
+        (b"step_time_s\tlatency_s\n1,000\t\n", "line 2: .*; give for step_time_s"),
         (b"", "line 1: '' ?; the first line"),
     ],
 )

@@ -31,6 +31,7 @@ MOST_THREADS = 256
 # Below the ports of outgoing connections, so that the kernel gives none away before MXNet listens there.
 FREE_PORTS = range(10000, 32768)
 _SIOCGIFADDR = 0x8915
+_GIVE = "give an address, or a name that this host resolves, alone: no scheme, no port"
 _LINK_LOCAL = "20"  # scope of an address that needs the name of the card with it
 
 
@@ -59,7 +60,7 @@ def check_ipv4(variable: str, host: str) -> None:
                 return
         socket.getaddrinfo(host.strip("[]"), None, socket.AF_INET6)
     except (OSError, UnicodeError) as error:
-        raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)})") from None
+        raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)}); {_GIVE}") from None
     raise SetupError(
         f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in every "
         "process of the job, or leave the parameter server out (--collective ring)"
@@ -110,7 +111,7 @@ def address_towards(host: str, port: int) -> str:
                 reason = _reason(error)
             else:
                 return str(probe.getsockname()[0])
-    raise SetupError(f"there is no route to {host}: {reason}")
+    raise SetupError(f"there is no route to {host!r} ({reason}); {_GIVE}")
 
 
 def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
@@ -224,7 +225,7 @@ def listen_anywhere(address: str) -> socket.socket:
     for port in random.sample(FREE_PORTS, 100):
         with contextlib.suppress(OSError, UnicodeError):
             return socket.create_server((address, port), backlog=256, family=family_of(address))
-    return listen(address, 0, "choose another address with DMLC_INTERFACE, or a port with PORT")
+    return listen(address, 0, "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST")
 
 
 def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -81,10 +80,12 @@ def allow_files(num_processes: int) -> None:
     allow_open_files(files, files, f"a process of a job of {num_processes}")
 
 
-def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize) -> int:
+def _count(environment: Mapping[str, str], name: str, maximum: int = 100_000) -> int:
     text = environment.get(name, "")
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= maximum:
-        raise SetupError(f"{name}={text!r} is not a whole number from 1 on: set it to the same value in every process")
+        raise SetupError(
+            f"{name}={text!r} is not a whole number from 1 to {maximum}: set it to the same value in every process"
+        )
     return int(text)
 
 

@@ -120,10 +120,9 @@ def verdict(processes: Sequence[ProcessInfo]) -> str:
     return f"the set-ups of this job's processes differ: {'; '.join(found.values())}; {', and '.join(advice)}"
 
 
-def size_differs(processes: Iterable[ProcessInfo]) -> bool:
+def size_differs(processes: Sequence[ProcessInfo]) -> bool:
     """Whether the processes expect different numbers of them: such a job can never be complete."""
-    sizes = {tuple(process.setup.get(key) for key in ("DMLC_NUM_SERVER", "DMLC_NUM_WORKER")) for process in processes}
-    return len(sizes) > 1
+    return not {"DMLC_NUM_SERVER", "DMLC_NUM_WORKER"}.isdisjoint(differences(processes))
 
 
 def missing(processes: Iterable[ProcessInfo], plain: int, num_servers: int, num_workers: int) -> str:

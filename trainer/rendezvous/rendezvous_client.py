@@ -316,9 +316,13 @@ class RendezvousClient:
         address = connection.getsockname()[0]
         if is_scheduler:
             address = socket.gethostbyname(cluster.root_uri)
-        else:
-            address = addresses.own_address(address, self.environment)
-        responder = ProbeResponder(address, addresses.chosen_port(self.environment))
+        try:
+            if not is_scheduler:
+                address = addresses.own_address(address, self.environment)
+            responder = ProbeResponder(address, addresses.chosen_port(self.environment))
+        except SetupError as error:
+            lines.send(fails=f"{cluster.role} on host {socket.gethostname()} ended before the job began: {error}")
+            raise
         process = ProcessInfo(
             role=cluster.role,
             host=socket.gethostname(),

@@ -156,7 +156,8 @@ def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
     assert code == 0, output
     assert "all 2 workers are connected with each other" in output and "scheduler" not in output
     folders = [tmp_path / "logs" / "lenet" / "sync" / host.name / "cpu" for host in net.hosts[:2]]
-    assert [read_json(folder / RUN_FILE)["ended"] for folder in folders] == ["a signal came"] * 2
+    reasons = {read_json(folder / RUN_FILE)["ended"] for folder in folders}
+    assert "a signal came" in reasons and reasons <= {"a signal came", "another worker asked for it"}, reasons
     assert len({len(iter_files(folder)) for folder in folders}) == 1
     assert net.commands() == []
 

@@ -351,12 +351,13 @@ def test_mxnet_gets_the_address_and_the_ports_that_were_tried():
     assert server.environment["PORT"] not in {str(port), *ports}
 
 
-def test_a_port_in_use_is_named():
+def test_a_port_in_use_is_named_on_every_process():
+    job = Job()
+    others = [Member(job, "scheduler"), Member(job, "server")]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        error = Member(Job(), "worker", "cpu0", port=port).failure()
-    assert f"port {port} is in use" in str(error)
-    assert "PORT" in str(error)
+        for member in [Member(job, "worker", "cpu0", port=port), *others]:
+            assert f"port {port} is in use at 127.0.0.1: set PORT to a free one" in str(member.failure())
 
 
 def test_the_address_is_that_of_the_chosen_card():
@@ -525,6 +526,15 @@ def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
     assert "a connection from 127.0.0.1 was ended: this process s" in caplog.text
     assert all(line.isprintable() for line in caplog.messages)
     for member in [*early, Member(job, "worker", "cpu0")]:
+        member.join()
+
+
+def test_a_description_without_the_number_of_processes_does_not_end_the_job():
+    job = Job(num_workers=1, settle_s=0.1)
+    scheduler, stranger = Member(job, "scheduler"), job.raw(ProcessInfo(**{**WORKER, "setup": {}}))
+    time.sleep(0.5)
+    stranger._socket.close()
+    for member in [scheduler, Member(job, "server"), Member(job, "worker", "cpu0")]:
         member.join()
 
 

@@ -19,6 +19,7 @@ DEFAULT_PORT = 10010
 PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 EXIT_SETUP = 2
+_VARIABLES = "STATE_SERVER_HOST and STATE_SERVER_PORT"
 
 _DEFAULTS = ConnectionLimits()
 # flag, field of ConnectionLimits, type, least, help
@@ -59,7 +60,7 @@ class Command(BaseCommand):
             body_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         )
         if limits.connections < (least := min(wanted, LEAST_CONNECTIONS)):
-            _fail(f"this process may not open {least + SPARE_FILES} files, which {least} connections need (ulimit -Hn)")
+            _fail(f"{least} connections need {least + SPARE_FILES} open files: raise the limit of them (ulimit -Hn)")
         if limits.connections < wanted:
             print(f"this process may have {limits.connections} connections open, not {wanted} (ulimit -n)", flush=True)
         try:
@@ -78,7 +79,7 @@ def split_address(text: str) -> tuple[str, int]:
     """Address and port of `[ADDRESS:]PORT`; an IPv6 address stands in brackets, as in a URL."""
     address, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        _fail(f"the address is {text!r}; give [ADDRESS:]PORT, a port from 0 to 65535, such as 0.0.0.0:{DEFAULT_PORT}")
+        _fail(f"the address is {text!r}; give [ADDRESS:]PORT ({_VARIABLES}), such as 0.0.0.0:{DEFAULT_PORT}")
     return address.removeprefix("[").removesuffix("]") or DEFAULT_ADDRESS, int(port)
 
 
@@ -99,7 +100,7 @@ def listen(address: str, port: int) -> socket.socket:
     except UnicodeError:  # of a name that no host can have
         _fail(f"{address!r} is no address; give one of this host's, such as {DEFAULT_ADDRESS} or 0.0.0.0")
     except OSError as problem:
-        _fail(f"cannot listen on {address} port {port}: {problem.strerror}; choose another with STATE_SERVER_PORT")
+        _fail(f"cannot listen on {address!r} port {port}: {problem.strerror}; choose another with {_VARIABLES}")
     return listener
 
 
