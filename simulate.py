@@ -5,7 +5,7 @@ that you do not have.
 
 The cluster file has each worker's step times and network (scripts/clusters/README.md). All other flags are main.py's
 (`python main.py --help`), without those of real devices and addresses. The logs are those of a real job,
-LOG_BASE/NETWORK/MODE/virtual/cpuN/iter-*.txt, for summary.py and draw.py. Several modes or seeds are a set of runs,
+LOG_BASE/NETWORK/MODE/virtual/cpuN/rounds.jsonl, for summary.py and draw.py. Several modes or seeds are a set of runs,
 each with the flags that count in its mode; those of several seeds go to LOG_BASE/seed-N. Finished runs are skipped.
 Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2 and 130 as main.py's.
 """
@@ -20,7 +20,9 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import gc
 import logging
+import math
 import os
 import sys
 import time
@@ -29,7 +31,7 @@ from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
-from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
+from config import MPI, NETWORKS, NO_NETWORK, Config, names_of, preset_flags
 from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
 from main import guarded
@@ -43,8 +45,10 @@ from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.virtual_job import HOST, VirtualJob
-from utils import EARLIER, EXIT_OK, SetupError, setup_logging
+from utils import EARLIER, EXIT_OK, SetupError, setup_logging, usable_cores
 
+EVALUATIONS = 50  # of a run whose flags do not say when; the last round has one more
+GARBAGE = 50_000  # objects after which Python looks for circles among the new ones
 STUB_BYTES = 44.7e6  # of the model of -n none by default: ResNet-18's
 
 NOWHERE = {
@@ -103,7 +107,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
         "--evaluation-time", type=at_least(0, float), default=0.0, help="virtual seconds of an evaluation"
     )
     parser.add_argument("--seed", "--seeds", dest="seeds", type=seeds, default="0", help="such as 0,1,2 or 0..4")
-    parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=len(usable_cores()), help="runs of a set at the same time (default: cores)"
+    )
     job_options.add_log_base(parser, Path("logs"))
     parser.add_argument("--again", action="store_true", help="repeat runs that are done")
     parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
@@ -156,8 +162,10 @@ def _run(
     expected = mode if ENTRIES[mode].workers is Workers.ALL else algorithm.name
     if given.entry != expected:
         raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
-    if given.network == NO_NETWORK and given.log_form == "auto":  # else a file for each round of a thousand workers
+    if given.log_form == "auto":  # else a file for each round of a thousand workers
         given = dataclasses.replace(given, log_form="lines")
+    if given.network != NO_NETWORK or own.evaluation_time:
+        given = _evaluated_at_moments(given, others)
     folder = base / given.run_name / folder_name(mode, bool(given.split_by_class)) / HOST
     given = dataclasses.replace(given, log_dir=str(folder))
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
@@ -192,6 +200,20 @@ def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
     )
 
 
+def _evaluated_at_moments(given: Config, words: Sequence[str]) -> Config:
+    """With evaluations at `EVALUATIONS` moments of the run, unless the words say when, or a target ends it: that is
+    looked at after each round."""
+    asked = FlagParser(add_help=False)
+    for name in ("eval_duration", "eval_seconds"):
+        asked.add_argument(*names_of(name), dest=name)
+    says_when = any(vars(asked.parse_known_args(words)[0]).values())
+    if says_when or given.target_accuracy or given.target is not None:
+        return given
+    if given.max_seconds:
+        return dataclasses.replace(given, eval_seconds=given.max_seconds / EVALUATIONS)
+    return dataclasses.replace(given, eval_duration=max(1, math.ceil(given.max_rounds / EVALUATIONS)))
+
+
 def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
     if given.collective == MPI:
         return {"collective": "how MPI sums is its own matter; choose ring, butterfly or binary-blocks"}
@@ -217,6 +239,8 @@ def train(run: SimulatedRun) -> int:
     from trainer.simulation.virtual_progress import ProgressLine
 
     def begins() -> None:
+        gc.freeze()  # what the workers are made of stays until the end
+        gc.set_threshold(GARBAGE)
         signals.be_patient()
         before.begins()
 

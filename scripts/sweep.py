@@ -41,7 +41,7 @@ from scripts.run_process import Processes, curve_of, exit_code_of, result
 from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
 from scripts.sweep_report import SweepLine, write
 from trainer import version
-from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 
 START_S = 10.0  # of a job of real processes, beside its training: for the first estimate
 
@@ -168,14 +168,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--modes", type=job_options.names(ENTRIES), default="esync", help=f"of {', '.join(ENTRIES)}")
     parser.add_argument("--seeds", type=seeds, default="0", help="such as 0,1,2 or 0..4")
     parser.add_argument("--on", choices=BACK_ENDS, default=VIRTUAL, help="real processes here, or virtual time")
-    parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time, with --on virtual")
+    parser.add_argument("--jobs", type=at_least(1), help="runs at the same time, with --on virtual (default: cores)")
     job_options.add_log_base(parser, Path("logs") / "sweep")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and run nothing")
     parser.add_argument("--tune", type=above_zero, metavar="MINUTES", help="search the step size in about that time")
     given, others = parser.parse_known_args(arguments)
     given.log_base = job_options.log_base(given).resolve()
-    if given.on == LOCAL and given.jobs > 1:
+    if given.on == LOCAL and (given.jobs or 1) > 1:
         parser.error(f"--jobs {given.jobs}: runs on real processes are measured, so each has the machine for itself")
+    given.jobs = given.jobs or (1 if given.on == LOCAL else len(usable_cores()))
     return given, others
 
 

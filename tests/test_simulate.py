@@ -27,7 +27,7 @@ from trainer import version, worker
 from trainer.run_logs.measure import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster
 from trainer.simulation.virtual_progress import ProgressLine
-from utils import EXIT_OK, RUN_FILE, SetupError, read_json
+from utils import EXIT_OK, RUN_FILE, SetupError, read_json, usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = (
@@ -177,6 +177,35 @@ def test_a_target_without_evaluations_is_refused(place):
         run(place, "-m", "sync", "--evaluate", "no", "--target-accuracy", "0.8")
 
 
+@pytest.mark.parametrize(
+    ("flags", "every", "every_s"),
+    [
+        ("--max-seconds 100", 1, 2.0),
+        ("--max-rounds 120", 3, 0.0),
+        ("--max-rounds 12 --max-seconds 100", 1, 2.0),
+        ("--max-rounds 120 -e 1", 1, 0.0),
+        ("--max-seconds 100 --eval-seconds=7", 1, 7.0),
+        ("--max-rounds 120 --target-accuracy 0.8", 1, 0.0),
+        ("--max-rounds 120 --target 0.8", 1, 0.0),
+    ],
+)
+def test_a_run_has_fifty_evaluations_unless_its_flags_say_when_or_a_target_ends_it(place, flags, every, every_s):
+    _, (one,) = simulate.parse(arguments(place, *flags.split()))
+    assert (one.job.config.eval_duration, one.job.config.eval_seconds) == (every, every_s)
+    assert one.job.config.logs_lines
+
+
+def test_the_last_round_has_an_evaluation_whenever_the_others_were(place):
+    run(place, "-m", "sync", "--max-rounds", "103")
+    evaluated = [each["num_iters"] for each in rounds(place / "logs/mlp/sync/virtual/cpu0") if "accuracy" in each]
+    assert evaluated == [*range(3, 103, 3), 103]
+
+
+def test_a_set_of_runs_takes_all_cores(place):
+    own, _ = simulate.parse(arguments(place, "-m", "sync,esync"))
+    assert own.jobs == len(usable_cores())
+
+
 def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
     took = []
     for seconds in ("0", "0.7"):
@@ -317,7 +346,7 @@ def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier
         _, runs = simulate.parse(arguments(place, *limits))
         for each in runs:
             for device in ("cpu0", "cpu1"):
-                log = place / "logs" / "mine" / each.job.config.log_dir.split("/mine/")[1] / device / "iter-1.txt"
+                log = place / "logs" / "mine" / each.job.config.log_dir.split("/mine/")[1] / device / "rounds.jsonl"
                 assert log.exists() == again
             _, (one,) = simulate.parse(arguments(place, *limits, *each.arguments))  # as a process of its own
             assert one.job.config.log_dir == each.job.config.log_dir

@@ -49,7 +49,7 @@ from scripts.run_lines import BY_CLASS, SPLITS
 from scripts.run_process import Processes, exit_code_of, make
 from trainer import version
 from trainer.simulation import cluster_file
-from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
@@ -295,7 +295,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=8.0, help="of the fastest machine alone, in a run's time")
     parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time")
-    parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time")
+    parser.add_argument("--jobs", type=at_least(1), default=len(usable_cores()), help="runs at the same time")
     parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
     parser.add_argument("--again-failed", action="store_true", help="also runs that have failed before")
     parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")

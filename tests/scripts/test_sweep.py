@@ -20,7 +20,7 @@ from scripts import run_lines, sweep, tune
 from scripts.run_process import Processes
 from scripts.sweep_grid import LOCAL, VIRTUAL, points
 from scripts.sweep_report import SweepLine
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json, usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -151,6 +151,10 @@ def test_what_is_no_sweep_is_refused_before_anything_runs(place, words, complain
     assert code == 2
     assert complaint in said.err
     assert not (place / "logs").exists()
+
+
+def test_runs_in_virtual_time_take_all_cores_and_real_ones_have_the_machine_for_themselves():
+    assert [sweep.parse(["--on", each])[0].jobs for each in ("virtual", "local")] == [len(usable_cores()), 1]
 
 
 # -------------------------------------------------------------------------------------------------- in virtual time

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
+from greenlet import getcurrent, greenlet
+
 from trainer.clock import Event, Result, Task
 
 
@@ -29,8 +31,6 @@ class _Work(Generic[Result]):
     """A task of the virtual clock: a greenlet, which runs while all others stand still."""
 
     def __init__(self, clock: VirtualClock, work: Callable[[], Result], name: str) -> None:
-        from greenlet import greenlet
-
         self.name = name
         self._clock = clock
         self._work = work
@@ -115,8 +115,6 @@ class VirtualClock:
     """
 
     def __init__(self, started: float = 0.0) -> None:
-        from greenlet import getcurrent
-
         self.hub = getcurrent()
         self.current: _Work[Any]
         self._now = started

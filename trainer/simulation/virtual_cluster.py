@@ -47,7 +47,6 @@ from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_progress import ProgressLine
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
-from trainer.steps import PLAIN
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.protocol import Transport
 from utils import SetupError, allow_open_files
@@ -144,7 +143,7 @@ class _Run:
         )
         settings.tell_every_s = math.inf  # rounds with an evaluation are told
         if self._learnt is None or built is None:
-            settings.rule, settings.max_bad_steps = PLAIN, 0
+            settings.rule, settings.max_bad_steps = stub_network.RULE, 0
             take_time = self._evaluate if self._job.evaluation_s else None
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
