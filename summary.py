@@ -4,7 +4,7 @@
 
 reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt (or rounds.jsonl there) and writes
 /path/to/logs/{network}/{mode}/ESync.json, which draw.py reads; of several runs below each /path/to/logs/seed-N. Needs
-the standard library alone. Durations are in seconds, sizes in bytes.
+the standard library alone; with msgspec it is faster. Durations are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
 import argparse
 import contextlib
+import gc
 import itertools
 import json
 import re
@@ -30,15 +31,15 @@ from typing import Any, TextIO, cast
 import utils
 from algorithms import OWNERS, TransportKind
 from flag_parser import FlagParser
-from report import export, metrics, tables
+from report import device_rounds, export, metrics, tables
 from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
 from trainer.metric import ACCURACY, logged_value
 from trainer.run_logs import measure, round_log
-from trainer.run_logs.pace import Emulation, RoundPace, pace_of
-from trainer.run_logs.round_faults import MOST_ROUNDS, is_quantity, tell
+from trainer.run_logs.pace import pace_of
+from trainer.run_logs.round_faults import MOST_ROUNDS, are_quantities, is_quantity, tell
 from trainer.run_logs.sound_rounds import rounds_missed, sound_rounds
 from utils import JobError, SetupError
 
@@ -106,6 +107,7 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
         device = _summarise_device(each, warn)
         if device is not None:
             devices[each.place] = device
+            gc.freeze()  # else its lists are walked through again and again, and none of them is garbage
     for host in [host for host, its in there.items() if not its]:
         warn(f"{host} holds no device's folder; left out")
     if not devices:
@@ -126,7 +128,7 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
 def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
     folder = found.folder
     try:
-        logged = round_log.logged_rounds(folder, warn)
+        logged = round_log.logged_rounds(folder, warn, device_rounds.form(found.run_file.run))
     except OSError as error:
         warn(f"{folder} cannot be read: {error.strerror}; left out")
         return None
@@ -142,27 +144,24 @@ def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
     evaluations = [(record["total_time"], *its) for record in rounds if (its := logged_value(record)) is not None]
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
-    run = found.run_file.run
-    pace = pace_of([RoundPace.of(record, Emulation.of_run(run)) for record in rounds])
+    pace = pace_of([record["pace"] for record in rounds])
     try:
         return Device(
             accuracy_list=[value for *_, value in evaluations],
             num_samples_list=[record["num_samples"] for record in rounds],
-            self_iters_list=[len(record["time"]) for record in rounds],
+            self_iters_list=[record["entries"] for record in rounds],
             elapsed_time_list=[record["total_time"] for record in rounds],
-            aggregate_time_list=[
-                round_log.seconds_in(list(r["time"].values())[-1:], measure.AGGREGATION_STAGES) for r in rounds
-            ],
+            aggregate_time_list=[record["aggregation_s"] for record in rounds],
             accuracy_time_list=[elapsed_s for elapsed_s, *_ in evaluations],
-            computing_time_list=[round_log.computing_seconds(record) for record in rounds],
+            computing_time_list=[record["computing_s"] for record in rounds],
             bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
-            steps_list=[_entries_with(record, measure.FORWARD_BACKWARD, measure.ABANDONED) for record in rounds],
+            steps_list=[record["begun"] for record in rounds],
             lost_steps_list=_lost_steps(rounds, warn),
             event_list=_read_events(folder, rounds, warn) or None,
             metric=evaluations[0][1] if evaluations else ACCURACY,
             **(pace._asdict() if pace else {}),
-            **_of_run_file(run),
+            **_of_run_file(found.run_file.run),
         )
     except ValueError as error:
         warn(f"{folder} left out: {error}")
@@ -171,27 +170,25 @@ def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
 
 def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path, warn: Warn) -> list[int] | None:
     """The values of `key`; None if some are missing, since their sum would pass for that of all rounds."""
-    values = [record[key] for record in rounds if is_quantity(record.get(key))]
+    values = [record[key] for record in rounds if key in record]
+    if not are_quantities(values):
+        values = [value for value in values if is_quantity(value)]
     if values and len(values) < len(rounds):
         warn(f"{folder}: {key} is missing in {len(rounds) - len(values)} of {len(rounds)} rounds; left out")
     return values if len(values) == len(rounds) else None
-
-
-def _entries_with(record: Mapping[str, Any], *stages: str) -> int:
-    return sum(any(stage in times for stage in stages) for times in record["time"].values())
 
 
 def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | None:
     """Steps abandoned, skipped, dropped or to be done again, by round; None where a number is malformed."""
     lost = []
     for record in rounds:
-        counts = {key: record.get(key, 0) for key in ("steps_lost", "bad_steps")}
+        counts = {key: record[key] for key in ("steps_lost", "bad_steps") if key in record}
         for key, steps in counts.items():
             if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
                 where = record["where"]
                 warn(f"{where}: {key} is {steps!r}, but should be a whole number from 0 on; lost steps left out")
                 return None
-        lost.append(_entries_with(record, measure.ABANDONED) + sum(counts.values()))
+        lost.append(record["abandoned"] + sum(counts.values()))
     return lost
 
 
@@ -200,8 +197,9 @@ def _read_events(folder: Path, rounds: Sequence[Mapping[str, Any]], warn: Warn) 
     events: list[list[Any]] = []
     faults: list[str] = []
     for record in rounds:
-        read = partial(Event.from_log, record["total_time"])
-        events += _sound_events(record.get("events", []), read, record["where"], faults.append)
+        if "events" in record:
+            read = partial(Event.from_log, record["total_time"])
+            events += _sound_events(record["events"], read, record["where"], faults.append)
     tell(faults, f"{folder}: events of {len(faults)} rounds left out", warn)
     return events
 

@@ -16,7 +16,7 @@ from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
 from report.sound_devices import ACCURACIES, ACCURACY_TIMES, VALUE_TIMES, VALUES
 from trainer.metric import ACCURACY, Metric, metric_of
 from trainer.run_logs.pace import Doubts, Pace, doubts
-from trainer.run_logs.round_faults import is_quantity
+from trainer.run_logs.round_faults import are_quantities, is_quantity
 
 Value = TypeVar("Value")
 Warn = Callable[[str], None]
@@ -156,7 +156,7 @@ class Device:
         for event in events:
             Event.from_json(event)
         for name, values in lists.items():
-            if not isinstance(values, list) or not (name == ACCURACIES or all(map(is_quantity, values))):
+            if not isinstance(values, list) or not (name == ACCURACIES or are_quantities(values)):
                 raise ValueError(f"{name} is not a list of numbers from 0 on")
         if fault := next(filter(None, map(self.metric.fault, self.accuracy_list)), ""):
             raise ValueError(f"a value of {self.metric.name} is {fault}")

@@ -105,6 +105,8 @@ def logged_value(entries: Mapping[str, Any]) -> tuple[Metric, Any] | None:
     """The metric and its value, perhaps an impossible one, from a log or a description; None where there is none."""
     if "accuracy" in entries:
         return ACCURACY, entries["accuracy"]
+    if "metric" not in entries:
+        return None
     about: Any = entries.get("metric")
     metric = metric_of(about)
     return None if metric is None else (metric, about.get("value"))

@@ -12,6 +12,8 @@ from trainer.run_logs.round_log import EVALUATED
 from trainer.trainer import Trainer
 from utils import DIVERGED, JobError
 
+MANY_FILES = 10_000
+
 
 class RoundReport:
     """Collects and writes the entries of a round."""
@@ -67,6 +69,12 @@ class RoundReport:
         record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         if pacing is not None:
             pacing.add(record)
+        if record["num_iters"] == MANY_FILES and not self._run.logs_lines:
+            logging.warning(
+                "warning: the log has %d files, one a round, of 4 KB or more each on a disk: --log-form lines writes "
+                "all rounds to one file",
+                MANY_FILES,
+            )
         if self._run.board is not None:
             self._run.board.write(record)
         if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:

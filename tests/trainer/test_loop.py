@@ -3,6 +3,7 @@
 import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
 
+from trainer import round_report
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.datasets.samples import Samples
 from trainer.loop import Loop
@@ -111,3 +112,11 @@ def test_a_step_that_is_made_longer_asks_after_the_share_of_its_forward_pass(tmp
     Loop(trainer).run(lambda: tmp_path)
     assert min(trainer.asked_s) == pytest.approx(3.0 * FORWARD_SHARE)
     assert max(trainer.asked_s) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_a_log_of_very_many_files_advises_lines_once(tmp_path, caplog, monkeypatch, as_lines):
+    monkeypatch.setattr(round_report, "MANY_FILES", 3)
+    run(tmp_path, limits=Limits(5), logs_lines=as_lines)
+    said = [record.message for record in caplog.records if "--log-form lines" in record.message]
+    assert [text.partition(",")[0] for text in said] == ["warning: the log has 3 files"] * (not as_lines)

@@ -82,16 +82,27 @@ class RoundPace(NamedTuple):
             emulation: for logs without it.
         """
         times = record["time"].values()
-        steps = sum(FORWARD_BACKWARD in each for each in times)
+        steps = sum([FORWARD_BACKWARD in each for each in times])
+        return cls.of_sums(record, steps, computing_seconds(record), seconds_in(times, [EVALUATION]), emulation)
+
+    @classmethod
+    def of_sums(
+        cls,
+        record: Mapping[str, Any],
+        steps: int,
+        computing_s: float,
+        evaluation_s: float,
+        emulation: Emulation | None = None,
+    ) -> RoundPace | None:
+        """The pace by the sums over a round's local steps and the rest of its log."""
         emulated_s: Any = record.get(EMULATED)
         if emulated_s is None and emulation is not None:
             emulated_s = emulation.step_s + emulation.sample_s * record["num_samples"] / max(1, steps)
         if not is_quantity(emulated_s):
             return None
-        evaluation_s, elapsed_s = seconds_in(times, [EVALUATION]), record["total_time"]
         if not steps:
-            return cls(0.0, 0.0, evaluation_s, elapsed_s)
-        return cls(computing_seconds(record) / steps, emulated_s, evaluation_s, elapsed_s)
+            return cls(0.0, 0.0, evaluation_s, record["total_time"])
+        return cls(computing_s / steps, emulated_s, evaluation_s, record["total_time"])
 
 
 def pace_of(rounds: Iterable[RoundPace | None], begin_s: float = 0.0) -> Pace | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import bisect
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -22,6 +22,13 @@ _MUCH_LONGER = 300  # times the stages of all rounds
 def is_quantity(value: Any) -> TypeGuard[float]:
     """Whether `value` can be a duration, a size or an accuracy."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def are_quantities(values: Sequence[Any]) -> bool:
+    """Whether all can be; without a call for each where they are plain numbers."""
+    if not {*map(type, values)} <= {int, float}:
+        return all(map(is_quantity, values))
+    return not values or bool(min(values) >= 0 and max(values) <= MOST and sum(values) >= 0)  # of NaN the sum is NaN
 
 
 def is_count(value: Any) -> TypeGuard[float]:
@@ -88,7 +95,7 @@ def checked(record: Any, number: int) -> dict[str, Any]:
 
 def stages_s(record: Mapping[str, Any]) -> float:
     """Seconds of all stages of a round that is `checked`."""
-    return sum(sum(times.values()) for times in record["time"].values())
+    return sum(map(sum, map(dict.values, record["time"].values())))
 
 
 def out_of_order(rounds: Sequence[tuple[int, float]]) -> dict[int, str]:
@@ -138,21 +145,20 @@ def _longest_ascending(times: Sequence[float]) -> set[int]:
     return found
 
 
-def too_long(record: Mapping[str, Any], before_s: float) -> str:
-    """Why a round's stages are impossibly long; empty where they are not.
-
-    Args:
-        before_s: elapsed seconds at the end of the round before.
-    """
-    took_s, round_s = stages_s(record), record["total_time"] - before_s
+def too_long(took_s: float, round_s: float) -> str:
+    """Why the stages of a round, `took_s` seconds of `round_s`, are impossibly long; empty where they are not."""
     if took_s <= _TIMES * round_s + _MORE_S:
         return ""
     return f"its stages take {took_s:.6g} s, in a round of {round_s:.6g} s: are they milliseconds?"
 
 
-def too_empty(rounds: Collection[Mapping[str, Any]]) -> str:
-    """Why a worker's elapsed time may be in another unit; empty where it is plausible."""
-    took_s, longest_s = sum(map(stages_s, rounds)), max((each["total_time"] for each in rounds), default=0.0)
+def too_empty(took_s: float, longest_s: float) -> str:
+    """Why a worker's elapsed time may be in another unit; empty where it is plausible.
+
+    Args:
+        took_s: seconds of the stages of all its rounds.
+        longest_s: elapsed seconds at the end of them.
+    """
     if not took_s or longest_s <= _MUCH_LONGER * took_s:
         return ""
     return (

@@ -3,16 +3,17 @@ only."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer.run_logs import round_faults
 from trainer.run_logs.measure import COMPUTING_STAGES, LINES_FILE
 from trainer.run_logs.sound_rounds import EVALUATED as EVALUATED
-from trainer.run_logs.sound_rounds import LoggedRound, sound_rounds
+from trainer.run_logs.sound_rounds import MISSED, LoggedRound, sound_rounds
 from utils import SetupError, parsed_json, read_json
 
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
@@ -30,43 +31,94 @@ def round_files(folder: Path) -> list[Path]:
     return [*iter_files(folder).values(), *([lines] if lines.exists() else [])]
 
 
-def logged_rounds(folder: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
+class Form(NamedTuple):
+    """How a reader wants the rounds.
+
+    Attributes:
+        quick: reads the JSON of a round as round_faults.checked would return it; None where that has to tell what is
+            wrong.
+        reduced: what is kept of a round, and the seconds of all its stages.
+    """
+
+    quick: Callable[[bytes], dict[str, Any] | None]
+    reduced: Callable[[dict[str, Any]], tuple[dict[str, Any], float]]
+
+
+WHOLE = Form(lambda content: None, lambda record: (record, round_faults.stages_s(record)))
+
+
+def logged_rounds(folder: Path, warn: Callable[[str], None], form: Form = WHOLE) -> dict[int, LoggedRound]:
     """All rounds in one device's folder, sound or not, in both forms, by number in ascending order."""
-    files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE, warn)
+    files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE, warn, form)
     if files and lines:
         warn(f"{folder} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once")
-    logged = lines | {number: _logged(str(path), partial(read_json, path)) for number, path in files.items()}
+    logged = lines | {number: _logged_file(path, number, form) for number, path in files.items()}
     return dict(sorted(logged.items()))
 
 
-def _logged(where: str, read: Callable[[], Any]) -> LoggedRound:
-    try:
-        return LoggedRound(where, read(), "")
-    except SetupError as error:
-        return LoggedRound(where, None, str(error))
+def _logged_file(path: Path, number: int, form: Form) -> LoggedRound:
+    content = b""
+    with contextlib.suppress(OSError):  # read_json tells it
+        content = path.read_bytes()
+    record = form.quick(content)
+    if record is not None and number <= round_faults.MOST_ROUNDS:
+        return LoggedRound(str(path), *form.reduced(record))
+    return _checked(str(path), *_parsed(partial(read_json, path)), number, form)
 
 
-def _logged_lines(path: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
+def _logged_lines(path: Path, warn: Callable[[str], None], form: Form) -> dict[int, LoggedRound]:
     """The lines of LINES_FILE by round; an unreadable line gets the next number."""
     found: dict[int, LoggedRound] = {}
-    number, twice = 0, []
+    number, twice, prefix = 0, [], f"{path}, line "
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb", buffering=1 << 18) as file:
+            for line_number, line in enumerate(_lines(file), start=1):
+                where, record = f"{prefix}{line_number}", form.quick(line)
+                value, fault = record, ""
+                if record is None:
+                    value, fault = _parsed(partial(parsed_json, line.removesuffix(b"\n"), where))
+                said = value.get("num_iters") if isinstance(value, dict) else None
+                number = said if type(said) is int and 0 < said <= round_faults.MOST_ROUNDS else number + 1
+                if number in found and found[number].record is not None and not fault:
+                    twice.append(f"{where}: round {number} is there once more, and the last counts")
+                if record is not None:
+                    found[number] = LoggedRound(where, *form.reduced(record))
+                else:
+                    found[number] = _checked(where, value, fault, number, form)
     except FileNotFoundError:
         return {}
     except OSError as error:
         warn(f"{path} cannot be read: {error.strerror}; left out")
         return {}
-    for line_number, line in enumerate(lines, start=1):
-        where = f"{path}, line {line_number}"
-        logged = _logged(where, partial(parsed_json, line, where))
-        said = logged.record.get("num_iters") if isinstance(logged.record, dict) else None
-        number = said if type(said) is int and 0 < said <= round_faults.MOST_ROUNDS else number + 1
-        if number in found and not found[number].fault and not logged.fault:
-            twice.append(f"{where}: round {number} is there once more, and the last counts")
-        found[number] = logged
     round_faults.tell(twice, f"{path}: {len(twice)} lines are of rounds that are there already", warn)
     return found
+
+
+def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    """Those of bytes.splitlines, one at a time; each may have the end of a line."""
+    for line in file:
+        if b"\r" in line:
+            yield from line.splitlines()
+        else:
+            yield line
+
+
+def _parsed(parse: Callable[[], Any]) -> tuple[Any, str]:
+    """A JSON value, and why it cannot be read; else empty."""
+    try:
+        return parse(), ""
+    except SetupError as error:
+        return None, str(error)
+
+
+def _checked(where: str, value: Any, fault: str, number: int, form: Form) -> LoggedRound:
+    if fault:
+        return LoggedRound(where, None, fault=fault)
+    try:
+        return LoggedRound(where, *form.reduced(round_faults.checked(value, number)))
+    except ValueError as error:
+        rest = {key: value[key] for key in (MISSED, EVALUATED) if key in value} if isinstance(value, dict) else {}
+        return LoggedRound(where, rest, fault=f"{where} is not a round log ({error})")
 
 
 def computing_seconds(record: Mapping[str, Any]) -> float:
@@ -76,7 +128,7 @@ def computing_seconds(record: Mapping[str, Any]) -> float:
 
 def seconds_in(steps: Iterable[Mapping[str, float]], stages: Collection[str]) -> float:
     """Seconds of stages in some entries of a round log's "time"."""
-    return sum((times.get(stage, 0.0) for times in steps for stage in stages), start=0.0)
+    return sum([times[stage] for times in steps for stage in stages if stage in times], start=0.0)
 
 
 def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:

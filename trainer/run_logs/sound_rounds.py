@@ -13,14 +13,24 @@ from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs import round_faults
 
 EVALUATED = "evaluated"  # in the log of a round: the metric of earlier rounds' models that came in it
+MISSED = "missed"  # there: rounds of the job before it in which this worker took no part
 
 
 class LoggedRound(NamedTuple):
-    """A round in a log."""
+    """A round in a log.
 
-    where: str  # file and line
-    record: Any  # the JSON value, perhaps of another shape
-    fault: str  # why it cannot be read; else empty
+    Attributes:
+        where: file and line.
+        record: as round_faults.checked returns it, perhaps reduced (round_log.Form); of an impossible round what else
+            counts in it; None where it cannot be read.
+        stages_s: seconds of all its stages.
+        fault: why it is left out; else empty.
+    """
+
+    where: str
+    record: dict[str, Any] | None
+    stages_s: float = 0.0
+    fault: str = ""
 
 
 def sound_rounds(
@@ -36,23 +46,24 @@ def sound_rounds(
         warn(f"{folder}: {missing} round(s) missing, the first is round {first}")
     faults: dict[int, str] = {}
     sound: dict[int, dict[str, Any]] = {}
-    for number, (where, record, fault) in logged.items():
-        try:
-            if fault:
-                raise ValueError
-            sound[number] = {**round_faults.checked(record, number), "num_iters": number, "where": where}
-        except ValueError as error:
-            faults[number] = fault or f"{where} is not a round log ({error})"
+    for number, (where, record, _, fault) in logged.items():
+        if record is None or fault:
+            faults[number] = fault
+        else:
+            record["num_iters"], record["where"] = number, where
+            sound[number] = record
     for number, text in round_faults.out_of_order([(each, its["total_time"]) for each, its in sound.items()]).items():
         faults[number] = f"{sound.pop(number)['where']}: {text}"
     before_s = 0.0
     for number, record in list(sound.items()):
-        if text := round_faults.too_long(record, before_s):
+        total_s = record["total_time"]
+        if text := round_faults.too_long(logged[number].stages_s, total_s - before_s):
             faults[number] = f"{sound.pop(number)['where']}: {text}"
-        before_s = record["total_time"]
+        before_s = total_s
     told = [f"{faults[number]}; round {number} left out" for number in sorted(faults)]
     round_faults.tell(told, f"{folder}: {len(told)} of {len(logged)} rounds left out", warn)
-    if text := round_faults.too_empty(sound.values()):
+    longest_s = max((record["total_time"] for record in sound.values()), default=0.0)
+    if text := round_faults.too_empty(sum(logged[number].stages_s for number in sound), longest_s):
         warn(f"{folder}: {text}")
     _take_values(folder, logged, sound, warn)
     yield from sound.values()
@@ -105,15 +116,17 @@ def _fault(found: tuple[Metric, Any] | None, metric: Metric) -> str:
 
 def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
     """Rounds of the job in which this worker took no part."""
-    told = ((number, record.get("missed", 0)) for number, (_, record, _) in logged.items() if isinstance(record, dict))
+    told = [(number, its.record[MISSED]) for number, its in logged.items() if its.record and MISSED in its.record]
     return sum(int(rounds) for number, rounds in told if round_faults.is_count(rounds) and rounds < number)
 
 
 def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, dict[str, Any]]:
     """Entries of the metric in the logs of later rounds (main.py --evaluator 1), by the round of the model."""
     found: dict[int, dict[str, Any]] = {}
-    for _, record, _ in logged.values():
-        with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape: its round is left out
-            for each in record.get(EVALUATED, ()):
+    for its in logged.values():
+        if not its.record or EVALUATED not in its.record:
+            continue
+        with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape
+            for each in its.record[EVALUATED]:
                 found[each["round"]] = {key: each[key] for key in ("accuracy", "metric") if key in each}
     return found
