@@ -78,13 +78,18 @@ def loaded(path):
 # -------------------------------------------------------------------------------------------- what is saved when
 
 
+def assert_same(saved: np.ndarray, trained: np.ndarray) -> None:
+    """But for rounding: LeNet's pooling is saved as it was built, and trains as another one (models/pooled.py)."""
+    np.testing.assert_allclose(saved, trained, rtol=1e-4, atol=1e-5)
+
+
 def test_the_best_and_the_last_network_are_saved(tmp_path):
     outputs = train(tmp_path, [0.3, 0.6, 0.5, 0.6, 0.4])
     best, final = read_json(tmp_path / "best.json"), read_json(tmp_path / "final.json")
     assert (best["round"], best["accuracy"]) == (2, 0.6)  # as good is not better
     assert (final["round"], final["accuracy"]) == (5, 0.4)
-    np.testing.assert_array_equal(loaded(tmp_path / "best.json"), outputs[1])
-    np.testing.assert_array_equal(loaded(tmp_path / "final.json"), outputs[4])
+    assert_same(loaded(tmp_path / "best.json"), outputs[1])
+    assert_same(loaded(tmp_path / "final.json"), outputs[4])
     assert {path.name for path in tmp_path.glob("*.params")} == {"best-0002.params", "final-0005.params"}
 
 
@@ -152,7 +157,7 @@ def test_wherever_saving_breaks_off_the_model_before_stays_whole(tmp_path, file)
     with pytest.raises(SetupError, match=f"{file} cannot be written: No space left on device"):
         train(tmp_path, [0.4, 0.6])
     assert read_json(tmp_path / "best.json")["accuracy"] == 0.5
-    np.testing.assert_array_equal(loaded(tmp_path / "best.json"), outputs[0])
+    assert_same(loaded(tmp_path / "best.json"), outputs[0])
 
 
 def test_what_a_save_that_broke_off_left_is_removed_by_the_next(tmp_path):
