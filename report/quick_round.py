@@ -31,7 +31,7 @@ class Round(TypedDict, total=False):
     emulated_s: Any
 
 
-_decode = msgspec.json.Decoder(Round).decode
+_DECODER = msgspec.json.Decoder(Round)
 
 
 def quick_round(content: bytes) -> dict[str, Any] | None:
@@ -40,7 +40,7 @@ def quick_round(content: bytes) -> dict[str, Any] | None:
     if not content.isascii():  # msgspec does not decode what it leaves out
         return None
     try:
-        record: Any = _decode(content)
+        record: Any = _DECODER.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     time = record["time"]

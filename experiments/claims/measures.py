@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import summary
@@ -18,7 +19,7 @@ from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
 from report import metrics, statistics
 from scripts.run_lines import IID
-from utils import SetupError
+from utils import SetupError, read_json
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 Lines = Sequence[Any]
@@ -270,6 +271,13 @@ def _coverage(_: Lines, runs: int) -> Found:
     return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
 
 
+def _in_turns(folder: Path, network: str, way: str, over: str) -> Found:
+    """Samples/s over those of another way in the same turn: the median, the least and the greatest."""
+    speeds = read_json(folder / f"{network}.json")["samples_per_s"]
+    low, *_, high = ratios = sorted(one / other for one, other in zip(speeds[way], speeds[over], strict=True))
+    return Found(Number(f"{median(ratios):.2f}", f"{low:.2f} to {high:.2f}", len(ratios)))
+
+
 @dataclass(frozen=True)
 class Form:
     """A form of raw data: how it is read, and what is computed from it."""
@@ -299,6 +307,7 @@ FORMS = {
         {"measured": _measured, "fast half": _fast_half, "sooner": _sooner, "share of BSP": _share_of_bsp},
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
+    "turns": Form(lambda folder: folder, {"in turns": _in_turns}),
     "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),
     "none": Form(lambda folder: (), {"coverage": _coverage}),
 }

@@ -12,7 +12,7 @@ from trainer.engine import mx
 
 def _if(is_zero: Callable[[Any], bool], method: str) -> Callable[[Zeros, Any], Any]:
     """The method of MXNet's arrays, which is not called where the result is zeros."""
-    of_mxnet = getattr(mx.nd.NDArray, method)
+    of_mxnet: Any = getattr(mx.nd.NDArray, method, None)  # None: only --help is asked for, without packages
 
     def of_zeros(self: Zeros, other: Any) -> Any:
         if not is_zero(other):
