@@ -30,17 +30,7 @@ from report import BACKEND, definitions, metrics, run_tables, tables
 from report.csv_curves import beside, read_beside
 from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
 from report.figure_set import bar_figures, curve_figures, save_figures
-from report.metrics import (
-    LOCAL,
-    MODES,
-    SSGD,
-    STANDALONE,
-    Device,
-    Devices,
-    Mode,
-    Warn,
-    compared,
-)
+from report.metrics import LOCAL, MODES, SSGD, STANDALONE, Device, Devices, Mode, Warn, compared
 from report.runs import Run, of_one_metric
 from report.style import PAGE, WIDTHS, style
 from report.x_axes import X_AXES

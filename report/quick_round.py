@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Required, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
@@ -12,13 +12,18 @@ from trainer.run_logs.round_faults import MOST, MOST_SAMPLES
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 
 
-class Round(TypedDict, total=False):
+class Needed(TypedDict):
+    """The keys that each round's log has."""
+
+    num_samples: Annotated[int, msgspec.Meta(ge=0, le=MOST_SAMPLES)]
+    total_time: Seconds
+    time: dict[str, dict[str, Seconds]]
+
+
+class Round(Needed, total=False):
     """What a summary needs of a round's log; other keys are left out."""
 
     num_iters: Any
-    num_samples: Required[Annotated[int, msgspec.Meta(ge=0, le=MOST_SAMPLES)]]
-    total_time: Required[Seconds]
-    time: Required[dict[str, dict[str, Seconds]]]
     accuracy: Any
     metric: Any
     evaluated: Any

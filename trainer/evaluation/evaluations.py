@@ -22,15 +22,13 @@ class Evaluations:
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
         self._evaluated_s = 0.0  # of the last evaluation, since training began
-        self._is_beside = False  # a process evaluates in place of this worker
-        self._beside: EvaluatorProcess | None = None  # from its first evaluation on
+        self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker, from its first evaluation on
         self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
 
     def begin(self) -> None:
         """Training begins."""
         if self._run.saver is not None:
             self._run.saver.begin()
-        self._is_beside = self._run.evaluator is not None and self._evaluate is not None and self._trainer.is_evaluator
 
     def end(self) -> None:
         if self._beside is not None:
@@ -59,9 +57,8 @@ class Evaluations:
         is_due = evaluate is not None and (self._is_due() or (last and not is_stopped))
         if not (is_due or last):
             return None
-        if self._is_beside and not last:
+        if self._run.evaluator is not None and not last:
             if self._beside is None:
-                assert self._run.evaluator is not None
                 self._beside = self._run.evaluator()
             if not self._beside.has_ended:
                 self._ask(self._beside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,18 @@ class Participant:
             self.writer.write(json.dumps(message).encode() + b"\n")
 
 
+async def within_line_s(reading: Awaitable[bytes]) -> bytes:
+    """What is read.
+
+    Raises:
+        TimeoutError: it took longer than LINE_S, without an error number; or the connection broke.
+    """
+    try:
+        return await asyncio.wait_for(reading, LINE_S)
+    except asyncio.TimeoutError as error:  # not a TimeoutError before Python 3.11
+        raise error if isinstance(error, TimeoutError) else TimeoutError from None
+
+
 async def messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
     """The JSON values that a process sends, of whatever shape, until it closes the connection.
 
@@ -59,8 +71,7 @@ async def messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
     begin = b""
     try:
         while True:
-            async with asyncio.timeout(LINE_S):
-                line = begin + await reader.readline()
+            line = begin + await within_line_s(reader.readline())
             if not line.endswith(b"\n"):  # the process was killed within a line
                 return
             yield json.loads(line)

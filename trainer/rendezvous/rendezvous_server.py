@@ -36,7 +36,7 @@ from trainer.rendezvous.config_check import (
     size_differs,
     verdict,
 )
-from trainer.rendezvous.participant import LINE_S, Participant, messages
+from trainer.rendezvous.participant import Participant, messages, within_line_s
 from trainer.rendezvous.rendezvous_client import (
     ALL_DONE,
     EVALUATOR,
@@ -159,8 +159,7 @@ class RendezvousServer:
                 oldest.writer.transport.abort()
             try:
                 keep_alive(writer.get_extra_info("socket"))
-                async with asyncio.timeout(LINE_S):
-                    first = await reader.readexactly(len(HELLO))
+                first = await within_line_s(reader.readexactly(len(HELLO)))
                 if first == HELLO:
                     await self._converse(participant, reader)
                 elif tcp_proxy.is_zero_mq(first):

@@ -576,8 +576,7 @@ def test_what_only_begins_like_a_scheduler_is_named(sent):
 )
 def test_connections_that_do_not_go_on_are_few_and_end(monkeypatch, begins):
     monkeypatch.setattr(rendezvous_server, "MOST_STRANGERS", 2)
-    for module in (rendezvous_server, participant):
-        monkeypatch.setattr(module, "LINE_S", 0.3)
+    monkeypatch.setattr(participant, "LINE_S", 0.3)
     job = Job(num_workers=1)
     crowd = [socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) for _ in range(40)]
     for each in crowd:
