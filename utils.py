@@ -64,7 +64,7 @@ class JobOver(JobError):
 
 
 # Packages that programs import at once (requirements.in).
-PACKAGES = ("django", "greenlet", "httptools", "matplotlib", "msgspec", "mxnet", "numpy", "uvloop")
+PACKAGES = ("django", "greenlet", "httptools", "matplotlib", "msgspec", "mxnet", "numpy", "tomli", "uvloop")
 
 
 def missing_package(error: BaseException) -> str:
