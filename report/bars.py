@@ -54,9 +54,8 @@ def draw_bars(
     axes.margins(x=0.8 / figure.get_figwidth())  # room for them
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
-    inches = _name_rows(figure, axes, [algorithm.title for algorithm in algorithms], len(splits)) + _title(
-        figure, axes, title
-    )
+    inches = _name_rows(figure, axes, [algorithm.title for algorithm in algorithms], len(splits))
+    inches += _title(figure, axes, title)
     if len(splits) > 1:
         keys = [Patch(facecolor="grey", edgecolor="white", hatch=_HATCHES[split], label=split) for split in splits]
         inches += legend(figure, keys, loc="outside upper center")
@@ -115,9 +114,8 @@ def draw_computing_ratio(
         if has_room:
             inches += _title(figure, axes, f"{title}, {split}") + _draw_groups(axes, its, names, keys)
         else:
-            inches += _title(figure, axes, f"{title}, {split}, {len(keys)} devices") + _draw_boxes(
-                figure, axes, its, names
-            )
+            inches += _title(figure, axes, f"{title}, {split}, {len(keys)} devices")
+            inches += _draw_boxes(figure, axes, its, names)
     if has_room:
         inches += _name_groups(figure, rows[-1], device_labels(keys))
         handles = {bar.get_label(): bar for axes in rows for bar in axes.containers}
