@@ -87,6 +87,7 @@ class Entry:
     own_look: Look | None = None  # None: the palette's next
     values: tuple[tuple[str, Any], ...] = ()  # of a preset: fields of Config, and what they are set to
     tuned: tuple[tuple[str, Any], ...] = ()  # fields and their first values: the user's flags may set others
+    given: tuple[str, ...] = ()  # of a preset: fields that make it with any value but zero; `tuned` has their first
     # A preset can let only some workers take part. These train in the algorithm's mode, and the launcher files their
     # logs under the preset's name.
     workers: Workers = Workers.ALL
@@ -374,9 +375,13 @@ def entry_name(mode: str, flags: Mapping[str, Any]) -> str:
 
     Presets that choose workers set no flags: the launcher knows their names.
     """
-    presets = [preset for preset in ALGORITHMS[mode].presets if preset.values]
-    made = [preset for preset in presets if all(flags[field] == value for field, value in preset.values)]
-    return max(made, key=lambda preset: len(preset.values)).name if made else mode
+    presets = [preset for preset in ALGORITHMS[mode].presets if preset.values or preset.given]
+    made = [
+        preset
+        for preset in presets
+        if all(flags[field] == value for field, value in preset.values) and all(flags[field] for field in preset.given)
+    ]
+    return max(made, key=lambda preset: len(preset.values) + len(preset.given)).name if made else mode
 
 
 def folder_name(entry: str, split_by_class: bool) -> str:
