@@ -244,7 +244,7 @@ def test_the_straggler_itself_takes_that_many_steps(policy: str) -> None:
 def test_an_automatic_anchor_follows_the_stragglers_times() -> None:
     table = table_of("journal", fast(), slow(2), anchor="auto")
     assert decide("journal", table, SLOW, 120.0) is SYNC
-    table.put(slow(2, step_times=(4.0,)))  # five: 2 / (5 * 4 + 2) is below a tenth, 2 / (4 * 4 + 2) is not
+    table.put(slow(2, step_times=(4.0,), since=115.0))  # five: 2 / (5 * 4 + 2) is below a tenth, 2 / (4 * 4 + 2) is not
     assert [decide("journal", table, rank, 120.0) for rank in (SLOW, FAST)] == [TRAIN, TRAIN]
     table.put(slow(5, step_times=(4.0,)))
     assert [decide("journal", table, rank, 120.0) for rank in (SLOW, FAST)] == [SYNC, SYNC]

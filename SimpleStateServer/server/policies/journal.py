@@ -58,7 +58,8 @@ def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Ro
     if asker.round < straggler.round:
         return sync(f"straggler {straggler.rank} is in round {straggler.round} already")
     if left <= 0:
-        return stepped(asker, straggler, f"straggler {straggler.rank} has done its steps of this round")
+        done = "a step" if straggler.local_iteration == 1 else f"{straggler.local_iteration} steps"
+        return stepped(asker, straggler, f"straggler {straggler.rank} has done {done} in this round")
     if straggler.action is Action.SYNC:
         return stepped(asker, straggler, f"straggler {straggler.rank} was told to aggregate")
     if straggler.since is None or straggler.step_time is None:
