@@ -382,7 +382,7 @@ class Config:
     anchor: int | str = _flag(
         0,
         "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
-        "for which the exchange takes less than a tenth of the round by the measured times, 32 at most (0: one step, as "
+        "for which the exchange takes less than a tenth of the round by the measured times, 32 at most (0: one, as "
         "published)",
         type=steps_or_auto,
     )
