@@ -168,7 +168,7 @@ class Reset(Incoming, frozen=True):
         num_workers: N.
         policy: name of the rule.
         epsilon: seconds; read by the preprint's policy only.
-        anchor: local steps of the straggler in a round; read by ESync's policies (policies/anchor.py).
+        anchor: local steps of the straggler in a round; read by ESync's policies (anchor.py).
         resumed: 1: the job is running already, and this server is new to it.
         title: what the page calls the algorithm; empty: as the policy says.
         limits: when the job will end.

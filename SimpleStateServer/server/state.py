@@ -251,7 +251,7 @@ class Table:
         counted: whether decisions wait for workers without a message yet. In a new job they do: all are in the first
             round. In a job that was taken over they must not: a worker may already wait in the aggregation.
         batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
-        anchor: local steps that ESync's straggler takes in a round (policies/anchor.py).
+        anchor: local steps that ESync's straggler takes in a round (anchor.py).
     """
 
     def __init__(

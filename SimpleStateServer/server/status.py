@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server import worker_states
+from server import anchor, worker_states
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
-from server.policies import anchor
 from server.snapshot import JobSummary, Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
 from server.timeline import timeline

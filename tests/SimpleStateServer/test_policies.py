@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server import anchor as anchors
 from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
-from server.policies import anchor as anchors
 from server.state import SILENCE_S, Row, Table
 from server.worker import Action
 

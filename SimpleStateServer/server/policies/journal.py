@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.policies import anchor
+from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 from server.worker import Action, Decision
