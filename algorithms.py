@@ -167,7 +167,7 @@ TABLE = (
             *("local_lr", "global_lr", "outer_momentum", "outer_nesterov", "normalise"),
             "estimate_statistics",
             *OWN_STEP_FLAGS,
-            *("policy", "epsilon", "query"),
+            *("policy", "epsilon", "anchor", "query"),
         ),
         rule="{policy}",
         events=(MEMBERS,),
@@ -193,6 +193,14 @@ TABLE = (
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 stem="ESyncOuterAware",
                 own_look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
+            ),
+            # The exchange is a smaller part of a longer round.
+            Entry(
+                name="esync-anchor",
+                title="ESync, anchor",
+                given=("anchor",),
+                tuned=(("anchor", "auto"),),
+                stem="ESyncAnchor",
             ),
         ),
     ),

@@ -27,6 +27,7 @@ from flag_values import (
     port,
     rate_schedule,
     run_name,
+    steps_or_auto,
     switch_order,
     threshold,
     zero_one_or_auto,
@@ -377,6 +378,13 @@ class Config:
     )
     epsilon: float = _flag(
         0.5, "tolerance in seconds of the preprint's rule", type=at_least(0, float), needs=("policy", "preprint")
+    )
+    anchor: int | str = _flag(
+        0,
+        "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
+        "for which the exchange takes less than a tenth of the round by the measured times, 32 at most (0: one, as "
+        "published)",
+        type=steps_or_auto,
     )
     query: str = _flag(
         "non-blocking",
