@@ -4,8 +4,9 @@
     .venv/bin/python experiments/study/write_comparison.py results/comparison-mlp
 
 FOLDER/README.md gets the tables, between the lines `<!-- tables -->` and `<!-- end of tables -->`; FOLDER/details.md
-has a table for each job, and FOLDER/CLUSTER-SPLIT.png its curves and times. The same runs give the same files. Exit
-codes: 0 done, 2 something to put right.
+has a table for each job, and FOLDER/CLUSTER-SPLIT.png its curves and times. A FOLDER of comparisons without runs of its
+own (study.py --momenta-apart) gets a page that shows them side by side. The same runs give the same files. Exit codes:
+0 done, 2 something to put right.
 """
 
 from __future__ import annotations
@@ -67,12 +68,29 @@ def _title(job: Workload, target: float) -> str:
     return f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {target_text(target)}"
 
 
+def parts_of(folder: Path) -> dict[str, Comparison]:
+    """The comparisons in a folder by name; none where it is a comparison itself.
+
+    Raises:
+        SetupError: their runs cannot be read.
+    """
+    if (folder / run_lines.RUNS_FILE).exists():
+        return {}
+    folders = sorted(path.parent for path in folder.glob(f"*/{run_lines.RUNS_FILE}"))
+    return {path.name: Comparison(comparison.read(path)) for path in folders}
+
+
 def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
     """Writes all of it.
 
     Raises:
         SetupError: the runs cannot be read, or the page has no place for the tables.
     """
+    if parts := parts_of(folder):
+        shared = max(map(target_of, parts.values())) if target is None else target
+        markdown.write(folder / "README.md", comparison_tables.beside(parts, shared))
+        print(folder / "README.md")
+        return
     its = Comparison(comparison.read(folder))
     target = target_of(its) if target is None else target
     markdown.write(folder / "README.md", part_of_page(its, target))
