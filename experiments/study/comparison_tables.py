@@ -122,13 +122,14 @@ def beside(parts: Mapping[str, Comparison], target: float) -> str:
             cells = [cell for its in parts.values() for cell in _cells_beside(its, job, entry, target)]
             runs = [line for its in parts.values() for line in its.runs(REPORT, job, entry) if line.has_model]
             sent = [line.mb_per_s / line.workers for line in runs if line.mb_per_s is not None]
-            samples = [line.samples_per_s for line in runs]
-            medians = (f"{statistics.median(each).value:.3g}" if each else "-" for each in (samples, sent))
+            speeds = (([line.samples_per_s for line in runs], ".0f"), (sent, ".2g"))
+            medians = (f"{statistics.median(each).value:{form}}" if each else "-" for each, form in speeds)
             if any(cells):
                 rows.append([ENTRIES[entry].title, *cells, *medians])
         words = f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}: seconds to {target_text(target)}"
         texts += [f"{words} on the test set; MB/s: sent and received", markdown.table(rows)]
-    return "\n\n".join([*texts, *(f"{name}: {notes(its)}" for name, its in parts.items())])
+    said = dict.fromkeys(line for name, its in parts.items() for line in f"{name}: {notes(its)}".splitlines())
+    return "\n\n".join([*texts, "\n".join(said)])
 
 
 def _cells_beside(its: Comparison, job: Workload, entry: str, target: float) -> tuple[str, str]:

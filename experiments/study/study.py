@@ -6,12 +6,13 @@
 For each job (cluster, split, network) and each algorithm each study has --trials step sizes, drawn from --range, with
 each of --momenta, evaluated on --validation held-out training samples. Then come the chosen step size and momentum with
 other seeds on the test set, and the step size --untuned, with the same seeds, for all. A run is at a target from the
-evaluation on with which the mean of --in-a-row of them is. Each run is a line of
-FOLDER/runs.jsonl (experiments/study/comparison.py), also one that diverged or failed. The limit of a job is the time in
-which its fastest machine alone sees all training samples --epochs times. What follows `--` goes to every run. The same
-command makes the missing runs, those of this version of the program (or of any); Ctrl-C ends it.
-experiments/study/write_comparison.py makes the tables. A job that differs from one of another comparison only in its
-limit or its target can take that one's step sizes: --tuned-in FOLDER; with --tuned-on CLUSTER those of another cluster.
+evaluation on with which the mean of --in-a-row of them is; one that is to end there gets a target 0.01 above it behind
+`--`, since it ends with a single evaluation. Each run is a line of FOLDER/runs.jsonl (experiments/study/comparison.py),
+also one that diverged or failed. The limit of a job is the time in which its fastest machine alone sees all training
+samples --epochs times. What follows `--` goes to every run. The same command makes the missing runs, those of this
+version of the program (or of any); Ctrl-C ends it. experiments/study/write_comparison.py makes the tables. A job that
+differs from one of another comparison only in its limit or its target can take that one's step sizes: --tuned-in
+FOLDER; with --tuned-on CLUSTER those of another cluster.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 

@@ -261,6 +261,11 @@ def test_the_page_shows_the_target_that_all_runs_on_the_test_set_go_on_to(ends, 
     assert command.target_of(Comparison([trial, *reported])) == shown
 
 
+def test_a_run_whose_mean_counts_ends_above_its_target():
+    run = line(phase=REPORT, in_a_row=3, command=["simulate.py", "--target-accuracy", "0.88"])
+    assert command.target_of(Comparison([run])) == 0.87
+
+
 def test_the_details_have_every_job_and_every_target(folder):
     assert command.main([str(folder)]) == 0
     details = (folder / "details.md").read_text()
@@ -295,7 +300,7 @@ def test_a_folder_of_comparisons_gets_a_page_that_shows_them_side_by_side(folder
     assert "mlp on nine-ways, i.i.d.: seconds to 0.85 on the test set; MB/s: sent and received" in page
     assert "|  | fast: s | step size | plain: s | step size | samples/s | MB/s a worker |" in page
     # The mean of 0.8, 0.86 and 0.86 is not at the target, that of the next three is.
-    assert "| SSGD on the fastest | 7 (6 to 8) | 0.02 |  |  | 1000 | 2 |" in page
+    assert "| SSGD on the fastest | 7.0 (6.0 to 8.0) | 0.02 |  |  | 1000 | 2 |" in page
     assert "| ESync |  |  | 12 (10 to 14) | 0.001! | 1000 | - |" in page
     assert "fast: 3 runs (3 tuned)" in page and "The fastest: 3 of 4 machines of nine-ways." in page
     assert page.count("from the evaluation on with which the mean of 3 in a row is") == 1

@@ -62,7 +62,7 @@ def test_momenta_are_tried_with_step_sizes_that_go_as_far():
     plain, fast = tasks[:2], tasks[2:]
     assert [task.step_size for task in fast] == pytest.approx([task.step_size / 10 for task in plain], rel=0.01)
     assert its.runs == 2 * (4 + 5 + 5)
-    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)]) for task in tasks]
+    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)], command=its.command(task)) for task in tasks]
     reported = next(iter(its.reporting(NINE, trials)))
     assert (reported.step_size, reported.momentum) == (tasks[3].step_size, 0.9)
     words = its.command(reported)
