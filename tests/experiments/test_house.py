@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 38_435, 6_572
+PRODUCT, EXPERIMENTS = 38_435, 6_573
 
 
 @pytest.fixture(scope="module")
