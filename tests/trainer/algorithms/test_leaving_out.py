@@ -74,7 +74,7 @@ def run(
 
 def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_left() -> None:
     def build(context: Context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=None)
+        return AsyncTrainer(context, ETA)
 
     workers = [Worker([batch(rank)], step_s=1.0 + 1.5 * rank, samples=count) for rank, count in enumerate((3, 1))]
     trained = train(TransportKind.SERVER, workers, build, 3, killed={1: 0})

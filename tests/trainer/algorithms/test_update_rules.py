@@ -249,7 +249,7 @@ def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
     def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=None)
+        return AsyncTrainer(context, ETA)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # at 1 s
@@ -266,7 +266,7 @@ def test_dc_asgd_compensates_the_delay_by_the_workers_own_backup() -> None:
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
     def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=strength)
+        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # its backup is what it departs from: no delay
@@ -283,7 +283,7 @@ def test_dc_asgd_a_adapts_the_compensation_to_the_mean_square_of_all_workers_gra
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
     def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=strength, adaptive=True)
+        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength, adaptive=True)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     weight, square, backups = ZERO, ZERO, [ZERO, ZERO]
@@ -300,7 +300,7 @@ def test_lambda_0_is_the_same_on_the_summed_and_on_the_mean_loss() -> None:
     """The gradient of the sum over 64 samples is 64 times that of the mean, and the step size a 64th."""
     ends = []
     for size in (1, 64):
-        optimizer = PerWorkerDCASGD(0.1 / size, 2.0, 1, 2, [True], adaptive=True)
+        optimizer = PerWorkerDCASGD(0.1 / size, 1, 2, [True], compensation=2.0, adaptive=True)
         stored = [mx.nd.array([1.0, -2.0]) for _ in range(2)]
         for worker in (0, 1, 1, 0):
             optimizer.update(worker, stored[worker], size * stored[worker], None)
@@ -343,7 +343,7 @@ def test_the_same_run_twice_is_the_same_to_the_bit() -> None:
     def run() -> tuple[bytes, float]:
         workers = [Worker([batch(rank)], step_s=0.3 + 0.2 * rank, link=WorkerLink(1e3, 0.01)) for rank in range(3)]
         trained = train(
-            TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA, None), rounds=7,
+            TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA), rounds=7,
             server_bytes_per_s=1e3,
         )  # fmt: skip
         return b"".join(trained.weights(rank).tobytes() for rank in range(3)), trained.clock.now()
