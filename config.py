@@ -347,6 +347,23 @@ class Config:
         type=zero_or_one,
         needs=("use_dcasgd", 1),
     )
+    max_delay: int = _flag(
+        0,
+        "R of Ringmaster ASGD: the server drops a gradient if it has applied R others or more since the worker's last "
+        "pull, and the worker goes on with the newest weights (0: it drops none)",
+        type=at_least(0),
+    )
+    table: int = _flag(
+        0,
+        "1 selects Ringleader ASGD: a step along the mean of each worker's newest gradient, once all have sent one "
+        "since the last step; none waits for another",
+        type=zero_or_one,
+    )
+    rescale: int = _flag(
+        0,
+        "1 selects Rescaled ASGD: a worker's gradients are weighed by its step time over the mean of all workers'",
+        type=zero_or_one,
+    )
     outer_momentum: float = _flag(
         0.0,
         "momentum of the outer optimiser, below 1: its gradient is the averaged model update of a round, its learning "

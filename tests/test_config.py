@@ -87,6 +87,25 @@ def test_the_flags_that_count_are_taken_without_a_word():
     assert parse(ours, pytest.fail).epsilon == 0.1
 
 
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["-dcasgd", "1", "--max-delay", "4"], "--use-dcasgd 1 and --max-delay 4 are different algorithms: leave one"),
+        (["-dcasgd", "1", "--table", "1"], "--use-dcasgd 1 and --table 1 are"),
+        (["-dcasgd", "1", "--rescale", "1"], "--use-dcasgd 1 and --rescale 1 are"),
+        (["--max-delay", "4", "--table", "1"], "--max-delay 4 and --table 1 are"),
+        (["--max-delay", "-1"], "argument --max-delay: '-1' is"),
+        (["--table", "2"], "argument --table: '2' is not 0 or 1"),
+    ],
+)
+def test_of_the_algorithms_on_asgds_server_there_is_one(flags, complaint, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(["-m", "async", *flags])
+    assert exit_.value.code == EXIT_SETUP
+    [line] = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
+    assert complaint in line
+
+
 def test_the_compensation_of_dcasgd_is_said_to_act_on_the_summed_loss(capsys):
     with pytest.raises(SystemExit):
         parse(["--help"])
