@@ -94,7 +94,7 @@ def test_the_flags_that_count_are_taken_without_a_word():
         (["-dcasgd", "1", "--table", "1"], "--use-dcasgd 1 and --table 1 are"),
         (["-dcasgd", "1", "--rescale", "1"], "--use-dcasgd 1 and --rescale 1 are"),
         (["--max-delay", "4", "--table", "1"], "--max-delay 4 and --table 1 are"),
-        (["--max-delay", "-1"], "argument --max-delay: '-1' is"),
+        (["--max-delay", "-1"], "argument --max-delay: -1 is out of range; give 0 or more"),
         (["--table", "2"], "argument --table: '2' is not 0 or 1"),
     ],
 )

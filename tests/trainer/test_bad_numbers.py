@@ -158,7 +158,7 @@ def test_a_server_applies_no_gradient_that_is_not_finite_whoever_pushes_it() -> 
         def gradients_are_good(self) -> bool:
             return True
 
-    build = spoil(lambda context: Careless(context, ETA, None), {2}, rank=0)
+    build = spoil(lambda context: Careless(context, ETA), {2}, rank=0)
     trained = train(TransportKind.SERVER, [Worker([batch(0), batch(1), batch(2)])], build, rounds=3)
     assert np.isfinite(trained.weights()).all() and np.any(trained.weights())
 
