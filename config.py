@@ -432,8 +432,8 @@ class Config:
     )
     delay_momentum: int = _flag(
         1,
-        "1 applies the outer momentum after as many updates as there are workers, and each update by its part, -gl / "
-        "workers (delayed Nesterov); 0: both in each update",
+        "1 applies the outer momentum after as many updates as there are workers, and of each update the part "
+        "-gl / workers (delayed Nesterov); 0: momentum and the whole -gl in each update",
         type=zero_or_one,
     )
     wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=zero_or_one)
