@@ -323,7 +323,7 @@ TABLE = (
             *("local_lr", "global_lr", "outer_momentum", *OWN_STEP_FLAGS),
             *("sync_every", "dylu", "delay_momentum"),
         ),
-        tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
+        tuned=(("outer_momentum", 0.9), ("global_lr", 0.5)),
         waits=False,
         one_server=True,
         events=(MEMBERS,),
