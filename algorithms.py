@@ -379,6 +379,22 @@ TABLE = (
         events=(RELEASE, MEMBERS),
     ),
     Algorithm(
+        name="async-local",
+        title="Async local SGD",
+        paper="Liu et al., 2024, arXiv:2401.09135",
+        trainer="trainer.algorithms.async_local:build",
+        transport=TransportKind.SERVER,
+        flags=(
+            *("local_lr", "global_lr", "outer_momentum", *OWN_STEP_FLAGS),
+            *("sync_every", "dylu", "delay_momentum"),
+        ),
+        tuned=(("outer_momentum", 0.9), ("global_lr", 0.5)),
+        waits=False,
+        one_server=True,
+        events=(MEMBERS,),
+        stem="AsyncLocal",
+    ),
+    Algorithm(
         name="sync-switch",
         title="Sync-Switch",
         paper="Li et al., ICDCS 2021, arXiv:2104.08364",

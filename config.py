@@ -266,8 +266,8 @@ class Config:
     )
     max_rounds: int = _flag(
         0,
-        "stop after this many rounds (0: no limit); in async, ssp and wbsp, where workers do not wait for all others, "
-        "each worker counts its own",
+        "stop after this many rounds (0: no limit); in async, ssp, wbsp and async-local, where workers do not wait for "
+        "all others, each worker counts its own",
         type=at_least(0),
     )
     max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=at_least(0, float))
@@ -448,7 +448,19 @@ class Config:
         type=at_least(0),
     )
     staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=at_least(0))
-    sync_every: int = _flag(8, "local steps a round", type=at_least(1))
+    sync_every: int = _flag(8, "local steps a round (--dylu 1: of the fastest worker)", type=at_least(1))
+    dylu: int = _flag(
+        1,
+        "1 gives each worker local steps in proportion to its speed, --sync-every for the fastest (dynamic local "
+        "updates), and one in its first round; 0: --sync-every for all",
+        type=zero_or_one,
+    )
+    delay_momentum: int = _flag(
+        1,
+        "1 applies the outer momentum after as many updates as there are workers, and of each update the part "
+        "-gl / workers (delayed Nesterov); 0: momentum and the whole -gl in each update",
+        type=zero_or_one,
+    )
     wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=zero_or_one)
     switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=switch_order)
     train_steps: tuple[int, ...] = _flag(

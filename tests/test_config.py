@@ -222,6 +222,7 @@ def test_the_phases_of_sync_switch_are_read():
         (["--weight-decay", "-1"], "-1 is out of range; give 0 or more"),
         (["--lr-schedule", "cosine"], "'cosine': '' is no number of samples; give constant, or warmup:SAMPLES"),
         (["-m", "esync", "--resume"], "--resume needs checkpoints"),
+        (["-m", "local-sgd", "--dylu", "0"], f"--dylu 0 {elsewhere('dylu')} local-sgd"),
         (["-m", "async", "--wbsp-overlap", "1"], f"--wbsp-overlap 1 {elsewhere('wbsp_overlap')} async"),
         (["-m", "async", "--dcasgd-lambda", "0.04"], "--dcasgd-lambda 0.04 does nothing without -dcasgd 1"),
         (["-m", "async", "--dcasgd-adaptive", "1"], "--dcasgd-adaptive 1 does nothing without -dcasgd 1"),

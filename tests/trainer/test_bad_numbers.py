@@ -13,9 +13,12 @@ from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
+from trainer.algorithms.async_local import AsyncLocalTrainer
+from trainer.algorithms.async_local_optimizer import LocalSteps
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
+from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -232,6 +235,11 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     "ssp": (SERVER, lambda context: SSPTrainer(context, ETA, 1), ""),
     "wbsp": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
     "wbsp, overlap": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
+    "async-local": (
+        SERVER,
+        lambda context: AsyncLocalTrainer(context, ETA, DelayedNesterov(0.7, 0.9), LocalSteps(2, True, 3)),
+        "",
+    ),
     "sync-switch, BSP": (SERVER, sync_switch("1"), ""),
     "sync-switch, ASP": (SERVER, sync_switch("0"), ""),
 }
