@@ -111,6 +111,16 @@ def zero_one_or_auto(text: str) -> int | str:
     return text if text == "auto" else int(text_like("[01]", "is not 0, 1 or auto")(text))
 
 
+def seconds_or_auto(text: str) -> float | str:
+    """Parses a number of seconds, 0 or more, or auto."""
+    try:
+        return text if text == "auto" else float(at_least(0, float)(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither auto nor a number of seconds, such as 0 or 2.5"
+        ) from None
+
+
 def host(text: str) -> str:
     """Checks a host's name or address; brackets around an IPv6 address are left out."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text

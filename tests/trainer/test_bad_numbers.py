@@ -15,6 +15,7 @@ from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 from algorithms import TransportKind
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
+from trainer.algorithms.decoupled import DecoupledTrainer, Merging
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -231,6 +232,7 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     "ssp": (SERVER, lambda context: SSPTrainer(context, ETA, 1), ""),
     "wbsp": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
     "wbsp, overlap": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
+    "decoupled": (SERVER, of_page(lambda context: DecoupledTrainer(context, ETA, 2, Merging(2, None, 0.7, 0.9))), ""),
     "sync-switch, BSP": (SERVER, sync_switch("1"), ""),
     "sync-switch, ASP": (SERVER, sync_switch("0"), ""),
 }
