@@ -55,7 +55,7 @@ def test_a_worker_takes_a_release_with_its_next_upload_and_goes_on_from_its_own_
     """Steps of 1 and 2.5 s, K = 2 (all): uploads at 2, 4 and at 5 s, which merges; worker 0 takes that at 6 s. Worker 0
     has three of four samples, so its updates count 1.5 times."""
     done, (fast, slow) = trained(3, 2, None, (1.0, 2.5), samples=(3, 1))
-    first, second = local(ZERO, 0), local(local(ZERO, 0), 0)
+    second = local(local(ZERO, 0), 0)
     # 5 s: worker 0 is in with two uploads of 2 steps, S = T = 4, weight 4; worker 1 with one, weight 2.
     velocity = (4 * 1.5 * second + 2 * 0.5 * local(ZERO, 1)) / 6
     release = 0.7 * (velocity + 0.9 * velocity)
@@ -72,12 +72,11 @@ def test_a_worker_takes_a_release_with_its_next_upload_and_goes_on_from_its_own_
     ]
     assert told[0] == [(1, 0, None), (1, 2, "TRAIN"), (1, 4, "TRAIN"), (2, 0, "TRAIN")]
     assert told[1] == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (3, 2, "TRAIN")]
-    assert not np.allclose(first, second)
 
 
-@pytest.mark.parametrize("killed", [{}, {2: 1}])
+@pytest.mark.parametrize("killed", [{}, {2: 0}])
 def test_no_worker_waits_for_another_one_that_is_slow_or_lost(killed: dict[int, int]) -> None:
-    """A push and a pull take 0.1 s each, one more for a release. Worker 2 would upload for the second time at 40 s."""
+    """A push and a pull take 0.1 s each, one more for a release. Worker 2 would upload after 20 s."""
     done, (fast, *_) = trained(4, 2, 0.0, (1.0, 1.0, 10.0), killed=killed, latency_s=0.1)
     begun_s = 3 * 10.0
     assert max(done.ended_s[rank] for rank in (0, 1)) - begun_s <= 4 * (2 * 1.0 + 3 * 0.1)
