@@ -46,7 +46,8 @@ class DecoupledTrainer(WBSPTrainer):
     def update_of(self, model: list[mx.nd.NDArray], base: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
         """Differences of weights, and the statistics as they are: a difference from old ones could make a variance
         negative."""
-        return [*super().update_of(model, base)[: self._num_weights], *model[self._num_weights :]]
+        statistics = [array.copy() for array in model[self._num_weights :]]  # a release is pulled into what is sent
+        return [*super().update_of(model, base)[: self._num_weights], *statistics]
 
 
 def build(context: Context) -> DecoupledTrainer:

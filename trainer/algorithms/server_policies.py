@@ -13,8 +13,7 @@ from typing import NamedTuple
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
 
 # isort: split
-from server.policies import POLICIES, Decision, Policy
-from server.policies.quorum import merging
+from server.policies import POLICIES, Decision, Policy, merging
 from server.state import Row, Table
 from server.worker import Action
 

@@ -7,6 +7,7 @@ the answers for the page. LB-BSP's `share_out` also returns the batch sizes of t
 
 from server.policies import journal, lb_bsp, preprint, quorum, upload_aware, wbsp
 from server.policies.policy import Policy, Sync, Watch
+from server.policies.quorum import merging
 from server.policies.sync_switch import SYNC_SWITCH_POLICIES
 from server.worker import Decision
 
@@ -14,4 +15,4 @@ _OF_SERVERS = (wbsp.POLICY, quorum.POLICY, *SYNC_SWITCH_POLICIES)  # the optimiz
 _ALL = (journal.POLICY, preprint.POLICY, upload_aware.POLICY, *_OF_SERVERS, lb_bsp.POLICY)
 POLICIES = {policy.name: policy for policy in _ALL}
 
-__all__ = ["POLICIES", "Decision", "Policy", "Sync", "Watch"]
+__all__ = ["POLICIES", "Decision", "Policy", "Sync", "Watch", "merging"]
