@@ -112,13 +112,9 @@ def zero_one_or_auto(text: str) -> int | str:
 
 
 def seconds_or_auto(text: str) -> float | str:
-    """Parses a number of seconds, 0 or more, or auto."""
-    try:
-        return text if text == "auto" else float(at_least(0, float)(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither auto nor a number of seconds, such as 0 or 2.5"
-        ) from None
+    """Parses a number of seconds, or auto."""
+    number = r"[0-9]+\.?[0-9]*|\.[0-9]+"
+    return text if text == "auto" else float(text_like(number, "is not a number of seconds such as 2.5, or auto")(text))
 
 
 def host(text: str) -> str:
