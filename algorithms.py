@@ -395,6 +395,22 @@ TABLE = (
         stem="AsyncLocal",
     ),
     Algorithm(
+        name="decoupled",
+        title="Quorum merge",
+        paper="Douillard et al., 2026, arXiv:2604.21428",
+        trainer="trainer.algorithms.decoupled:build",
+        transport=TransportKind.SERVER,
+        flags=("local_lr", "global_lr", "outer_momentum", *OWN_STEP_FLAGS, "sync_every", "quorum", "grace"),
+        tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),  # as in the paper
+        rule="quorum",
+        page_only=True,
+        waits=False,
+        one_server=True,
+        check="trainer.algorithms.inbox:check_flags",
+        stem="Decoupled",
+        events=(RELEASE, MEMBERS),
+    ),
+    Algorithm(
         name="sync-switch",
         title="Sync-Switch",
         paper="Li et al., ICDCS 2021, arXiv:2104.08364",

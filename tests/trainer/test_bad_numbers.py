@@ -18,6 +18,7 @@ from trainer.algorithms.async_local_optimizer import LocalSteps
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
+from trainer.algorithms.decoupled import DecoupledTrainer, Merging
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
@@ -240,6 +241,7 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
         lambda context: AsyncLocalTrainer(context, ETA, DelayedNesterov(0.7, 0.9), LocalSteps(2, True, 3)),
         "",
     ),
+    "decoupled": (SERVER, of_page(lambda context: DecoupledTrainer(context, ETA, 2, Merging(2, None, 0.7, 0.9))), ""),
     "sync-switch, BSP": (SERVER, sync_switch("1"), ""),
     "sync-switch, ASP": (SERVER, sync_switch("0"), ""),
 }

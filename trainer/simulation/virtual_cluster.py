@@ -229,12 +229,12 @@ class _Run:
         if counted is None:
             return num_bytes
         parameters = Parameters(self._contexts[0].task.network)
-        model = parameters.model()
+        model, weights = parameters.model(), parameters.weights
         factor = counted / sum(map(num_bytes, model))
-        # Some trainers pack all of them, or the weights. Elsewhere an array that belongs to no model may have the shape
-        # of a packed one.
-        lists = [model, parameters.weights] if self._job.config.algorithm.one_server else []
-        packed = [array for arrays in lists for array in Buckets(arrays).pack(arrays)]
+        # Some trainers pack them, with BatchNorm's statistics or without. Elsewhere an array that belongs to no model
+        # may have the shape of a packed one.
+        groups = (model, weights) if self._job.config.algorithm.one_server else ()
+        packed = [array for arrays in groups for array in Buckets(arrays).pack(arrays)]
         shapes = {array.shape for array in [*model, *packed]}
         return lambda array: round(num_bytes(array) * (factor if array.shape in shapes else 1.0))
 
