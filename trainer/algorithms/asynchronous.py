@@ -173,11 +173,11 @@ class RescaledTrainer(AsyncTrainer):
     def gradient_weight(self) -> float:
         times_s = self._values.asnumpy()[1 : 1 + self.membership.num_workers]
         mean_s = times_s[times_s != GONE].mean()
-        return super().gradient_weight() * (float(times_s[self.membership.rank] / mean_s) if mean_s else 1.0)
+        return super().gradient_weight() * (self.step_s / float(mean_s) if mean_s else 1.0)
 
     def before_pull(self) -> None:
         known_s = self._values.asnumpy()[self._own]
-        if np.float32(self.step_s) != known_s:
+        if known_s not in (GONE, np.float32(self.step_s)):  # GONE: it was frozen, and the others count it as lost
             self.add_to_counter(self._own, self.step_s - known_s)
 
 
