@@ -143,7 +143,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
     parser.add_argument(
         "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
     )
-    parser.add_argument("--grace", type=seconds, default=60.0, help="seconds that the workers get to end their round")
+    words = "seconds that the workers get to end their round (that of -m decoupled stands behind `--`)"
+    parser.add_argument("--grace", type=seconds, default=60.0, help=words)
     parser.add_argument(
         "--restarts",
         type=at_least(0),
