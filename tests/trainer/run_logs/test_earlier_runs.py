@@ -118,6 +118,7 @@ def test_logs_of_processes_stay_until_training_begins_however_often_a_start_fail
     assert (tmp_path / ".worker0.log.before").read_text() == "first run"
     earlier_runs.keep_process_logs(tmp_path, goes_on=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("worker0.log", "first run")]
+    earlier_runs.keep_process_logs(tmp_path / "new", goes_on=True)  # the checkpoint is elsewhere
 
 
 def test_a_folder_whose_process_logs_cannot_be_renamed_is_one_line(tmp_path, monkeypatch):
