@@ -28,16 +28,21 @@ class Workers(enum.Enum):
 
     ALL = "all workers"
     FASTEST = "the fastest worker"
+    K_FASTEST = "the K fastest workers"
     BUT_SLOWEST = "all workers but the slowest"
 
-    def among(self, step_times_s: Sequence[float]) -> tuple[int, ...]:
+    def among(self, step_times_s: Sequence[float], k: int = 0) -> tuple[int, ...]:
         """Their places in a cluster, ascending, by its workers' step times.
 
         Of equally fast workers the first counts as the fastest, and the last as the slowest.
+
+        Args:
+            k: of K_FASTEST; 0: half of the workers, rounded up.
         """
-        by_speed = sorted(range(len(step_times_s)), key=step_times_s.__getitem__)  # stable: equal ones keep their order
-        chosen = {Workers.ALL: by_speed, Workers.FASTEST: by_speed[:1], Workers.BUT_SLOWEST: by_speed[:-1]}
-        return tuple(sorted(chosen[self]))
+        count = len(step_times_s)
+        by_speed = sorted(range(count), key=step_times_s.__getitem__)  # stable: equal ones keep their order
+        number = {Workers.FASTEST: 1, Workers.K_FASTEST: k or (count + 1) // 2, Workers.BUT_SLOWEST: count - 1}
+        return tuple(sorted(by_speed[: number.get(self, count)]))
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ TABLE = (
             *("local_lr", "global_lr", "outer_momentum", "outer_nesterov", "normalise"),
             "estimate_statistics",
             *OWN_STEP_FLAGS,
-            *("policy", "epsilon", "query"),
+            *("policy", "epsilon", "anchor", "query"),
         ),
         rule="{policy}",
         events=(MEMBERS,),
@@ -194,6 +199,14 @@ TABLE = (
                 stem="ESyncOuterAware",
                 own_look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
             ),
+            # The exchange is a smaller part of a longer round.
+            Entry(
+                name="esync-anchor",
+                title="ESync, anchor",
+                given=("anchor",),
+                tuned=(("anchor", "auto"),),
+                stem="ESyncAnchor",
+            ),
         ),
     ),
     Algorithm(
@@ -213,6 +226,13 @@ TABLE = (
                 workers=Workers.BUT_SLOWEST,
                 stem="WithoutSlow",
                 own_look=Look("#661100", (0, (3, 2)), "p", "/o"),
+            ),
+            Entry(
+                name="fastest-sync",
+                title="SSGD on the fastest",
+                workers=Workers.K_FASTEST,
+                stem="FastestSync",
+                own_look=Look("#FFD000", (0, (4, 4)), "$S$", "/x"),
             ),
         ),
     ),
@@ -235,7 +255,11 @@ TABLE = (
         paper="Dean et al., NIPS 2012",
         trainer="trainer.algorithms.asynchronous:build",
         transport=TransportKind.SERVER,
-        flags=("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda", "dcasgd_adaptive"),
+        flags=(
+            *("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda", "dcasgd_adaptive"),
+            *("max_delay", "table", "rescale"),
+        ),
+        check="trainer.algorithms.async_flags:check_flags",
         events=(MEMBERS,),
         waits=False,
         stem="Async",
@@ -248,6 +272,28 @@ TABLE = (
                 values=(("use_dcasgd", 1),),
                 stem="DCASGD",
                 own_look=Look("#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx"),
+            ),
+            Entry(
+                name="ringmaster",
+                title="Ringmaster ASGD",
+                paper="Maranjyan, Tyurin and Richtárik, ICML 2025, arXiv:2501.16168",
+                given=("max_delay",),
+                tuned=(("max_delay", 16),),
+                stem="Ringmaster",
+            ),
+            Entry(
+                name="ringleader",
+                title="Ringleader ASGD",
+                paper="Maranjyan and Richtárik, ICLR 2026",
+                values=(("table", 1),),
+                stem="Ringleader",
+            ),
+            Entry(
+                name="rescaled",
+                title="Rescaled ASGD",
+                paper="2026, arXiv:2605.13434",
+                values=(("rescale", 1),),
+                stem="Rescaled",
             ),
         ),
     ),
@@ -276,6 +322,25 @@ TABLE = (
         events=(MEMBERS,),
         stem="LocalSGD",
         own_look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
+        presets=(
+            Entry(
+                name="fastest-local",
+                title="Local SGD on the fastest",
+                workers=Workers.K_FASTEST,
+                stem="FastestLocal",
+                own_look=Look("#A0FF70", (0, (3, 1, 1, 4)), "$L$", "+x"),
+            ),
+            Entry(
+                name="fastest-outer",
+                title="Local SGD, outer Nesterov, on the fastest",
+                paper="Douillard et al., 2023, arXiv:2311.08105",
+                values=(("outer_nesterov", 1),),
+                tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
+                workers=Workers.K_FASTEST,
+                stem="FastestOuter",
+                own_look=Look("#00FF90", (0, (7, 2, 2, 2)), "$N$", "O+"),
+            ),
+        ),
     ),
     Algorithm(
         name="lb-bsp",
@@ -370,16 +435,18 @@ def titles_of(flag: str) -> tuple[str, ...]:
     return tuple(row.title for row in TABLE if flag in row.flags)
 
 
-def entry_name(mode: str, flags: Mapping[str, Any]) -> str:
+def entry_name(mode: str, flags: Mapping[str, Any], workers: Workers = Workers.ALL) -> str:
     """The name under which a job is filed: that of the preset whose flags are set, else the mode.
 
-    Presets that choose workers set no flags: the launcher knows their names.
+    Args:
+        workers: that a launcher has chosen; none of them is told, so to main.py all take part.
     """
-    presets = [preset for preset in ALGORITHMS[mode].presets if preset.values or preset.given]
     made = [
         preset
-        for preset in presets
-        if all(flags[field] == value for field, value in preset.values) and all(flags[field] for field in preset.given)
+        for preset in ALGORITHMS[mode].presets
+        if preset.workers is workers
+        and all(flags[field] == value for field, value in preset.values)
+        and all(flags[field] for field in preset.given)
     ]
     return max(made, key=lambda preset: len(preset.values) + len(preset.given)).name if made else mode
 

@@ -27,6 +27,7 @@ from flag_values import (
     port,
     rate_schedule,
     run_name,
+    steps_or_auto,
     switch_order,
     threshold,
     zero_one_or_auto,
@@ -346,6 +347,23 @@ class Config:
         type=zero_or_one,
         needs=("use_dcasgd", 1),
     )
+    max_delay: int = _flag(
+        0,
+        "R of Ringmaster ASGD: the server drops a gradient if it has applied R others or more since the worker's last "
+        "pull, and the worker goes on with the newest weights (0: it drops none)",
+        type=at_least(0),
+    )
+    table: int = _flag(
+        0,
+        "1 selects Ringleader ASGD: a step along the mean of each worker's newest gradient, once all have sent one "
+        "since the last step; none waits for another",
+        type=zero_or_one,
+    )
+    rescale: int = _flag(
+        0,
+        "1 selects Rescaled ASGD: a worker's gradients are weighed by its step time over the mean of all workers'",
+        type=zero_or_one,
+    )
     outer_momentum: float = _flag(
         0.0,
         "momentum of the outer optimiser, below 1: its gradient is the averaged model update of a round, its learning "
@@ -377,6 +395,13 @@ class Config:
     )
     epsilon: float = _flag(
         0.5, "tolerance in seconds of the preprint's rule", type=at_least(0, float), needs=("policy", "preprint")
+    )
+    anchor: int | str = _flag(
+        0,
+        "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
+        "for which the exchange takes less than a tenth of the round by the measured times, 32 at most (0: one, as "
+        "published)",
+        type=steps_or_auto,
     )
     query: str = _flag(
         "non-blocking",

@@ -111,6 +111,11 @@ def zero_one_or_auto(text: str) -> int | str:
     return text if text == "auto" else int(text_like("[01]", "is not 0, 1 or auto")(text))
 
 
+def steps_or_auto(text: str) -> int | str:
+    """Parses a number of local steps, or auto."""
+    return text if text == "auto" else int(text_like("[0-9]{1,9}", "is not 0 to 999999999 or auto")(text))
+
+
 def host(text: str) -> str:
     """Checks a host's name or address; brackets around an IPv6 address are left out."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from algorithms import ENTRIES, OWNERS, Workers, folder_name
+from algorithms import ENTRIES, OWNERS, Workers, entry_name, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, names_of, preset_flags
 from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
@@ -100,6 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     which.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
     which.add_argument("--workers", type=_step_times, help="step times in place of --cluster, with commas (one: 3.0)")
     parser.add_argument("--worker", type=at_least(0), default=0, help="row of the cluster that trains in mode local")
+    job_options.add_fastest(parser)
     parser.add_argument(
         "--model-bytes", type=above_zero, default=0.0, help="size of the model in transfers (0: its own)"
     )
@@ -126,6 +127,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     for mode in modes:
         if mode not in ENTRIES:
             parser.error(f"unknown mode {mode!r}; choose from {', '.join(ENTRIES)}")
+    job_options.check_fastest(own.fastest, own.beside.split(","))
     cluster, name = _cluster(own)
     runs = [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
     return own, [dataclasses.replace(run, is_of_set=is_of_set) for run in runs]
@@ -158,10 +160,9 @@ def _run(
     given = _config(own, words)
     if given.job:
         sources(Path(given.job))  # cannot be read, or parsed
-    # A preset that selects workers has the flags of its algorithm.
-    expected = mode if ENTRIES[mode].workers is Workers.ALL else algorithm.name
-    if given.entry != expected:
-        raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
+    made = entry_name(algorithm.name, vars(given), ENTRIES[mode].workers)
+    if made != mode:
+        raise SetupError(f"the other flags make {made} of -m {mode}: leave them out, or give -m {made}")
     if given.log_form == "auto":  # else a file for each round of a thousand workers
         given = dataclasses.replace(given, log_form="lines")
     if given.network != NO_NETWORK or own.evaluation_time:
@@ -179,7 +180,8 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
     """The job with the workers of its cluster that take part."""
     count = len(job.cluster.workers)
     if ENTRIES[job.entry].workers is not Workers.ALL:
-        rows = job_options.taking_part(job.entry, [job.worker_config(row).shortest_step_s for row in range(count)])
+        step_times_s = [job.worker_config(row).shortest_step_s for row in range(count)]
+        rows = job_options.taking_part(job.entry, step_times_s, own.fastest)
     elif job.config.algorithm.is_distributed:
         return job
     elif own.worker < count:

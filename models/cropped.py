@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from models.pooled import Pooled, PooledConv2D
+from models.filled import FilledConv2D, PoolReLU
 from trainer.engine import mx
 
 
@@ -53,7 +53,7 @@ class CroppedConv2D(mx.gluon.nn.Conv2D):  # type: ignore[misc]
         return y if self.act is None else self.act(y)
 
 
-FORMS = (CroppedConv2D, PooledConv2D, Pooled)  # of their base classes' layers
+FORMS = (CroppedConv2D, FilledConv2D, PoolReLU)  # of their base classes' layers
 
 
 def crop(network: Any, image_shape: tuple[int, int, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.pooled import Pooled, PooledConv2D
+from models.filled import FilledConv2D, PoolReLU
 from trainer.engine import mx
 
 nn = mx.gluon.nn
@@ -18,10 +18,10 @@ class LeNet5(nn.HybridSequential):  # type: ignore[name-defined,misc]
         super().__init__(**kwargs)
         with self.name_scope():
             self.add(
-                PooledConv2D(6, kernel_size=5, padding=2, activation="relu"),
-                Pooled(pool_size=2, strides=2),
-                nn.Conv2D(16, kernel_size=5, activation="relu"),
-                nn.MaxPool2D(pool_size=2, strides=2),
+                FilledConv2D(6, kernel_size=5, padding=2, activation="relu"),
+                PoolReLU(pool_size=2, strides=2),
+                FilledConv2D(16, kernel_size=5, activation="relu", reads_filled=True),
+                PoolReLU(pool_size=2, strides=2),
                 nn.Dense(120, activation="relu"),
                 nn.Dense(84, activation="relu"),
                 nn.Dense(classes),

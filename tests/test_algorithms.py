@@ -106,23 +106,28 @@ def test_a_job_is_filed_under_the_name_that_it_was_started_by(name):
     config = parse(["-m", mode, *preset_flags(name)], pytest.fail)
     flags_say = name if ENTRIES[name].workers is Workers.ALL else mode
     assert entry_name(mode, vars(config)) == flags_say
+    assert entry_name(mode, vars(config), ENTRIES[name].workers) == name
     assert config.mode_folder == Path(config.network) / flags_say
     assert local_cluster.parse(["-m", name]).mode_folder == Path("lenet") / name
 
 
 @pytest.mark.parametrize(
-    ("who", "step_times_s", "places"),
+    ("who", "step_times_s", "k", "places"),
     [
-        (Workers.ALL, (0.4, 0.1), (0, 1)),
-        (Workers.FASTEST, (0.3, 0.1, 0.2), (1,)),
-        (Workers.FASTEST, (0.2, 0.1, 0.1), (1,)),
-        (Workers.BUT_SLOWEST, (0.3, 0.4, 0.2), (0, 2)),
-        (Workers.BUT_SLOWEST, (0.4, 0.1, 0.4), (0, 1)),
-        (Workers.BUT_SLOWEST, (0.1,), ()),
+        (Workers.ALL, (0.4, 0.1), 0, (0, 1)),
+        (Workers.FASTEST, (0.3, 0.1, 0.2), 0, (1,)),
+        (Workers.FASTEST, (0.2, 0.1, 0.1), 0, (1,)),
+        (Workers.BUT_SLOWEST, (0.3, 0.4, 0.2), 0, (0, 2)),
+        (Workers.BUT_SLOWEST, (0.4, 0.1, 0.4), 0, (0, 1)),
+        (Workers.BUT_SLOWEST, (0.1,), 0, ()),
+        (Workers.K_FASTEST, (0.4, 0.1, 0.2, 0.1, 0.2), 0, (1, 2, 3)),  # half, rounded up
+        (Workers.K_FASTEST, (0.4, 0.1, 0.2, 0.1, 0.2), 1, (1,)),
+        (Workers.K_FASTEST, (0.4, 0.1, 0.2, 0.1, 0.2), 5, (0, 1, 2, 3, 4)),
+        (Workers.K_FASTEST, (0.1,), 0, (0,)),
     ],
 )
-def test_of_equally_fast_workers_the_first_is_the_fastest_and_the_last_the_slowest(who, step_times_s, places):
-    assert who.among(step_times_s) == places
+def test_of_equally_fast_workers_the_first_is_the_fastest_and_the_last_the_slowest(who, step_times_s, k, places):
+    assert who.among(step_times_s, k) == places
 
 
 def test_a_job_on_classes_of_its_own_has_a_folder_of_its_own():

@@ -87,6 +87,25 @@ def test_the_flags_that_count_are_taken_without_a_word():
     assert parse(ours, pytest.fail).epsilon == 0.1
 
 
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["-dcasgd", "1", "--max-delay", "4"], "--use-dcasgd 1 and --max-delay 4 are different algorithms: leave one"),
+        (["-dcasgd", "1", "--table", "1"], "--use-dcasgd 1 and --table 1 are"),
+        (["-dcasgd", "1", "--rescale", "1"], "--use-dcasgd 1 and --rescale 1 are"),
+        (["--max-delay", "4", "--table", "1"], "--max-delay 4 and --table 1 are"),
+        (["--max-delay", "-1"], "argument --max-delay: '-1' is"),
+        (["--table", "2"], "argument --table: '2' is not 0 or 1"),
+    ],
+)
+def test_of_the_algorithms_on_asgds_server_there_is_one(flags, complaint, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(["-m", "async", *flags])
+    assert exit_.value.code == EXIT_SETUP
+    [line] = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
+    assert complaint in line
+
+
 def test_the_compensation_of_dcasgd_is_said_to_act_on_the_summed_loss(capsys):
     with pytest.raises(SystemExit):
         parse(["--help"])
@@ -236,6 +255,11 @@ def test_the_phases_of_sync_switch_are_read():
             "0.0009765625 is out of range; give 0 or more, with at most six decimals",
         ),
         (["-m", "esync", "--epsilon", "0.5"], "--epsilon 0.5 does nothing without --policy preprint"),
+        (["-m", "wbsp", "--anchor", "2"], "--anchor 2 belongs to mode esync, not to wbsp"),
+        *(
+            (["-m", "esync", "--anchor", text], f"{text!r} is not 0 to 999999999 or auto")
+            for text in ("-1", "1.5", "Auto")
+        ),
     ],
 )
 def test_flags_that_do_not_fit_together_are_an_error(arguments, complaint, capsys):

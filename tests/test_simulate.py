@@ -267,9 +267,9 @@ def test_mode_local_is_one_row_of_the_cluster(place):
 
 def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(place, capsys):
     (place / "two.csv").write_text("step_time_s\n0.3\n0.1\n0.2\n0.4\n")
-    rows = {"alone": [1], "without-slow": [0, 1, 2]}
+    rows = {"alone": [1], "without-slow": [0, 1, 2], "fastest-local": [1, 2], "fastest-sync": [0, 1, 2]}
     for mode, expected in rows.items():
-        run(place, "-m", mode, "--max-rounds", "2")
+        run(place, "-m", mode, "--max-rounds", "2", *(["--fastest", "3"] if mode == "fastest-sync" else []))
         folder = place / "logs/mlp" / mode / "virtual"
         about = [json.loads((folder / f"cpu{rank}" / RUN_FILE).read_text()) for rank in range(len(expected))]
         assert [(each["virtual"]["entry"], each["virtual"]["row"]) for each in about] == [
@@ -277,7 +277,7 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
         ]
         assert not (folder / f"cpu{len(expected)}").exists()
     moments = [rounds(place / "logs/mlp" / mode / "virtual/cpu0")[1]["total_time"] for mode in rows]
-    assert moments == pytest.approx([0.2, 0.6])
+    assert moments == pytest.approx([0.2, 0.6, 2 * 8 * 0.2, 0.6])
     assert summary.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
     assert draw.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
     (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Alone "))
@@ -285,6 +285,14 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
     assert (place / "logs/mlp/alone/Alone.json").exists() and (
         place / "logs/mlp/without-slow/WithoutSlow.json"
     ).exists()
+
+
+def test_one_of_the_modes_of_a_set_must_choose_the_fastest(place):
+    _, (every, two) = simulate.parse(arguments(place, "-m", "esync,fastest-sync", "--fastest", "2"))
+    assert (len(every.job.cluster.workers), two.job.rows) == (2, (0, 1))
+    for mode, k, complaint in (("esync,sync", 2, "does nothing in mode esync, sync"), ("fastest-sync", 3, "2 worker")):
+        with pytest.raises(SetupError, match=f"--fastest {k}.*{complaint}"):
+            simulate.parse(arguments(place, "-m", mode, "--fastest", str(k)))
 
 
 def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):

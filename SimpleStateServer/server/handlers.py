@@ -54,8 +54,8 @@ class Handlers:
             raise Conflict(
                 "job-settings",
                 f"job {message.job!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
-                f"epsilon={running.epsilon:g}, title={running.title!r}, metric {running.metric} and limits "
-                f"{running.limits}; "
+                f"epsilon={running.epsilon:g}, anchor={running.anchor}, title={running.title!r}, "
+                f"metric {running.metric} and limits {running.limits}; "
                 "give another job id or the same settings",
             )
         return Response(message.sender, message.job, "this job is already running; nothing was changed")

@@ -105,6 +105,7 @@ def table_of(settings: Reset, policy: Policy, now: float) -> Table:
         started=now,
         counted=not settings.resumed,
         batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
+        anchor=settings.anchor,
     )
 
 
@@ -160,7 +161,7 @@ class Jobs:
         if isinstance(settings, PublishedReset):
             self.published = job
         log.info(
-            "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s",
+            "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s | anchor %s",
             job.id,
             "is taken over" if settings.resumed else "begins",
             settings.title or policy.watch.title,
@@ -168,6 +169,7 @@ class Jobs:
             settings.num_workers,
             settings.policy,
             settings.epsilon,
+            settings.anchor,
         )
         return job
 

@@ -61,6 +61,7 @@ Sum = Annotated[int, _whole(0, MAX_SUM)]
 Seconds = Annotated[float, _number(0, MAX_SECONDS)]
 Elapsed = Annotated[float, _number(0, MAX_ELAPSED_S)]
 Share = Annotated[float, _number(0, 1)]
+Anchor = Annotated[Count | Literal["auto"], Meta(description=f"a whole number from 0 to {MAX_COUNT}, or auto")]
 Finite = Annotated[
     float, Meta(ge=-sys.float_info.max, le=sys.float_info.max, description="a finite number, or leave it out")
 ]
@@ -167,6 +168,7 @@ class Reset(Incoming, frozen=True):
         num_workers: N.
         policy: name of the rule.
         epsilon: seconds; read by the preprint's policy only.
+        anchor: local steps of the straggler in a round; read by ESync's policies (anchor.py).
         resumed: 1: the job is running already, and this server is new to it.
         title: what the page calls the algorithm; empty: as the policy says.
         limits: when the job will end.
@@ -186,6 +188,7 @@ class Reset(Incoming, frozen=True):
     batch_size: Positive | None = None
     generation: Generation = 1
     metric: Metric | None = None
+    anchor: Anchor = 0
 
     def __post_init__(self) -> None:
         check_text("title", self.title, 80)

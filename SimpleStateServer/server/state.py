@@ -251,6 +251,7 @@ class Table:
         counted: whether decisions wait for workers without a message yet. In a new job they do: all are in the first
             round. In a job that was taken over they must not: a worker may already wait in the aggregation.
         batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
+        anchor: local steps that ESync's straggler takes in a round (anchor.py).
     """
 
     def __init__(
@@ -261,8 +262,10 @@ class Table:
         started: float = 0.0,
         counted: bool = True,
         batch_size: int = 0,
+        anchor: int | str = 0,
     ) -> None:
         self.epsilon = epsilon
+        self.anchor = anchor
         self.batches = BatchSizes(num_workers, batch_size, are_known=counted)
         self.started = started
         self.round = 1  # the latest that any worker has entered

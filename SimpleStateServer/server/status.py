@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server import worker_states
+from server import anchor, worker_states
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
 from server.snapshot import JobSummary, Overview, Snapshot
@@ -56,6 +56,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
         "policy": settings.policy,
         "caption": watch.caption,
         "epsilon_s": settings.epsilon if settings.policy == "preprint" else None,
+        "anchor": anchor.steps(settings.anchor, rows[snapshot.slowest]) if settings.anchor else None,
         "way": _way(rows),
         "state": state,
         "num_workers": settings.num_workers,

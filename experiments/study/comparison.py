@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from algorithms import ENTRIES
 from report import statistics
-from report.metrics import Curve
+from report.metrics import Curve, running_means
 from report.statistics import Estimate, time_to_target
 from scripts import run_lines
 from scripts.run_lines import SPLITS
@@ -42,10 +42,13 @@ class RunLine(run_lines.Run):
         trial: from 0 in its study; the same.
         step_sizes: by field of Config.
         momentum: of the steps, where it was searched for too.
+        in_a_row: evaluations whose mean has to be at a target, on the grid of its `--eval-seconds`; 1: the first
+            evaluation at the target counts.
         validation: [seconds, accuracy] on the held-out samples; empty where it was evaluated on the test set.
         test: the same on the test set.
         step_times_s: of all workers of the cluster, also of those that took no part.
         workers: that took part.
+        mb_per_s: that all of them sent and received.
         initial_weights, partition: SHA-256.
     """
 
@@ -55,11 +58,13 @@ class RunLine(run_lines.Run):
     trial: int
     step_sizes: Mapping[str, float]
     momentum: float | None = None
+    in_a_row: int = 1
     validation: Curve = ()
     test: Curve = ()
     final_accuracy: float | None = None
     step_times_s: Sequence[float] = ()
     workers: int = 0
+    mb_per_s: float | None = None
     initial_weights: str = ""
     partition: str = ""
 
@@ -99,7 +104,12 @@ class RunLine(run_lines.Run):
 
     def seconds_to(self, target: float) -> float:
         """Infinite where it did not reach the target, or has no model."""
-        return time_to_target(self.curve, target) if self.has_model else math.inf
+        if not self.has_model:
+            return math.inf
+        curve = self.curve
+        if self.in_a_row > 1:
+            curve = running_means(curve, self.in_a_row, float(run_lines.value_in(self.command, "eval_seconds")))
+        return time_to_target(curve, target)
 
     @property
     def best_accuracy(self) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from algorithms import ENTRIES
+from algorithms import ENTRIES, Workers
 from experiments import markdown
-from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Comparison, Workload
+from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
 from report import statistics
 from report.run_tables import times_text
 from report.statistics import FEWEST_RUNS, NOT_REACHED
@@ -47,11 +47,31 @@ def notes(comparison: Comparison) -> str:
         "least or the greatest of those tried.",
         "x alone: how many times as soon at the target as the fastest machine alone, the median of the seeds' ratios; "
         "its last row is the sum of the machines' speeds over the greatest, which bounds samples/s, not times.",
+        *_rule(comparison),
+        *_chosen_workers(comparison),
         *repeated(comparison),
     ]
     differences = comparison.differences()
     same = "Runs with the same seed began with the same weights and partitions, by their hashes."
     return "\n".join([*said, *([f"NOT COMPARABLE: {each}." for each in differences] or [same])])
+
+
+def _rule(comparison: Comparison) -> list[str]:
+    """A sentence on when runs are at a target; none where the first evaluation at it counts."""
+    return [
+        f"A run is at the target from the evaluation on with which the mean of {in_a_row} in a row is."
+        for in_a_row in sorted({line.in_a_row for line in comparison.lines} - {1})
+    ]
+
+
+def _chosen_workers(comparison: Comparison) -> list[str]:
+    """A sentence on how many workers took part in the rows that choose the fastest."""
+    chosen = dict.fromkeys(
+        f"{line.workers} of {len(line.step_times_s)} machines of {line.cluster}"
+        for line in comparison.lines
+        if ENTRIES[line.entry].workers is Workers.K_FASTEST and line.workers
+    )
+    return [f"The fastest: {', '.join(chosen)}."] if chosen else []
 
 
 def _intervals(comparison: Comparison) -> str:
@@ -90,6 +110,37 @@ def _named(jobs: Sequence[Workload]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- of a few jobs
+
+
+def beside(parts: Mapping[str, Comparison], target: float) -> str:
+    """Comparisons of the same jobs, such as one for each momentum, side by side: a table for each job."""
+    texts = []
+    for job in dict.fromkeys(job for its in parts.values() for job in its.workloads_of(REPORT)):
+        heads = (cell for name in parts for cell in (f"{name}: s", "step size"))
+        rows = [["", *heads, "samples/s", "MB/s a worker"]]
+        for entry in ENTRIES:
+            cells = [cell for its in parts.values() for cell in _cells_beside(its, job, entry, target)]
+            runs = [line for its in parts.values() for line in its.runs(REPORT, job, entry) if line.has_model]
+            sent = [line.mb_per_s / line.workers for line in runs if line.mb_per_s is not None]
+            speeds = (([line.samples_per_s for line in runs], ".0f"), (sent, ".2g"))
+            medians = (f"{statistics.median(each).value:{form}}" if each else "-" for each, form in speeds)
+            if any(cells):
+                rows.append([ENTRIES[entry].title, *cells, *medians])
+        words = f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}: seconds to {target_text(target)}"
+        texts += [f"{words} on the test set; MB/s: sent and received", markdown.table(rows)]
+    said = dict.fromkeys(line for name, its in parts.items() for line in f"{name}: {notes(its)}".splitlines())
+    return "\n\n".join([*texts, "\n".join(said)])
+
+
+def _cells_beside(its: Comparison, job: Workload, entry: str, target: float) -> tuple[str, str]:
+    runs = its.runs(REPORT, job, entry)
+    return (_times_cell(its, REPORT, job, entry, target), _size_text(its, runs[0])) if runs else ("", "")
+
+
+def _size_text(its: Comparison, line: RunLine) -> str:
+    """A run's step size, with its mark where it was chosen and is at an end of those tried."""
+    is_chosen = line.phase != UNTUNED and its.runs(TUNING, line.workload, line.entry)
+    return f"{line.step_size:.3g}{END_MARK if is_chosen and its.is_at_an_end(line) else ''}"
 
 
 def times_table(comparison: Comparison, phase: str, network: str, split: str, target: float) -> str:
@@ -151,14 +202,13 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
         if not runs and not trials:
             continue
         sized = runs[0] if runs else comparison.chosen(job, entry, tuned_to)
-        size = sized.step_size if sized else math.nan
+        size = _size_text(comparison, sized) if sized else "nan"
         momentum = "" if sized is None or sized.momentum is None else f", momentum {sized.momentum:g}"
-        mark = END_MARK if trials and sized is not None and comparison.is_at_an_end(sized) else ""
         lost = sum(not line.has_model for line in (*runs, *trials))
         rows.append(
             [
                 ENTRIES[entry].title,
-                f"{size:.3g}{mark}{momentum}",
+                f"{size}{momentum}",
                 *([score_text(comparison, job, entry, target) for target in targets] if scores else []),
                 *(_times_cell(comparison, phase, job, entry, target) for target in targets),
                 _median_text([line.final_accuracy for line in runs if not line.diverged]),

@@ -53,9 +53,8 @@ def same(line: RunLine) -> tuple[object, ...]:
 
 def run(virtual: RunLine) -> RunLine | None:
     """Makes one on real processes, with the launcher's flags in place of simulate.py's."""
-    own, rest = virtual.command[1:7], virtual.command[7:]
-    assert own[::2] == ["-m", "--cluster", "-n"]
-    command = ["scripts/local_cluster.sh", *own, "--", *rest, "--evaluator", "1"]
+    cut = virtual.command.index("--seed")  # what comes before is the launcher's too
+    command = ["scripts/local_cluster.sh", *virtual.command[1:cut], "--", *virtual.command[cut:], "--evaluator", "1"]
     with tempfile.TemporaryDirectory() as base:
         return make(Processes(Path(base)), dataclasses.replace(unmade(virtual), command=command), measured)
 

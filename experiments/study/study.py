@@ -4,13 +4,15 @@
     .venv/bin/python experiments/study/study.py --folder results/comparison --networks mlp --jobs 2
 
 For each job (cluster, split, network) and each algorithm each study has --trials step sizes, drawn from --range, with
-each of --momenta, evaluated on --validation held-out training samples. Then come the chosen step size (and momentum)
-with other seeds on the test set, and the step size --untuned, with the same seeds, for all. Each run is a line of
-FOLDER/runs.jsonl (experiments/study/comparison.py), also one that diverged or failed. The limit of a job is the time in
-which its fastest machine alone sees all training samples --epochs times. What follows `--` goes to every run. The same
-command makes the missing runs, those of this version of the program (or of any); Ctrl-C ends it.
-experiments/study/write_comparison.py makes the tables. A job that differs from one of another comparison only in its
-limit or its target can take that one's step sizes: --tuned-in FOLDER; with --tuned-on CLUSTER those of another cluster.
+each of --momenta, evaluated on --validation held-out training samples. Then come the chosen step size and momentum with
+other seeds on the test set, and the step size --untuned, with the same seeds, for all. A run is at a target from the
+evaluation on with which the mean of --in-a-row of them is; one that is to end there gets a target 0.01 above it behind
+`--`, since it ends with a single evaluation. Each run is a line of FOLDER/runs.jsonl (experiments/study/comparison.py),
+also one that diverged or failed. The limit of a job is the time in which its fastest machine alone sees all training
+samples --epochs times. What follows `--` goes to every run. The same command makes the missing runs, those of this
+version of the program (or of any); Ctrl-C ends it. experiments/study/write_comparison.py makes the tables. A job that
+differs from one of another comparison only in its limit or its target can take that one's step sizes: --tuned-in
+FOLDER; with --tuned-on CLUSTER those of another cluster.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -29,13 +31,13 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from algorithms import ENTRIES, OWNERS
+from algorithms import ENTRIES, OWNERS, Workers
 from config import NETWORKS, names_of
 from experiments.study import comparison
 from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
@@ -54,6 +56,8 @@ from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
 MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
+# Workers of presets that choose the fastest: those that are not slow, where these are not half of the cluster.
+FASTEST = {"nine-ways": 3, "nine-ways-per-sample": 3, "paper": 4, "slow-link": 3, "sync-switch-2x30ms": 6}
 # Flags that a mode needs in so short a job; the same for all step sizes.
 FLAGS = {"sync-switch": ("--switch-order", "10", "--train-steps", "30", "1000000")}
 # The row of one machine alone is standalone training on the fastest, where there is such a preset.
@@ -92,6 +96,7 @@ class Plan:
     low: float
     high: float
     momenta: Sequence[float | None]
+    in_a_row: int
     untuned: float
     validation: int
     epochs: float
@@ -111,7 +116,8 @@ class Plan:
             sizes = step_sizes(study, self.trials, self.low, self.high)
             tried = enumerate(itertools.product(self.momenta, sizes))
             for (trial, (momentum, size)), entry in itertools.product(tried, self.entries):
-                yield Task(TUNING, workload, entry, study, trial, study, with_momentum(size, momentum), momentum)
+                tried_size = with_momentum(size, momentum)
+                yield Task(TUNING, workload, entry, study, trial, study, tried_size, momentum, self.in_a_row)
 
     def reporting(self, workload: Workload, trials: Sequence[RunLine]) -> Iterator[Task]:
         """The runs on the test set with the best step sizes of the trials."""
@@ -119,7 +125,7 @@ class Plan:
         for seed, entry in itertools.product(self.report_seeds, self.entries):
             if chosen := its.chosen(self.tuned(workload), entry, self.target):
                 best = chosen.step_size, chosen.momentum
-                yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, *best)
+                yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, *best, self.in_a_row)
 
     def trials_in(self, folder: Path) -> list[RunLine]:
         """The runs of another comparison, with the trials of these jobs.
@@ -141,7 +147,11 @@ class Plan:
         """The runs on the test set with one step size for all, and the first momentum."""
         for seed, entry in itertools.product(self.report_seeds, self.entries):
             size = with_momentum(self.untuned, self.momenta[0])
-            yield Task(UNTUNED, workload, entry, 0, 0, seed, size, self.momenta[0])
+            yield Task(UNTUNED, workload, entry, 0, 0, seed, size, self.momenta[0], self.in_a_row)
+
+    def apart(self) -> list[Plan]:
+        """A plan for each momentum alone, in a folder of its own."""
+        return [replace(self, momenta=(each,), folder=self.folder / f"momentum-{each:g}") for each in self.momenta]
 
     @property
     def report_seeds(self) -> range:
@@ -157,8 +167,11 @@ class Plan:
         """The run's command, without a place for its logs."""
         (cluster, split, network), row = task.workload, OWNERS[task.entry]
         limit_s = self.limit_s(cluster)
-        words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network, "--seed", str(task.seed)]
-        words += [names_of(task.rate)[0], f"{task.step_size:g}", *FLAGS.get(task.entry, ())]
+        words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network]
+        if ENTRIES[task.entry].workers is Workers.K_FASTEST and cluster in FASTEST:
+            words += ["--fastest", str(FASTEST[cluster])]
+        words += ["--seed", str(task.seed), names_of(task.rate)[0], f"{task.step_size:g}"]
+        words += FLAGS.get(task.entry, ())
         if task.momentum is not None:
             words += ["--momentum", f"{task.momentum:g}"]
         words += ["--max-seconds", f"{limit_s:g}", "--eval-seconds", f"{limit_s / self.evaluations:g}"]
@@ -166,8 +179,10 @@ class Plan:
             words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
         if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
             words += ["-s", "1"]
-        if task.phase == TUNING:  # a run ends with the last target
-            words += ["--validation", str(self.validation), "--target-accuracy", f"{max(*TARGETS, self.target):g}"]
+        if task.phase == TUNING:
+            words += ["--validation", str(self.validation)]
+            if self.in_a_row == 1:  # a run ends with the last target
+                words += ["--target-accuracy", f"{max(*TARGETS, self.target):g}"]
         return [*words, "--log-form", "lines", *self.more]
 
     def limit_s(self, cluster: str) -> float:
@@ -252,7 +267,7 @@ class Study:
     def _line_of(self, task: Task) -> RunLine | None:
         """The line of this very run, if it was made by a version of the program that counts."""
         line = self._lines.get(task.line().key)
-        if line is None or list(line.command) != self._plan.command(task):
+        if line is None or list(line.command) != self._plan.command(task) or line.in_a_row != task.in_a_row:
             return None
         if line.program != self._program and not self._any_version:
             return None
@@ -289,7 +304,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--seeds", type=at_least(1), default=5, help="runs with a chosen step size")
     parser.add_argument("--range", type=above_zero, nargs=2, default=(2e-4, 5e-2), help="of the step sizes")
     words, momenta = "each is tried with all step sizes, times 1 - momentum", several(below_one, "momenta with commas")
-    parser.add_argument("--momenta", type=momenta, default=(None,), help=words)
+    parser.add_argument("--momenta", type=momenta, default="0,0.9", help=words)
+    words = "choose a step size for each momentum, as comparisons of their own in FOLDER/momentum-M"
+    parser.add_argument("--momenta-apart", action="store_true", help=words)
+    parser.add_argument("--in-a-row", type=at_least(1), default=3, help="evaluations whose mean is to be at a target")
     parser.add_argument("--untuned", type=above_zero, default=0.001, help="the one step size for all")
     parser.add_argument("--target", type=accuracy, default=TARGET, help="accuracy, whose time chooses the step sizes")
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
@@ -325,11 +343,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(arguments: Sequence[str]) -> int:
     setup_logging("study")
     given, plan = parse(arguments)
-    plan.folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(Path("logs") / "study" / plan.folder.name)
-    study = Study(plan, processes, given.jobs, given.budget, given.again_failed, given.any_version)
+    failed, until = 0, time.monotonic() + given.budget
     with processes.stopped_by_signals():
-        return EXIT_BUG if study.do() else EXIT_OK
+        for part in plan.apart() if given.momenta_apart else [plan]:
+            part.folder.mkdir(parents=True, exist_ok=True)
+            left_s = until - time.monotonic()
+            study = Study(part, processes, given.jobs, left_s, given.again_failed, given.any_version)
+            failed += study.do()
+    return EXIT_BUG if failed else EXIT_OK
 
 
 if __name__ == "__main__":

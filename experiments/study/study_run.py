@@ -27,6 +27,7 @@ class Task:
     seed: int
     step_size: float
     momentum: float | None = None  # None: the program's
+    in_a_row: int = 1
 
     @property
     def rate(self) -> str:
@@ -35,7 +36,8 @@ class Task:
 
     def line(self, **more: Any) -> RunLine:
         """The line of the results that it is to become."""
-        same = {name: getattr(self, name) for name in ("phase", "entry", "study", "trial", "seed", "momentum")}
+        names = ("phase", "entry", "study", "trial", "seed", "momentum", "in_a_row")
+        same = {name: getattr(self, name) for name in names}
         return RunLine(**same, **self.workload._asdict(), step_sizes={self.rate: self.step_size}, **more)
 
     def __str__(self) -> str:
@@ -52,7 +54,7 @@ def step_times_s(cluster: str) -> list[float]:
 
 def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
     """The numbers of a study's line, from what its run has logged."""
-    curve = curve_of(devices)
+    curve, mb_per_s = curve_of(devices), metrics.traffic(devices.values())
     return {
         "validation": curve if line.phase == TUNING else [],
         "test": [] if line.phase == TUNING else curve,
@@ -60,6 +62,7 @@ def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> 
         "samples_per_s": round(metrics.throughput(devices.values()), 2),
         "final_accuracy": curve[-1][1] if curve else None,
         "workers": about["num_workers"],
+        "mb_per_s": None if mb_per_s is None else round(mb_per_s, 4),
         "initial_weights": about.get("initial_weights_sha256", ""),
         "partition": about.get("partition_sha256", {}).get("all by rank", ""),
     }

@@ -88,6 +88,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
     given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
+    job_options.check_fastest(given.fastest, [given.mode])
     job_options.check_ports(given.root_port, given.state_server_port)
     job = JobSpec(
         mode=given.mode,
@@ -107,13 +108,17 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     )
     hosts = hosts_file.read(given.hosts)
     files = sources(given.job) if given.job else {}
-    plan = _with_workers(LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files))
+    plan = LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files)
+    plan = _with_workers(plan, given.fastest)
     job_options.check_flags(*example(plan), where="behind `--` or in the hosts file")
     return plan
 
 
-def _with_workers(plan: LaunchPlan) -> LaunchPlan:
+def _with_workers(plan: LaunchPlan, k: int) -> LaunchPlan:
     """The plan with those workers of the hosts that take part in the mode.
+
+    Args:
+        k: that of --fastest.
 
     Raises:
         SetupError: the mode chooses them by their step times, and one is unknown.
@@ -124,7 +129,7 @@ def _with_workers(plan: LaunchPlan) -> LaunchPlan:
     names = [f"{worker.host} {worker.folder}" for worker in workers]
     step_times_s = [parsed.shortest_step_s for parsed, _ in job_options.worker_configs(*example(plan))]
     job_options.check_known(mode, dict(zip(names, step_times_s, strict=True)))
-    places = job_options.taking_part(mode, step_times_s)
+    places = job_options.taking_part(mode, step_times_s, k)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
     job = dataclasses.replace(plan.job, chosen=job_options.chosen(mode, [names[place] for place in places]))
     return dataclasses.replace(plan, job=job, hosts=hosts)

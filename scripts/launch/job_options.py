@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import config
-from algorithms import ENTRIES, OWNERS, Workers
+from algorithms import ENTRIES, OWNERS, Workers, entry_name
 from config import preset_flags
 from flag_parser import FlagParser
 from flag_values import at_least, several
@@ -24,6 +24,7 @@ from trainer.rendezvous.config_check import ProcessInfo, differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
+K_FASTEST = tuple(name for name, entry in ENTRIES.items() if entry.workers is Workers.K_FASTEST)
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
     "mode",
@@ -63,6 +64,25 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
         if entry is not OWNERS[name]
     )
     parser.add_argument("-m", "--mode", choices=ENTRIES, default="esync", help="; ".join(("the algorithm", *presets)))
+    add_fastest(parser)
+
+
+def add_fastest(parser: argparse.ArgumentParser) -> None:
+    """Adds the number of workers that some presets choose."""
+    words = f"how many workers take part in {', '.join(K_FASTEST)} (default %(default)s: half of them, rounded up)"
+    parser.add_argument("--fastest", type=at_least(1), default=0, metavar="K", help=words)
+
+
+def check_fastest(k: int, modes: Collection[str]) -> None:
+    """Checks that one of the modes chooses K workers, where --fastest K is given.
+
+    Raises:
+        SetupError: none does.
+    """
+    if k and not any(mode in K_FASTEST for mode in modes):
+        raise SetupError(
+            f"--fastest {k} does nothing in mode {', '.join(modes)}: leave it out, or choose of {', '.join(K_FASTEST)}"
+        )
 
 
 def _on(workers: Workers) -> tuple[str, ...]:
@@ -180,14 +200,19 @@ def check_ports(root_port: int, state_server_port: int) -> None:
         raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
 
 
-def taking_part(mode: str, step_times_s: Sequence[float]) -> tuple[int, ...]:
+def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, ...]:
     """The indices of the workers that take part in a mode, ascending, given the step times of all.
 
+    Args:
+        k: that of --fastest.
+
     Raises:
-        SetupError: none does.
+        SetupError: none does, or there are fewer than K workers.
     """
     workers = ENTRIES[mode].workers
-    if not (places := workers.among(step_times_s)):
+    if k > len(step_times_s):
+        raise SetupError(f"--fastest {k}: the cluster has {len(step_times_s)} worker(s), so give 1 to as many")
+    if not (places := workers.among(step_times_s, k)):
         raise SetupError(f"-m {mode} takes {workers.value}, and the cluster has no other: give it two workers or more")
     return places
 
@@ -257,10 +282,9 @@ def check_flags(
                     f"{flag} {value} {where} contradicts {whose}, where it is {ours_is}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
-        if parsed.entry != own.entry:
-            raise SetupError(
-                f"the flags {where} make {parsed.entry} of -m {job.mode}: leave them out, or give -m {parsed.entry}"
-            )
+        made = entry_name(parsed.mode, vars(parsed), ENTRIES[job.mode].workers)
+        if made != job.mode:
+            raise SetupError(f"the flags {where} make {made} of -m {job.mode}: leave them out, or give -m {made}")
     configs = [parsed for parsed, _ in pairs]
     _check_restarts(job, layout, configs[0])
     if job.algorithm.is_distributed:  # the processes also compare theirs when they meet

@@ -63,6 +63,7 @@ def parse(arguments: Sequence[str]) -> LocalJobSpec:
     add_job(parser)
     given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
+    job_options.check_fastest(given.fastest, [given.mode])
     job = _with_workers(given, chosen_cluster(given), worker_arguments)
     check_worker_flags(job)
     return job
@@ -147,7 +148,7 @@ def _with_workers(
     if ENTRIES[given.mode].workers is Workers.ALL:
         return job
     step_times_s = [parsed.shortest_step_s for parsed, _ in worker_configs(job)]
-    rows = job_options.taking_part(given.mode, step_times_s)
+    rows = job_options.taking_part(given.mode, step_times_s, given.fastest)
     names = [f"row {row} ({step_times_s[row]:g} s a step)" for row in rows]
     job = to_job_spec(given, cluster.of(rows), worker_arguments)
     return dataclasses.replace(job, chosen=job_options.chosen(given.mode, names))

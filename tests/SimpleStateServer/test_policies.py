@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server import anchor as anchors
 from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Row, Table
@@ -19,8 +20,8 @@ TRAIN, SYNC = Action.TRAIN, Action.SYNC
 FAST, SLOW = 0, 1
 
 
-def table_of(policy: str, *rows: Row, epsilon: float = 0.0) -> Table:
-    table = Table(len(rows), POLICIES[policy].delay, epsilon)
+def table_of(policy: str, *rows: Row, epsilon: float = 0.0, anchor: int | str = 0) -> Table:
+    table = Table(len(rows), POLICIES[policy].delay, epsilon, anchor=anchor)
     for row in rows:
         table.put(row)
     return table
@@ -207,6 +208,69 @@ def test_preprint_uses_the_last_step_time_and_the_journal_a_smoothed_one() -> No
     assert decide("journal", table_of("journal", fast(), wavering), FAST, 101.5) is TRAIN  # due at 112
 
 
+# ----------------------------------------------------------------------------------------------- the anchor
+
+
+@pytest.mark.parametrize(
+    ("policy", "anchor", "straggler", "last_s"),
+    [
+        ("journal", 3, slow(0), 130.5),  # three steps and the upload are due at 100 + 32; another step takes 1.5 s
+        ("journal", 3, slow(1, since=110.0), 130.5),
+        ("journal", 3, slow(2, since=125.0), 135.5),  # its second step took 15 s: the last one ends at 135
+        ("upload-aware", 3, slow(2, since=125.0), 135.5),
+        ("upload-aware", 3, slow(3, since=130.0), 130.5),  # the upload alone: due at 132
+        ("preprint", 3, slow(1, since=110.0), 129.0),  # the third step ends at 130; another one takes 1 s
+        ("preprint", 2, slow(1, since=110.0), 119.0),
+        ("journal", "auto", slow(0), 120.5),  # two steps, of which the upload is 2 / 22
+        ("preprint", "auto", slow(0), 119.0),
+        ("journal", "auto", slow(0, transmission_time=0.0), 108.5),  # the upload is not known yet: one step
+    ],
+)
+def test_the_others_train_until_the_stragglers_last_step(
+    policy: str, anchor: int | str, straggler: Row, last_s: float
+) -> None:
+    table = table_of(policy, fast(), straggler, anchor=anchor)
+    assert decide(policy, table, FAST, last_s) is TRAIN
+    assert decide(policy, table, FAST, last_s + 0.1) is SYNC
+
+
+@pytest.mark.parametrize("policy", config.POLICIES)
+def test_the_straggler_itself_takes_that_many_steps(policy: str) -> None:
+    told = [decide(policy, table_of(policy, fast(), slow(done), anchor=3), SLOW, 130.0) for done in range(5)]
+    assert told == [TRAIN, TRAIN, TRAIN, SYNC, SYNC]
+    assert decide(policy, table_of(policy, fast(), slow(1, action=SYNC), anchor=3), FAST, 199.0) is SYNC
+
+
+def test_an_automatic_anchor_follows_the_stragglers_times() -> None:
+    table = table_of("journal", fast(), slow(2), anchor="auto")
+    assert decide("journal", table, SLOW, 120.0) is SYNC
+    table.put(slow(2, step_times=(4.0,), since=115.0))  # five: 2 / (5 * 4 + 2) is below a tenth, 2 / (4 * 4 + 2) is not
+    assert [decide("journal", table, rank, 120.0) for rank in (SLOW, FAST)] == [TRAIN, TRAIN]
+    table.put(slow(5, step_times=(4.0,)))
+    assert [decide("journal", table, rank, 120.0) for rank in (SLOW, FAST)] == [SYNC, SYNC]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "exchange_s", "found"),
+    [
+        (10.0, 0.0, 1),
+        (10.0, 1.0, 1),
+        (10.0, 2.0, 2),
+        (1.0, 1.0, 10),
+        (0.05, 0.106, 20),
+        (0.1, 60.0, anchors.MOST),
+        (0.0, 1.0, 1),
+    ],
+)
+def test_the_automatic_anchor_is_the_least_with_an_exchange_below_a_tenth(
+    step_s: float, exchange_s: float, found: int
+) -> None:
+    assert anchors.steps("auto", slow(step_times=(step_s,), transmission_time=exchange_s)) == found
+    if step_s and found < anchors.MOST:
+        assert exchange_s < anchors.SHARE * (found * step_s + exchange_s)
+        assert found == 1 or exchange_s >= anchors.SHARE * ((found - 1) * step_s + exchange_s)
+
+
 # ----------------------------------------------------------------------------------------------- step times
 
 
@@ -317,14 +381,19 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES
 
 
 @every_policy
-@given(case=tables(), shift=st.integers(-1000, 1000).map(float), epsilon=exact_seconds)
+@given(
+    case=tables(),
+    shift=st.integers(-1000, 1000).map(float),
+    epsilon=exact_seconds,
+    anchor=st.sampled_from([0, 3, "auto"]),
+)
 def test_shifting_all_clocks_changes_nothing(
-    policy: Policy, case: tuple[list[Row], float], shift: float, epsilon: float
+    policy: Policy, case: tuple[list[Row], float], shift: float, epsilon: float, anchor: int | str
 ) -> None:
     rows, now = case
-    here = table_of(policy.name, *rows, epsilon=epsilon)
+    here = table_of(policy.name, *rows, epsilon=epsilon, anchor=anchor)
     shifted = [row if row.since is None else row._replace(since=row.since + shift) for row in rows]
-    there = table_of(policy.name, *shifted, epsilon=epsilon)
+    there = table_of(policy.name, *shifted, epsilon=epsilon, anchor=anchor)
     for rank in range(len(rows)):
         assert policy.decide(here, rank, now) == policy.decide(there, rank, now + shift)
 

@@ -372,6 +372,8 @@ def test_a_wrong_field_of_a_message_is_named_and_changes_nothing(
         ({"policy": None}, "policy"),
         ({"policy": "best"}, "policy"),
         ({"epsilon": -0.1}, "epsilon"),
+        ({"anchor": -1}, "anchor"),
+        ({"anchor": "many"}, "anchor"),
     ],
 )
 def test_a_wrong_field_of_a_reset_does_not_end_the_running_job(

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_job import ScriptedJob
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
 from server.jobs import Jobs
@@ -168,6 +169,19 @@ def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
     with pytest.raises(Conflict, match="num_workers=2") as refusal:
         handlers.reset(Reset("server-0", "a", 3, "journal", 0.5), now=1.0)
     assert refusal.value.code == "job-settings"
+
+
+def test_an_anchor_holds_after_the_straggler_is_lost_and_stands_on_the_page() -> None:
+    job = ScriptedJob(3, transmission_time=1.0, anchor="auto")
+    assert job.status(0.0)["anchor"] == 1  # no time is known
+    told = [job.query(rank, 1, 1, seconds, 9.0) for rank, seconds in enumerate((1.0, 3.0, 9.0))]
+    assert told == ["TRAIN", "TRAIN", "TRAIN"]
+    assert job.status(9.0)["anchor"] == 2  # 1 / (2 * 9 + 1) is below a tenth, 1 / (9 + 1) is not
+    job.handlers.reset(Reset("worker-0", "a", 2, "journal", 0.5, anchor="auto", resumed=1, generation=2), 20.0)
+    told = [job.query(1, 2, step, 3.0, 20.0 + 3 * step, generation=2) for step in (1, 2, 3, 4)]
+    assert told == ["TRAIN", "TRAIN", "TRAIN", "SYNC"]  # 1 / (4 * 3 + 1) is below a tenth
+    assert job.status(32.0)["anchor"] == 4
+    assert ScriptedJob(3).status(0.0)["anchor"] is None
 
 
 def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_of_those_before() -> None:

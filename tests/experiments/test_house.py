@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 38_360, 6_470
+PRODUCT, EXPERIMENTS = 39_500, 6_600
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ import models
 from algorithms import TransportKind
 from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.sync import SyncTrainer
@@ -131,7 +132,10 @@ def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: An
             schedule=rule.schedule,
         )
         return SyncSwitchTrainer(mine, settings)
-    return AsyncTrainer(mine, LEARNING_RATE, float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None)
+    if algorithm == "async":
+        return AsyncTrainer(mine, LEARNING_RATE)
+    strength = float(algorithm.removeprefix("dcasgd-"))
+    return AsyncTrainer(mine, LEARNING_RATE, PerWorkerDCASGD, compensation=strength)
 
 
 def train(algorithm: str, trainer: Trainer, shared: Transport, clock: Clock) -> list[np.ndarray]:

@@ -125,6 +125,28 @@ def test_a_cluster_of_one_is_nothing_without_the_slowest():
         options("-m", "without-slow", "--workers", "0.1")
 
 
+def test_as_many_of_the_fastest_workers_take_part_as_the_user_says():
+    cluster = ["-m", "fastest-outer", "--workers", "0.4,0.04,0.04,0.2,0.4"]
+    assert step_times_s(options(*cluster)) == (0.04, 0.04, 0.2)
+    two = options(*cluster, "--fastest", "2", "--", "--outer-momentum", "0.5")
+    assert (step_times_s(two), two.algorithm.name, two.log_folder.name) == ((0.04, 0.04), "local-sgd", "fastest-outer")
+    assert two.chosen.startswith("fastest-outer takes the K fastest workers: row 1 (0.04 s a step), row 2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("-m fastest-sync --fastest 4", "--fastest 4: the cluster has 3 worker(s), so give 1 to as many"),
+        ("-m without-slow --fastest 2", "--fastest 2 does nothing in mode without-slow: leave it out, or choose of"),
+        ("-m fastest-outer -- --outer-nesterov 0", "make fastest-local of -m fastest-outer: leave them out, or give"),
+        ("-m fastest-local -- -gl 0.7 --outer-momentum 0.9 --outer-nesterov 1", "make fastest-outer of -m fastest-l"),
+    ],
+)
+def test_workers_that_there_are_not_and_flags_of_another_preset_are_refused(arguments, complaint):
+    with pytest.raises(SetupError, match=re.escape(complaint)):
+        options(*arguments.split())
+
+
 def test_one_device_alone_has_all_classes():
     with pytest.raises(SetupError, match="--split-by-class does nothing in mode local"):
         options("-m", "local", "--split-by-class")

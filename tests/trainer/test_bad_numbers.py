@@ -15,6 +15,7 @@ from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 from algorithms import TransportKind
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
+from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -142,7 +143,7 @@ def test_a_model_update_that_is_not_finite_reaches_nobody() -> None:
 
 
 def test_asgd_pushes_no_gradient_that_is_not_finite() -> None:
-    build = spoil(lambda context: AsyncTrainer(context, ETA, None), {2}, rank=0)
+    build = spoil(lambda context: AsyncTrainer(context, ETA), {2}, rank=0)
     trained = train(TransportKind.SERVER, [Worker([batch(0), batch(1), batch(2)])], build, rounds=3)
     expected = ZERO
     for number in (0, 2):
@@ -226,8 +227,8 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     "local-sgd": (SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, 2), ""),
     "lb-bsp": (SUM, lambda context: LBBSPTrainer(context, ETA, 1), "lb-bsp"),
     "backup": (SERVER, lambda context: BackupTrainer(context, ETA, 1), ""),
-    "async": (SERVER, lambda context: AsyncTrainer(context, ETA, None), ""),
-    "dcasgd": (SERVER, lambda context: AsyncTrainer(context, ETA, 0.04, adaptive=True), ""),
+    "async": (SERVER, lambda context: AsyncTrainer(context, ETA), ""),
+    "dcasgd": (SERVER, lambda context: AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=0.04), ""),
     "ssp": (SERVER, lambda context: SSPTrainer(context, ETA, 1), ""),
     "wbsp": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
     "wbsp, overlap": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),

@@ -15,6 +15,7 @@ from one_worker import a_context, some_batch
 from algorithms import TransportKind
 from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.ssp import SSPTrainer
@@ -174,7 +175,7 @@ def test_the_server_of_asgd_has_one_velocity_for_all() -> None:
     """Steps of 1 s and 2.5 s: the slow worker's gradient is of the initial weights, and arrives third."""
 
     def build(context: Context) -> Trainer:
-        return AsyncTrainer(context, ETA, compensation=None)
+        return AsyncTrainer(context, ETA)
 
     trained = run(TransportKind.SERVER, build, 2, WITH_ALL, steps_s=(1.0, 2.5))
     first = mean(ZERO, of(0))
@@ -193,7 +194,7 @@ def test_dc_asgd_compensates_first() -> None:
     strength = 0.7
 
     def build(context: Context) -> Trainer:
-        return AsyncTrainer(context, ETA, compensation=strength)
+        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength)
 
     trained = run(TransportKind.SERVER, build, 2, WITH_ALL, steps_s=(1.0, 2.5))
     weight, velocity = ZERO, ZERO
@@ -283,7 +284,7 @@ def test_the_schedule_on_the_server_counts_its_updates() -> None:
     """Steps of 1 s and 2.5 s: updates at 1, 2, 2.5 and 5 s, of B samples each."""
 
     def build(context: Context) -> Trainer:
-        return AsyncTrainer(context, ETA, compensation=None)
+        return AsyncTrainer(context, ETA)
 
     trained = run(TransportKind.SERVER, build, 2, scheduled("step:4x0.1,6x0.5"), steps_s=(1.0, 2.5))
     w1 = ZERO - ETA * gradient(ZERO, of(0))

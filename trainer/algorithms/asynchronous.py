@@ -1,5 +1,10 @@
 """ASGD (Dean et al., "Large scale distributed deep networks", 2012): the server applies each worker's gradient at once,
-w <- w - eta * g (server_sgd.py), and the worker pulls. With dcasgd.py's optimizer the same loop is DC-ASGD."""
+w <- w - eta * g (server_sgd.py), and the worker pulls. With another optimizer on the server the same loop is DC-ASGD
+(dcasgd.py), Ringmaster (ringmaster.py) or Ringleader ASGD (ringleader.py).
+
+Rescaled ASGD (arXiv:2605.13434) weighs the gradients of worker k by t_k / mean(t), so that the data of a slow worker
+count as much as those of a fast one. t_k is the time of its last complete step, at first of a test step; the mean is
+over the workers that are there."""
 
 from __future__ import annotations
 
@@ -9,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
-from trainer.algorithms.server_sgd import ServerSGD
+from trainer.algorithms.ringleader import RingleaderSGD
+from trainer.algorithms.ringmaster import RingmasterSGD
+from trainer.algorithms.server_sgd import GONE, ServerSGD
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.passes import Batch
@@ -21,43 +28,41 @@ from trainer.trainer import Trainer
 class AsyncTrainer(Trainer):
     """A round pushes one gradient and pulls the weights. No worker waits for others.
 
-    BatchNorm's running statistics stay each worker's own. One more key holds counters that every worker adds to and
-    reads; the first counts the stop requests. A worker that has done its rounds ends.
+    BatchNorm's running statistics stay each worker's own. More keys hold counters that every worker adds to and reads,
+    one copy on each server: the number of stop requests, then, where the algorithm wants it, a number of each worker. A
+    worker that has done its rounds ends.
     """
 
     rounds_in_step = False
+    has_numbers = False  # of each worker, among the counters
 
     def __init__(
         self,
         context: Context,
         learning_rate: float,
-        compensation: float | None,
-        num_counters: int = 1,
-        adaptive: bool = False,
+        optimizer: type[ServerSGD] = ServerSGD,
+        **of_optimizer: Any,
     ) -> None:
-        """`compensation` is lambda of DC-ASGD, None for ASGD; with `adaptive` it is lambda_0 of DC-ASGD-a."""
         super().__init__(context)
         self._transport = transport = context.shared
-        num_workers = self.membership.num_workers
-        self._values = mx.nd.zeros((num_counters + (context.run.checkpoints is not None),))  # the last: when to save
-        decays, rule = which_decay(self.parameters.weights), context.run.rule
-        if compensation is None:
-            self._num_models, keys_per_worker = 1, len(decays)
-            self._optimizer = ServerSGD(learning_rate, keys_per_worker, decays, rule)
-        else:
-            # Every worker's array of one position must lie on the same server. ps-lite places a key by its remainder
-            # modulo the number of servers.
-            keys_per_worker = -(-len(decays) // context.peers.num_servers) * context.peers.num_servers
-            self._num_models = num_workers
-            first_counter = num_workers * keys_per_worker
-            self._optimizer = PerWorkerDCASGD(
-                learning_rate, compensation, keys_per_worker, first_counter, decays, rule, adaptive
-            )
-        self._keys_per_worker = keys_per_worker
-        own = self.membership.rank if self._num_models > 1 else 0
-        self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
-        self.exchange = self._model = self._models[own]
-        self._counters = transport.arrays(self._num_models * keys_per_worker)
+        ranks, num_servers = range(self.membership.num_workers), context.peers.num_servers
+        self._has_numbers = self.has_numbers or optimizer.hears_of_workers
+        self._own = 1 + self.membership.rank  # where this worker's number is
+        size = 1 + self._has_numbers * len(ranks) + (context.run.checkpoints is not None)  # the last: when to save
+        self._values = mx.nd.zeros((size,))
+        self._told_lost: frozenset[int] = frozenset()
+        decays = which_decay(self.parameters.weights)
+        # Every worker's array of one position must lie on the same server. ps-lite places a key by its remainder modulo
+        # the number of servers.
+        self._keys_per_model = -(-len(decays) // num_servers) * num_servers
+        models = ranks if optimizer.per_worker else range(1)
+        self._optimizer = optimizer(
+            learning_rate, self._keys_per_model, len(models), decays, context.run.rule, **of_optimizer
+        )
+        self._models = [transport.arrays(model * self._keys_per_model) for model in models]
+        self.exchange = self._model = self._models[self.membership.rank if optimizer.per_worker else 0]
+        self._counters = transport.arrays(len(models) * self._keys_per_model)
+        self._copies = num_servers
 
     def broadcast(self) -> None:
         self._optimizer.checks_gradients = self.checks.are_on
@@ -77,17 +82,17 @@ class AsyncTrainer(Trainer):
                 model.broadcast(weights)
             else:
                 model.define(first)
-        self._counters.broadcast([self._values])
+        self._counters.broadcast([self._values] * self._copies)
 
     def _restored(self, saved: Mapping[str, Any]) -> list[list[mx.nd.NDArray]]:
         """The models of the server's checkpoint: one, or one for each worker. The optimizer takes the rest of it."""
         self._optimizer.restore(saved)
         values, others = dict(saved["values"]), dict(saved.get("global", ()))
         found = []
-        for number in range(self._num_models):
+        for number in range(len(self._models)):
             model = []
             for position, weight in enumerate(self.parameters.weights):
-                value = values.get(number * self._keys_per_worker + position, others.get(position))
+                value = values.get(number * self._keys_per_model + position, others.get(position))
                 model.append(weight if value is None else mx.nd.array(value.reshape(weight.shape)))
             found.append(model)
         return found
@@ -97,7 +102,7 @@ class AsyncTrainer(Trainer):
         self._transport.wait_all()
 
     def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.membership.weight)
+        self.compute_gradients(batch, self.gradient_weight())
         self.gradients_are_good()
         return True
 
@@ -109,18 +114,35 @@ class AsyncTrainer(Trainer):
             self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
             self.add_to_counter(0)
+        if self._has_numbers:
+            self._tell_lost()
         self.before_pull()
         self.emulation.wait_for_link()
         self._model.pull(self.parameters.weights)
         return bool(self.read_counters()[0] > 0)
 
+    def gradient_weight(self) -> float:
+        """Factor on this step's gradients."""
+        return self.membership.weight
+
     def before_pull(self) -> None:
         """Called when this worker's gradients are under way."""
 
-    def add_to_counter(self, position: int, number: int = 1) -> None:
+    def end(self) -> None:
+        if self._has_numbers:
+            self.add_to_counter(self._own, GONE)
+            self._transport.wait_all()
+
+    def _tell_lost(self) -> None:
+        lost = self.context.peers.lost()
+        for rank in sorted(lost - self._told_lost):
+            self.add_to_counter(1 + rank, GONE)
+        self._told_lost = lost
+
+    def add_to_counter(self, position: int, number: float = 1) -> None:
         notice = np.zeros(self._values.shape, dtype=np.float32)
         notice[position] = number
-        self._counters.push([mx.nd.array(notice)])
+        self._counters.push([mx.nd.array(notice) for _ in range(self._copies)])
 
     def read_counters(self) -> np.ndarray:
         """The shared counters, after all transfers under way have ended."""
@@ -129,8 +151,46 @@ class AsyncTrainer(Trainer):
         return self._values.asnumpy()
 
 
+class RescaledTrainer(AsyncTrainer):
+    """A worker's number among the counters is its step time in seconds, which it keeps up to date."""
+
+    has_numbers = True
+
+    def broadcast(self) -> None:
+        super().broadcast()
+        self._tell_step_time()
+        self._transport.wait_all()
+        self._transport.barrier()
+        self.read_counters()
+
+    def local_step(self, batch: Batch) -> bool:
+        self.compute_gradients(batch, self.gradient_weight())
+        self.wait_for_gradients()
+        self.step_s = self.emulation.step_age_s
+        self.gradients_are_good()
+        return True
+
+    def gradient_weight(self) -> float:
+        times_s = self._values.asnumpy()[1 : 1 + self.membership.num_workers]
+        mean_s = times_s[times_s != GONE].mean()
+        return super().gradient_weight() * (float(times_s[self.membership.rank] / mean_s) if mean_s else 1.0)
+
+    def before_pull(self) -> None:
+        self._tell_step_time()
+
+    def _tell_step_time(self) -> None:
+        known_s = self._values.asnumpy()[self._own]
+        if np.float32(self.step_s) != known_s:
+            self.add_to_counter(self._own, self.step_s - known_s)
+
+
 def build(context: Context) -> AsyncTrainer:
-    """From the flags: ASGD, DC-ASGD-c or DC-ASGD-a."""
+    """From the flags: ASGD, DC-ASGD-c or DC-ASGD-a, Ringmaster or Ringleader ASGD, any but DC-ASGD rescaled."""
     config = context.config
-    compensation = config.dcasgd_lambda if config.use_dcasgd else None
-    return AsyncTrainer(context, config.learning_rate, compensation, adaptive=bool(config.dcasgd_adaptive))
+    trainer = RescaledTrainer if config.rescale else AsyncTrainer
+    if config.use_dcasgd:
+        options = {"compensation": config.dcasgd_lambda, "adaptive": bool(config.dcasgd_adaptive)}
+        return trainer(context, config.learning_rate, PerWorkerDCASGD, **options)
+    if config.max_delay:
+        return trainer(context, config.learning_rate, RingmasterSGD, max_delay=config.max_delay)
+    return trainer(context, config.learning_rate, RingleaderSGD if config.table else ServerSGD)

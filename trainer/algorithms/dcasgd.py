@@ -14,50 +14,29 @@ another algorithm; here each worker m has its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from trainer.algorithms.server_sgd import ServerSGD
+from trainer.algorithms.per_worker_sgd import PerWorkerSGD, in_mxnet, in_numpy
 from trainer.engine import mx
-from trainer.steps import PLAIN, Rule
 
 FADING = 0.95  # of s, as in the paper's experiments on CIFAR-10
 SMALLEST_SQUARE = 1e-7  # keeps s from zero
 
 
-class PerWorkerDCASGD(ServerSGD):
-    """The server-side update, with the backups in the key-value store itself.
+class PerWorkerDCASGD(PerWorkerSGD):
+    """The server-side update: w_bak(m) is what worker m pulled last. DC-ASGD-a needs one more copy of the model."""
 
-    Worker m pushes the gradient of array i to key `m * keys_per_worker + i` and pulls from there. The value under the
-    key is w_bak(m), which m pulled last. This object holds the global weights, one array for each i. So the server
-    needs (number of workers + 1) copies of the model, and one more for DC-ASGD-a.
-    """
-
-    def __init__(
-        self,
-        learning_rate: float,
-        compensation: float,
-        keys_per_worker: int,
-        first_counter: int,
-        decays: Sequence[bool],
-        rule: Rule = PLAIN,
-        adaptive: bool = False,
-    ) -> None:
-        super().__init__(learning_rate, first_counter, decays, rule)
-        self._compensation = compensation  # lambda, or lambda_0
-        self._adaptive = adaptive  # DC-ASGD-a
-        self._keys_per_worker = keys_per_worker
-        self._global_weights: dict[int, mx.nd.NDArray] = {}
+    def __init__(self, *given: Any, compensation: float, adaptive: bool = False) -> None:
+        """`compensation` is lambda, or with `adaptive` lambda_0 of DC-ASGD-a; the rest as ServerSGD."""
+        super().__init__(*given)
+        self._compensation = compensation
+        self._adaptive = adaptive
         self._mean_squares: dict[int, mx.nd.NDArray] = {}  # s
 
-    def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
-        # `weight` is the stored value of the key: the worker's backup.
-        position = index % self._keys_per_worker
-        # All backups begin as the initial weights, so any of them will do.
-        if position not in self._global_weights:
-            self._global_weights[position] = weight.copy()
-        weights = self._global_weights[position]
-        step = weights - weight
+    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+        position = index % self._keys_per_model
+        step = weights - pulled
         step *= grad
         step *= grad
         step *= self._compensation
@@ -66,18 +45,13 @@ class PerWorkerDCASGD(ServerSGD):
         step += grad
         if self.is_good(index, step):
             self.step(position, weights, step)
-        weights.copyto(weight)  # a wait for the backup is then a wait for the global weights too
 
     def state(self) -> dict[str, Any]:
-        of_all = {"global": self._global_weights, "squares": self._mean_squares}
-        return super().state() | {
-            name: [[position, array.asnumpy()] for position, array in arrays.items()] for name, arrays in of_all.items()
-        }
+        return super().state() | {"squares": in_numpy(self._mean_squares)}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        for name, arrays in (("global", self._global_weights), ("squares", self._mean_squares)):
-            arrays.update({position: mx.nd.array(array) for position, array in saved[name]})
+        self._mean_squares = in_mxnet(saved["squares"])
 
     def _mean_square(self, position: int, grad: mx.nd.NDArray) -> mx.nd.NDArray:
         """Updates and returns s of an array."""

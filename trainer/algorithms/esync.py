@@ -1,7 +1,7 @@
 """ESync (Li et al., "ESync: Accelerating intra-domain federated learning in heterogeneous data centers", IEEE TSC
 15(4), 2022, doi 10.1109/TSC.2020.3044043): every worker takes as many local SGD steps as fit into the
-straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py; optionally with an outer optimiser or
-FedNova's weights)."""
+straggler's step (with --anchor A: into its A steps), then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py;
+optionally with an outer optimiser or FedNova's weights)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ weight decay as in steps.py. This module runs in the server's process."""
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,18 +16,38 @@ from trainer.recovering import Writes
 from trainer.steps import PLAIN, Rule, Stepper
 from utils import die_on_error
 
+GONE = -math.inf  # a worker's number among the counters: it is lost, or has ended; a number added to it changes nothing
+
 
 class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """A push to a key below `first_counter` is a gradient for a step; a push to any other key is added to a counter.
+    """A push to a key of a model is a gradient for a step; a push to any later key is added to counters.
 
     A schedule follows the samples of all workers, which are the pushes of an array times the batch size. Every array
     has its own count, so several servers need not know of each other.
     """
 
-    def __init__(self, learning_rate: float, first_counter: int, decays: Sequence[bool], rule: Rule = PLAIN) -> None:
-        """`decays`: of each of the model's weights, whether weight decay acts on it."""
+    per_worker = False  # each worker has keys of its own
+    hears_of_workers = False  # the counters have a number of each worker, from the second on
+
+    def __init__(
+        self,
+        learning_rate: float,
+        keys_per_model: int,
+        num_models: int,
+        decays: Sequence[bool],
+        rule: Rule = PLAIN,
+    ) -> None:
+        """
+        Args:
+            keys_per_model: array i of model m has the key `m * keys_per_model + i`.
+            num_models: 1, or with `per_worker` the number of workers.
+            decays: of each of the model's weights, whether weight decay acts on it.
+        """
         super().__init__(learning_rate=learning_rate)
-        self._first_counter = first_counter
+        self._keys_per_model = keys_per_model
+        self._num_models = num_models
+        self._first_counter = num_models * keys_per_model
+        self._counters: mx.nd.NDArray | None = None  # as stored; None: all are 0
         self._rule = rule
         self._stepper = Stepper(rule, decays)
         self._num_steps: Counter[int] = Counter()  # by position
@@ -50,6 +71,7 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
                 self._saved = ""
             if index >= self._first_counter:
                 weight += grad
+                self._counters = weight
                 if self.writer is not None and (round_ := round(grad[-1].asscalar())):
                     self.writer.write(round_, self.state())
             elif self.is_good(index, grad):
@@ -85,8 +107,8 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
         """Applies a gradient by the algorithm's rule. The caller waits for `weight` only."""
         self.step(index, weight, grad)
 
-    def step(self, position: int, weight: mx.nd.NDArray, gradient: mx.nd.NDArray) -> None:
-        """A step of one of the model's arrays."""
+    def step(self, position: int, weight: mx.nd.NDArray, gradient: mx.nd.NDArray, num_batches: int = 1) -> None:
+        """A step of one of the model's arrays, on a sum of `num_batches` gradients."""
         self._num_steps[position] += 1
         factor = self._rule.schedule.factor(self._num_steps[position] * self._rule.batch_size)
-        self._stepper.step_one(position, weight, gradient, self.lr * factor)
+        self._stepper.step_one(position, weight, gradient, self.lr * factor, num_batches)

@@ -5,36 +5,34 @@ waits. With s = 0 all workers are in step, with a large s it is ASGD."""
 from __future__ import annotations
 
 from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.server_sgd import GONE
 from trainer.context import Context
 
 
 class SSPTrainer(AsyncTrainer):
-    """ASGD with a bound on the distance between workers.
+    """ASGD with a bound on the distance between workers. A worker's number among the counters is its clock (steps)."""
 
-    The workers' clocks (steps done) are counters in the kvstore, after the counter of stop requests.
-    """
+    has_numbers = True
 
     def __init__(self, context: Context, learning_rate: float, staleness: int) -> None:
-        super().__init__(
-            context, learning_rate, compensation=None, num_counters=1 + context.peers.membership().num_workers
-        )
+        super().__init__(context, learning_rate)
         self._staleness = staleness  # s
 
     def broadcast(self) -> None:
         super().broadcast()
         if self.rounds:  # resumed
-            self.add_to_counter(1 + self.membership.rank, self.rounds)
+            self.add_to_counter(self._own, self.rounds)
 
     def before_pull(self) -> None:
         """Advances this worker's clock once its gradient has arrived, then waits for workers too far behind."""
         self._transport.wait_all()
-        self.add_to_counter(1 + self.membership.rank)
+        self.add_to_counter(self._own)
         self.clock.wait_until(self._may_go_on)
 
     def _may_go_on(self) -> bool:
         votes, *clocks = self.read_counters()[: 1 + self.membership.num_workers]
         lost = self.context.peers.lost()
-        slowest = min(round(steps) for rank, steps in enumerate(clocks) if rank not in lost)
+        slowest = min(steps for rank, steps in enumerate(clocks) if rank not in lost and steps != GONE)
         return bool(self.rounds - slowest <= self._staleness or votes > 0)
 
 

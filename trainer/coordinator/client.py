@@ -57,6 +57,7 @@ class StateClient:
         limits: Mapping[str, float] | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         shares_batch: bool = False,
+        anchor: int | str = 0,
     ) -> None:
         """
         Args:
@@ -69,10 +70,12 @@ class StateClient:
             limits: rounds, seconds and the metric's target at which the job will end, for the status page.
             stop_requested: a signal came: unanswered messages are not sent again.
             shares_batch: the rule decides on batch sizes, so the server must know the first ones.
+            anchor: local steps of ESync's straggler in a round, or auto; 0: one.
         """
         self._rule: Message = {"policy": policy, "epsilon": epsilon_s}
         self._rule |= {"title": title} if title else {}
         self._rule |= {"batch_size": batch_size} if shares_batch else {}
+        self._rule |= {"anchor": anchor} if anchor else {}
         self._limits = limits or {}
         self._device = {"host": host_name, "device": device}
         self._batch_size = batch_size

@@ -32,6 +32,7 @@ def client_from_config(
         limits=limits(config),
         stop_requested=stop_requested,
         shares_batch=config.algorithm.shares_batch,
+        anchor=config.anchor,
     )
 
 

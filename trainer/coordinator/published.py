@@ -40,6 +40,8 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
             raise PublishedServer(http.address, why) from None
         if config.rule not in POLICIES:
             raise PublishedServer(http.address, f"and its rule is not that of mode {config.mode}") from None
+        if config.anchor:
+            raise PublishedServer(http.address, f"and its rule has no --anchor {config.anchor}") from None
     else:
         return http
     without = "" if config.policy == "preprint" else f", and --policy {config.policy} does nothing"

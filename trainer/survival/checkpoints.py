@@ -28,7 +28,8 @@ from utils import EARLIER, SetupError
 _SAME = (
     *("mode", "network", "dataset", "split_by_class", "validation", "augment", "batch_size", "seed"),
     *("optimizer", "momentum", "weight_decay", "outer_momentum", "outer_nesterov"),
-    *("use_dcasgd", "dcasgd_adaptive", "switch_order", "train_steps", "phase_momentum", "phase_batch_size"),
+    *("use_dcasgd", "dcasgd_adaptive", "max_delay", "table"),
+    *("switch_order", "train_steps", "phase_momentum", "phase_batch_size"),
 )
 
 _SAME_DATA = "bring back the data that the job began with (the two are hashes of its content)"
@@ -116,7 +117,7 @@ class Checkpoints:
             _warn_of_earlier_version(self.folder)
             theirs = {**theirs, DATA: self._job[DATA]}
         for name, ours in self._job.items():
-            if theirs.get(name) != ours:
+            if theirs.get(name, getattr(Config, name, None)) != ours:  # an earlier version may not have had the flag
                 raise SetupError(
                     f"--resume: checkpoint {path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
                     f"{_SAME_DATA if name == DATA else 'give the same'}, or start without --resume"

@@ -5,7 +5,8 @@ Transactions on Services Computing 15(4), 2022, doi 10.1109/TSC.2020.3044043.
 
 Rule: with d_k = c_k + m_k and straggler s = argmax d, worker k aggregates when it is s, when s has done a step in this
 round or was told to aggregate, or when one more step would bring its update later than the straggler's:
-now + d_k > t_s + d_s. There is no epsilon.
+now + d_k > t_s + d_s. There is no epsilon. With an anchor (anchor.py) s has A steps to do, of which L are left at t_s:
+the last of them takes the place of its step, and t_s + L * c_s + m_s that of t_s + d_s.
 
 Two additions. A worker whose step time is not known yet counts as the slowest of all, so the first round needs no
 times: the others train until it has done its first step. And a straggler that is a round ahead is not waited for.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 from server.worker import Action, Decision
@@ -37,28 +39,33 @@ def decide(table: Table, rank: int, now: float) -> Decision:
 
 
 def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Row, str], Decision]) -> Decision:
-    """The rule, except for the answer once the straggler has done its step in this round, or was told to aggregate.
+    """The rule, except for the answer once the straggler has done its steps in this round, or was told to aggregate.
 
     Args:
         table: as in `decide`, and so are `rank` and `now`.
         stepped: gives that answer, from (asker, straggler, which of the two in words).
     """
     asker, straggler = table.rows[rank], table.slowest
+    left = anchor.left(table, straggler)
     if asker.local_iteration == 0:
         return train("no local step in this round yet")
     if asker.round > straggler.round:
         return train(f"straggler {straggler.rank} has not entered round {asker.round} yet")
+    if asker.rank == straggler.rank and left > 0:
+        return train(f"is the straggler, with {left} more step(s) in this round")
     if asker.rank == straggler.rank:
         return sync(f"is the straggler: reaches the server in {delay(asker):.3g} s")
     if asker.round < straggler.round:
         return sync(f"straggler {straggler.rank} is in round {straggler.round} already")
-    if straggler.local_iteration >= 1:
-        return stepped(asker, straggler, f"straggler {straggler.rank} has done a step in this round")
+    if left <= 0:
+        done = "a step" if straggler.local_iteration == 1 else f"{straggler.local_iteration} steps"
+        return stepped(asker, straggler, f"straggler {straggler.rank} has done {done} in this round")
     if straggler.action is Action.SYNC:
         return stepped(asker, straggler, f"straggler {straggler.rank} was told to aggregate")
     if straggler.since is None or straggler.step_time is None:
         return train(f"the step time of worker {straggler.rank} is not known yet")
-    return while_one_fits(asker, straggler.since + delay(straggler) - now, f"straggler {straggler.rank}")
+    due = straggler.since + (left * straggler.step_time + straggler.transmission_time)
+    return while_one_fits(asker, due - now, f"straggler {straggler.rank}")
 
 
 def while_one_fits(asker: Row, left: float, who: str) -> Decision:

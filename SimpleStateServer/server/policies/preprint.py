@@ -4,11 +4,13 @@ Source: the ESync preprint and its published program. The decision is kept exact
 server's own and not the worker's `te`, so that skewed clocks decide nothing.
 
 Rule: with s the worker of the longest last step c, rest = c_s - (now - t_s). Worker k aggregates when it is s, when s
-was told to aggregate, or when c_k + epsilon > rest; not before s has entered the current round.
+was told to aggregate, or when c_k + epsilon > rest; not before s has entered the current round. With an anchor
+(anchor.py) s has A steps to do, and rest is that of those that are left.
 """
 
 from __future__ import annotations
 
+from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 from server.worker import Action, Decision
@@ -32,11 +34,14 @@ def decide(table: Table, rank: int, now: float) -> Decision:
         return train("no local step in this round yet")
     if slowest.round < table.round:
         return train(f"the slowest device {slowest.rank} has not entered round {table.round} yet")
+    left = anchor.left(table, slowest)
+    if asker.rank == slowest.rank and left > 0:
+        return train(f"is the slowest device, with {left} more step(s) in this round")
     if asker.rank == slowest.rank:
         return sync(f"is the slowest device: its last step took {delay(asker):.3g} s")
     if slowest.action is Action.SYNC:
         return sync(f"the slowest device {slowest.rank} was told to aggregate")
-    rest = delay(slowest) - (0.0 if slowest.since is None else now - slowest.since)
+    rest = max(left, 1) * delay(slowest) - (0.0 if slowest.since is None else now - slowest.since)
     comparison = f"{delay(asker):.3g} s + epsilon {table.epsilon:.3g} s against {rest:.3g} s"
     if delay(asker) + table.epsilon > rest:
         return sync(f"the slowest device {slowest.rank} is nearly done: {comparison}")

@@ -1,8 +1,9 @@
 """The journal's rule for slow links: the others train on while the straggler uploads.
 
-By the journal's rule (journal.py) all aggregate as soon as the straggler has done its step. On a slow link its update
-is under way for long after that, and the others wait. Here the update is due m_s later, at t_s + m_s: worker k goes on
-while another step's update comes no later, now + d_k <= t_s + m_s. Until then it is the journal's rule.
+By the journal's rule (journal.py) all aggregate as soon as the straggler has done its step, with an anchor its last
+one. On a slow link its update is under way for long after that, and the others wait. Here the update is due m_s later,
+at t_s + m_s: worker k goes on while another step's update comes no later, now + d_k <= t_s + m_s. Until then it is the
+journal's rule.
 
 This is not in the paper. Of equal links it makes little difference: m_s is then no more than d_k.
 """

@@ -24,7 +24,9 @@ NINE = Workload("nine-ways", "by-class", "mlp")
 
 
 def plan(*arguments):
-    return study.parse(["--networks", "mlp", "--clusters", "nine-ways", "--splits", "by-class", *arguments])[1]
+    """A study without momentum, in which the first evaluation at a target counts."""
+    first = ["--networks", "mlp", "--clusters", "nine-ways", "--splits", "by-class", "--momenta", "0"]
+    return study.parse([*first, "--in-a-row", "1", *arguments])[1]
 
 
 # -------------------------------------------------------------------------------------------------- what is to be done
@@ -53,13 +55,14 @@ def test_every_algorithm_gets_as_many_trials_with_the_same_step_sizes():
 
 
 def test_momenta_are_tried_with_step_sizes_that_go_as_far():
-    its = plan("--entries", "esync,alone", "--trials", "2", "--studies", "1", "--momenta", "0,0.9")
+    _, its = study.parse(["--entries", "esync,alone", "--trials", "2", "--studies", "1", "--networks", "mlp"])
+    its = dataclasses.replace(its, workloads=[NINE])
     tasks = [task for task in its.tuning(NINE) if task.entry == "alone"]
     assert [(task.trial, task.momentum) for task in tasks] == [(0, 0), (1, 0), (2, 0.9), (3, 0.9)]
     plain, fast = tasks[:2], tasks[2:]
     assert [task.step_size for task in fast] == pytest.approx([task.step_size / 10 for task in plain], rel=0.01)
     assert its.runs == 2 * (4 + 5 + 5)
-    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)]) for task in tasks]
+    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)], command=its.command(task)) for task in tasks]
     reported = next(iter(its.reporting(NINE, trials)))
     assert (reported.step_size, reported.momentum) == (tasks[3].step_size, 0.9)
     words = its.command(reported)
@@ -68,6 +71,32 @@ def test_momenta_are_tried_with_step_sizes_that_go_as_far():
     assert run.job.config.momentum == 0.9
     assert comparison.Comparison(trials).is_at_an_end(trials[3])
     assert "--momentum" not in plan().command(Task(TUNING, NINE, "alone", 0, 0, 0, 0.1))
+
+
+def test_each_momentum_can_have_step_sizes_and_a_folder_of_its_own():
+    its = plan("--entries", "sync", "--trials", "2", "--studies", "1", "--momenta", "0,0.9", "--folder", "new").apart()
+    assert [(part.folder.as_posix(), part.momenta) for part in its] == [
+        ("new/momentum-0", (0.0,)), ("new/momentum-0.9", (0.9,)),
+    ]  # fmt: skip
+    assert [len(list(part.tuning(NINE))) for part in its] == [2, 2]
+
+
+def test_a_trial_goes_on_where_the_mean_of_several_evaluations_is_to_be_at_the_target():
+    its = plan("--entries", "sync", "--in-a-row", "3")
+    first = next(its.tuning(NINE))
+    assert "--target-accuracy" not in its.command(first)
+    trial = first.line(validation=[(3.0, 0.9), (6.0, 0.8), (9.0, 0.8), (12.0, 0.8)], command=its.command(first))
+    assert [trial.seconds_to(target) for target in (0.8, 0.83, 0.84)] == [9.0, 9.0, math.inf]
+    assert dataclasses.replace(trial, in_a_row=1).seconds_to(0.84) == 3.0
+    assert run_lines.unmade(trial).in_a_row == 3
+
+
+def test_presets_of_the_fastest_leave_out_the_slow_machines_of_a_cluster():
+    task = Task(REPORT, NINE, "fastest-outer", 0, 0, 0, 0.1)
+    _, (three,) = simulate.parse(plan().command(task)[1:])
+    assert three.job.rows == (0, 1, 2)
+    _, (half,) = simulate.parse(plan().command(dataclasses.replace(task, workload=NINE._replace(cluster="half")))[1:])
+    assert half.job.rows == (0, 1, 2, 3)
 
 
 def test_the_seeds_of_the_report_are_others_than_those_of_the_trials():
@@ -198,6 +227,7 @@ def test_a_small_study_is_tuned_on_held_out_samples_reported_on_the_test_set_and
     (tmp_path / "two.csv").write_text("step_time_s\n0.1\n0.3\n")
     of_study = ["--clusters", "two.csv", "--splits", "iid", "--networks", "mlp", "--entries", "sync"]
     of_study += ["--studies", "1", "--trials", "1", "--seeds", "1", "--validation", "16", "--epochs", "0.02"]
+    of_study += ["--momenta", "0"]
     of_study += ["--phases", "tuning,report", "--folder", str(tmp_path / "results"), "--jobs", "2"]
     command = [*of_study, "--", "-b", "8", "--dataset", "mnist"]
     monkeypatch.setattr(study, "setup_logging", lambda role: None)

@@ -113,7 +113,7 @@ def by_hand(pushes, rate, strength, num_workers, weight=1.0):
 @pytest.mark.parametrize("pushes", [[0, 0, 0, 1, 0, 1, 1], [0, 1, 2, 2, 1, 0, 0]])
 def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
     keys_per_worker, num_workers = 4, 3
-    optimizer = PerWorkerDCASGD(0.03, 0.5, keys_per_worker, num_workers * keys_per_worker, [True] * keys_per_worker)
+    optimizer = PerWorkerDCASGD(0.03, keys_per_worker, num_workers, [True] * keys_per_worker, compensation=0.5)
     optimizer = pickle.loads(pickle.dumps(optimizer, 0))  # as it travels to the server
     stored = {worker: mx.nd.array([1.0]) for worker in range(num_workers)}
     seen = []
@@ -127,7 +127,7 @@ def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
 def test_the_first_updates_of_dcasgd_are_those_of_a_calculation_on_paper():
     # eta 0.1, lambda 2, both backups 1, gradients 1:
     # worker 0: w = 1 - 0.1 * (1 + 0) = 0.9;  worker 1: w = 0.9 - 0.1 * (1 + 2 * 1 * (0.9 - 1)) = 0.82
-    optimizer = PerWorkerDCASGD(0.1, 2.0, keys_per_worker=1, first_counter=2, decays=[True])
+    optimizer = PerWorkerDCASGD(0.1, 1, 2, [True], compensation=2.0)
     first, second = mx.nd.array([1.0]), mx.nd.array([1.0])
     optimizer.update(0, first, mx.nd.array([1.0]), None)
     optimizer.update(1, second, mx.nd.array([1.0]), None)

@@ -80,6 +80,14 @@ def test_with_waiting_each_step_of_a_fast_worker_takes_a_round_trip_more() -> No
     assert begins == pytest.approx([0.3 + 1.3 * step for step in range(3)])
 
 
+def test_with_an_anchor_a_round_is_so_many_steps_of_the_straggler() -> None:
+    """It waits for the answer after each of its two steps of 4.8 s, 0.3 s; the others fill these 10.2 s."""
+    done = follow(STEPS_S, ROUND_TRIP_S, 3, False, StateServer("journal", ROUND_TRIP_S, anchor=2))
+    assert done.steps == {0: [9, 9, 9], 1: [9, 9, 9], 2: [9, 9, 9], 3: [2, 2, 2]}
+    for rank in range(4):
+        assert done.synchronized_s[rank] == pytest.approx([10.2, 20.4, 30.6])
+
+
 def test_ready_in_the_middle_of_a_step_ends_it_behind_its_forward_pass() -> None:
     """Round 2 begins at 5.1 s. Steps end at 6.1, 7.1, 8.1 and 9.1 s; the question of the last is answered at 9.4 s, and
     the forward pass of the fifth, a third of its step, ends at 9.433 s."""

@@ -24,6 +24,7 @@ from rates import Ramp
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
+from trainer.algorithms.ringleader import RingleaderSGD
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
@@ -74,12 +75,21 @@ def run(
 
 def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_left() -> None:
     def build(context: Context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=None)
+        return AsyncTrainer(context, ETA)
 
     workers = [Worker([batch(rank)], step_s=1.0 + 1.5 * rank, samples=count) for rank, count in enumerate((3, 1))]
     trained = train(TransportKind.SERVER, workers, build, 3, killed={1: 0})
     # The first gradient is weighed with 2 * 3/4: that round had begun. From then on worker 0 has all samples.
     weight = after_steps(after_steps(ZERO, 0, factor=1.5), 0, 0)
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+
+
+def test_ringleaders_table_is_complete_without_the_lost() -> None:
+    """Worker 1 is lost with a gradient in the table of the second round; the others know at their next push."""
+    trained, _ = run(lambda context: AsyncTrainer(context, ETA, RingleaderSGD), (1.0, 1.2, 2.5), {1: 3}, rounds=6)
+    weight = ZERO - ETA / 3 * sum(gradient(ZERO, batch(rank)) for rank in range(3))  # at 2.5 s
+    # At 5 s, of worker 0 (at 5 s, of the weights of 4 s) and of worker 2.
+    weight = weight - ETA / 2 * sum(gradient(weight, batch(rank)) for rank in (0, 2))
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 

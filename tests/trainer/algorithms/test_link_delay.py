@@ -14,6 +14,7 @@ from ready import endless, ready
 
 import models
 from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.ssp import SSPTrainer
@@ -67,8 +68,8 @@ def esync(context, tmp_path):
 
 TRAINERS = {
     "sync": lambda context, tmp_path: SyncTrainer(context, 0.001),
-    "async": lambda context, tmp_path: AsyncTrainer(context, 0.001, None),
-    "dcasgd": lambda context, tmp_path: AsyncTrainer(context, 0.001, 0.04),
+    "async": lambda context, tmp_path: AsyncTrainer(context, 0.001),
+    "dcasgd": lambda context, tmp_path: AsyncTrainer(context, 0.001, PerWorkerDCASGD, compensation=0.04),
     "ssp": lambda context, tmp_path: SSPTrainer(context, 0.001, 3),
     "local-sgd": lambda context, tmp_path: LocalSGDTrainer(context, 0.001, 1.0, sync_every=2),
     "esync": esync,

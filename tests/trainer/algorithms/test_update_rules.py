@@ -8,12 +8,14 @@ from memory_cluster import StateServer, Trained, Worker, batch, gradient, normal
 
 from algorithms import TransportKind
 from rates import parse_schedule
-from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer, RescaledTrainer
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
+from trainer.algorithms.ringleader import RingleaderSGD
+from trainer.algorithms.ringmaster import RingmasterSGD
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.coordinator.queries import Queries
@@ -249,7 +251,7 @@ def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
     def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=None)
+        return AsyncTrainer(context, ETA)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # at 1 s
@@ -266,7 +268,7 @@ def test_dc_asgd_compensates_the_delay_by_the_workers_own_backup() -> None:
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
     def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=strength)
+        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # its backup is what it departs from: no delay
@@ -283,7 +285,7 @@ def test_dc_asgd_a_adapts_the_compensation_to_the_mean_square_of_all_workers_gra
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
     def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, compensation=strength, adaptive=True)
+        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength, adaptive=True)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     weight, square, backups = ZERO, ZERO, [ZERO, ZERO]
@@ -300,12 +302,70 @@ def test_lambda_0_is_the_same_on_the_summed_and_on_the_mean_loss() -> None:
     """The gradient of the sum over 64 samples is 64 times that of the mean, and the step size a 64th."""
     ends = []
     for size in (1, 64):
-        optimizer = PerWorkerDCASGD(0.1 / size, 2.0, 1, 2, [True], adaptive=True)
+        optimizer = PerWorkerDCASGD(0.1 / size, 1, 2, [True], compensation=2.0, adaptive=True)
         stored = [mx.nd.array([1.0, -2.0]) for _ in range(2)]
         for worker in (0, 1, 1, 0):
             optimizer.update(worker, stored[worker], size * stored[worker], None)
         ends.append(stored[0].asnumpy())
     np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_delay", [1, 2, 3])
+def test_ringmaster_drops_a_gradient_whose_delay_is_r_or_more(max_delay) -> None:
+    """The slow worker's first gradient comes after two of the other; its next one is of the newest weights."""
+    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
+
+    def build(context) -> AsyncTrainer:
+        return AsyncTrainer(context, ETA, RingmasterSGD, max_delay=max_delay)
+
+    trained = train(TransportKind.SERVER, workers, build, rounds=2)
+    second = local_steps(ZERO, [batch(0)] * 2)  # at 2 s: no others between
+    third = second - ETA * gradient(ZERO, batch(1)) if max_delay > 2 else second  # at 2.5 s
+    np.testing.assert_allclose(trained.weights(0), second, **CLOSE)
+    np.testing.assert_allclose(trained.weights(1), local_steps(third, [batch(1)]), **CLOSE)
+
+
+def test_ringmaster_counts_what_was_applied_and_not_what_was_dropped() -> None:
+    """R = 1, three workers with a key each; gradients of 1 and steps of 0.5."""
+    optimizer = RingmasterSGD(0.5, 1, 3, [True], max_delay=1)
+    stored = [mx.nd.array([8.0]) for _ in range(3)]
+    seen = []
+    # 0 counts; so 1 and 2 are late, once each; then 1 and 0 have no other between; 2 is late by that of 1.
+    for worker in (0, 1, 2, 1, 0, 2):
+        optimizer.update(worker, stored[worker], mx.nd.array([1.0]), None)
+        seen.append(stored[worker].asscalar())
+    assert seen == [7.5, 7.5, 7.5, 7.0, 7.0, 7.0]
+
+
+def test_ringleader_steps_along_the_mean_of_the_newest_gradients_once_all_are_there() -> None:
+    """Momentum acts on the mean; the fast worker ends at 3 s, and then the table is complete without it."""
+    mu = 0.6
+    workers = [Worker([batch(0), batch(2)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
+
+    def build(context) -> AsyncTrainer:
+        return AsyncTrainer(context, ETA, RingleaderSGD)
+
+    trained = train(TransportKind.SERVER, workers, build, rounds=3, rule=Rule(momentum=mu))
+    velocity = (gradient(ZERO, batch(2)) + gradient(ZERO, batch(1))) / 2  # at 2.5 s
+    first = ZERO - ETA * velocity
+    velocity = mu * velocity + gradient(first, batch(1))  # at 5 s
+    second = first - ETA * velocity
+    velocity = mu * velocity + gradient(second, batch(1))  # at 7.5 s
+    np.testing.assert_allclose(trained.weights(0), first, **CLOSE)  # pulled at 3 s
+    np.testing.assert_allclose(trained.weights(1), second - ETA * velocity, **CLOSE)
+
+
+def test_rescaled_asgd_weighs_gradients_by_the_last_step_time_of_their_worker_over_the_mean() -> None:
+    """Worker 0 takes 1 s, with its batches of three samples 2 s; it ends at 4 s, and the mean is that of the other."""
+    workers = [Worker([batch(0), batch(2, size=3)], step_s=0.5, sample_s=0.5), Worker([batch(1)], step_s=2.5)]
+    trained = train(TransportKind.SERVER, workers, lambda context: RescaledTrainer(context, ETA), rounds=3)
+    first = ZERO - ETA * 1 / 1.75 * gradient(ZERO, batch(0))  # at 1 s, with the times of the test steps
+    second = first - ETA * 2.5 / 1.75 * gradient(ZERO, batch(1))  # at 2.5 s
+    third = second - ETA * 1 / 1.75 * gradient(first, batch(2, size=3))  # at 3 s
+    fourth = third - ETA * 2 / 2.25 * gradient(third, batch(0))  # at 4 s
+    fifth = fourth - ETA * 2.5 / 1.75 * gradient(second, batch(1))  # at 5 s
+    np.testing.assert_allclose(trained.weights(0), fourth, **CLOSE)
+    np.testing.assert_allclose(trained.weights(1), fifth - ETA * gradient(fifth, batch(1)), **CLOSE)
 
 
 @pytest.mark.parametrize(("staleness", "ends"), [(0, [4.0, 8.0, 12.0]), (1, [1.0, 4.0, 8.0]), (2, [1.0, 2.0, 4.0])])
@@ -343,7 +403,7 @@ def test_the_same_run_twice_is_the_same_to_the_bit() -> None:
     def run() -> tuple[bytes, float]:
         workers = [Worker([batch(rank)], step_s=0.3 + 0.2 * rank, link=WorkerLink(1e3, 0.01)) for rank in range(3)]
         trained = train(
-            TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA, None), rounds=7,
+            TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA), rounds=7,
             server_bytes_per_s=1e3,
         )  # fmt: skip
         return b"".join(trained.weights(rank).tobytes() for rank in range(3)), trained.clock.now()

@@ -322,6 +322,7 @@ def test_esync_speaks_the_published_form_and_says_what_is_lost(
     ("flags", "said"),
     [
         ("-m lb-bsp", "and its rule is not that of mode lb-bsp"),
+        ("-m esync --anchor auto", "and its rule has no --anchor auto; start this project's"),
         ("-m esync --collective ring --job-name a", "through which the workers of --collective ring find each other"),
         ("-m sync --collective butterfly --job-name a", "through which the workers of --collective butterfly find"),
     ],

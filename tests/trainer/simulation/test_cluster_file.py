@@ -193,6 +193,16 @@ def test_by_the_sample_the_machines_of_nine_ways_are_the_same_at_batch_64():
     assert [each.shortest_step_s(64) for each in by_sample] == [each.step_time_s for each in by_step]
 
 
+def test_the_slow_half_of_half_has_a_quarter_of_its_speed_and_fast_machines_of_mixed_links_have_slow_links_too():
+    half, mixed = (cluster_file.read(cluster_file.find(name)).workers for name in ("half", "mixed-links"))
+    speeds = [1 / each.step_time_s for each in half]
+    assert sum(sorted(speeds)[:4]) / sum(speeds) == pytest.approx(0.25)
+    assert [each.step_time_s for each in mixed] == [0.02, 0.03, 0.05, 0.05, 0.08, 0.12, 0.2, 0.6]
+    links = [each.bandwidth_mbit_s for each in mixed]
+    assert (min(links), max(links)) == (20, 1000)
+    assert sum(links[:4]) == pytest.approx(sum(links[4:]), rel=0.3)
+
+
 def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tmp_path):
     path, trace = cluster(tmp_path, "0.25,\n0.5,\n"), tmp_path / "all.csv"
     trace.write_text(TRACE)

@@ -10,7 +10,7 @@ import tiny_data
 
 import simulate
 import summary
-from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, modes_of
+from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
 from trainer.run_logs import earlier_runs
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
@@ -21,6 +21,8 @@ ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
 # Of sums where times decide nothing.
 OF_SUMS = [row.name for row in TABLE if row.transport is TransportKind.SUM and not row.has_state_server]
+# Presets that choose workers train in the modes of others.
+EVERY = [mode for mode, entry in ENTRIES.items() if entry.workers is Workers.ALL]
 
 
 @pytest.fixture
@@ -60,8 +62,7 @@ def records(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-# without-slow leaves no worker of a cluster of one.
-@pytest.mark.parametrize("mode", [mode for mode in ENTRIES if mode != "without-slow"])
+@pytest.mark.parametrize("mode", EVERY)
 def test_a_worker_that_goes_on_ends_with_the_same_weights_to_the_bit(place: Path, mode: str) -> None:
     """Model, momentum, what the server keeps, batches: one worker, so that no time decides on anything."""
     whole = run(place, "whole", mode, 8)
@@ -117,7 +118,7 @@ def test_all_workers_go_back_to_a_round_that_all_have_whole(place: Path, mode: s
         assert logged[2]["events"][0]["text"] == "resumed after round 2"
 
 
-@pytest.mark.parametrize("mode", [mode for mode in ENTRIES if OWNERS[mode].is_distributed and mode != "without-slow"])
+@pytest.mark.parametrize("mode", [mode for mode in EVERY if OWNERS[mode].is_distributed])
 def test_in_every_mode_several_workers_go_on_and_draw_the_batches_that_follow(place: Path, mode: str) -> None:
     run(place, "job", mode, 6, cluster="two.csv")
     before = [records(folder_of(place, "job", mode) / f"cpu{rank}") for rank in (0, 1)]

@@ -21,7 +21,8 @@ function showFigures(status) {
   showFigure("elapsed", clock(status.elapsed_s), status.state === "at work" ? since : "until it was last heard");
   const way = status.way ? `, now ${status.way}` : "";
   const epsilon = status.epsilon_s === null ? "" : `, epsilon ${duration(status.epsilon_s)}`;
-  showFigure("policy", `${status.policy}${way}`, `${status.caption}${epsilon}`);
+  const anchor = status.anchor === null ? "" : `, anchor ${number(status.anchor)}`;
+  showFigure("policy", `${status.policy}${way}`, `${status.caption}${epsilon}${anchor}`);
 }
 
 function showFigure(id, value, note) {

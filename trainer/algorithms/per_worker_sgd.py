@@ -1,0 +1,54 @@
+"""The base of optimizers on the parameter server that must know which worker pushes (dcasgd.py, ringmaster.py,
+ringleader.py). This module runs in the server's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.algorithms.server_sgd import ServerSGD
+from trainer.engine import mx
+
+
+class PerWorkerSGD(ServerSGD):
+    """Worker m pushes the gradient of array i to key `m * keys_per_model + i` and pulls from there. The value under the
+    key is what m pulled last. This object holds the global weights, one array for each i. So the server needs (number
+    of workers + 1) copies of the model.
+    """
+
+    per_worker = True
+
+    def __init__(self, *given: Any) -> None:
+        """As ServerSGD."""
+        super().__init__(*given)
+        self._global_weights: dict[int, mx.nd.NDArray] = {}
+
+    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+        """Changes the global weights by the algorithm's rule. The gradient is of `pulled`, which must stay."""
+        raise NotImplementedError
+
+    def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+        position = index % self._keys_per_model
+        # All workers begin with the initial weights, so any stored value will do.
+        if position not in self._global_weights:
+            self._global_weights[position] = weight.copy()
+        weights = self._global_weights[position]
+        self.use(index, weights, weight, grad)
+        weights.copyto(weight)  # a wait for the stored value is then a wait for the global weights too
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"global": in_numpy(self._global_weights)}
+
+    def begin_with(self, saved: Mapping[str, Any]) -> None:
+        super().begin_with(saved)
+        self._global_weights = in_mxnet(saved["global"])
+
+
+def in_numpy(arrays: Mapping[int, mx.nd.NDArray]) -> list[list[Any]]:
+    """Arrays by number, for a checkpoint."""
+    return [[number, array.asnumpy()] for number, array in arrays.items()]
+
+
+def in_mxnet(saved: Sequence[Sequence[Any]]) -> dict[int, mx.nd.NDArray]:
+    """Reads what `in_numpy` gave."""
+    return {number: mx.nd.array(array) for number, array in saved}
