@@ -27,6 +27,7 @@ from flag_values import (
     port,
     rate_schedule,
     run_name,
+    seconds_or_auto,
     steps_or_auto,
     switch_order,
     threshold,
@@ -266,8 +267,8 @@ class Config:
     )
     max_rounds: int = _flag(
         0,
-        "stop after this many rounds (0: no limit); in async, ssp and wbsp, where workers do not wait for all others, "
-        "each worker counts its own",
+        "stop after this many rounds (0: no limit); in async, ssp, wbsp, async-local and decoupled, where workers do "
+        "not wait for all others, each worker counts its own",
         type=at_least(0),
     )
     max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=at_least(0, float))
@@ -448,7 +449,32 @@ class Config:
         type=at_least(0),
     )
     staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=at_least(0))
-    sync_every: int = _flag(8, "local steps a round", type=at_least(1))
+    sync_every: int = _flag(8, "local steps a round (--dylu 1: of the fastest worker)", type=at_least(1))
+    dylu: int = _flag(
+        1,
+        "1 gives each worker local steps in proportion to its speed, --sync-every for the fastest (dynamic local "
+        "updates), and one in its first round; 0: --sync-every for all",
+        type=zero_or_one,
+    )
+    delay_momentum: int = _flag(
+        1,
+        "1 applies the outer momentum after as many updates as there are workers, and of each update the part "
+        "-gl / workers (delayed Nesterov); 0: momentum and the whole -gl in each update",
+        type=zero_or_one,
+    )
+    quorum: int = _flag(
+        0,
+        "number K of workers, up to the number N of workers, whose updates are enough for a new global model; later "
+        "ones count in the one after that (0: more than half of the workers)",
+        type=at_least(0),
+    )
+    grace: float | str = _flag(
+        AUTO,
+        "seconds from the quorum to the new global model, in which further workers are waited for; auto: until one "
+        "uploads again, since it takes no new model before",
+        type=seconds_or_auto,
+        metavar="SECONDS",
+    )
     wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=zero_or_one)
     switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=switch_order)
     train_steps: tuple[int, ...] = _flag(

@@ -116,6 +116,12 @@ def steps_or_auto(text: str) -> int | str:
     return text if text == "auto" else int(text_like("[0-9]{1,9}", "is not 0 to 999999999 or auto")(text))
 
 
+def seconds_or_auto(text: str) -> float | str:
+    """Parses a number of seconds, or auto."""
+    number = r"[0-9]+\.?[0-9]*|\.[0-9]+"
+    return text if text == "auto" else float(text_like(number, "is not a number of seconds such as 2.5, or auto")(text))
+
+
 def host(text: str) -> str:
     """Checks a host's name or address; brackets around an IPv6 address are left out."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text

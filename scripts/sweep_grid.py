@@ -137,7 +137,7 @@ def counts(field: str, mode: str) -> bool:
     if OWNERS[mode].name not in modes_of(field):
         return False
     needs = FIELDS[field].metadata["needs"]
-    having = [name for name, entry in ENTRIES.items() if needs in entry.values]
+    having = [name for name, entry in ENTRIES.items() if needs in entry.values or field in entry.given]
     return not having or mode in having
 
 

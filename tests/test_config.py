@@ -94,7 +94,7 @@ def test_the_flags_that_count_are_taken_without_a_word():
         (["-dcasgd", "1", "--table", "1"], "--use-dcasgd 1 and --table 1 are"),
         (["-dcasgd", "1", "--rescale", "1"], "--use-dcasgd 1 and --rescale 1 are"),
         (["--max-delay", "4", "--table", "1"], "--max-delay 4 and --table 1 are"),
-        (["--max-delay", "-1"], "argument --max-delay: '-1' is"),
+        (["--max-delay", "-1"], "argument --max-delay: -1 is out of range; give 0 or more"),
         (["--table", "2"], "argument --table: '2' is not 0 or 1"),
     ],
 )
@@ -222,6 +222,7 @@ def test_the_phases_of_sync_switch_are_read():
         (["--weight-decay", "-1"], "-1 is out of range; give 0 or more"),
         (["--lr-schedule", "cosine"], "'cosine': '' is no number of samples; give constant, or warmup:SAMPLES"),
         (["-m", "esync", "--resume"], "--resume needs checkpoints"),
+        (["-m", "local-sgd", "--dylu", "0"], f"--dylu 0 {elsewhere('dylu')} local-sgd"),
         (["-m", "async", "--wbsp-overlap", "1"], f"--wbsp-overlap 1 {elsewhere('wbsp_overlap')} async"),
         (["-m", "async", "--dcasgd-lambda", "0.04"], "--dcasgd-lambda 0.04 does nothing without -dcasgd 1"),
         (["-m", "async", "--dcasgd-adaptive", "1"], "--dcasgd-adaptive 1 does nothing without -dcasgd 1"),

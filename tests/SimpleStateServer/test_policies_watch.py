@@ -36,6 +36,7 @@ ONE_OF_FOUR = [worker(rank, 0.1 if rank == 2 else 0.05) for rank in range(4)]
         ("upload-aware", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
         ("preprint", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
         ("wbsp", "WBSP", Sync.RELEASES, False, {2: "slowest"}),
+        ("quorum", "Quorum merge", Sync.RELEASES, False, {}),
         ("sync-switch-none", "Sync-Switch", Sync.STAYS_IN_STEP, False, {}),
         ("sync-switch-greedy", "Sync-Switch", Sync.STAYS_IN_STEP, False, {2: "straggler"}),
         ("sync-switch-elastic", "Sync-Switch", Sync.STAYS_IN_STEP, True, {2: "straggler"}),

@@ -13,9 +13,13 @@ from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
+from trainer.algorithms.async_local import AsyncLocalTrainer
+from trainer.algorithms.async_local_optimizer import LocalSteps
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
+from trainer.algorithms.decoupled import DecoupledTrainer, Merging
+from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -158,7 +162,7 @@ def test_a_server_applies_no_gradient_that_is_not_finite_whoever_pushes_it() -> 
         def gradients_are_good(self) -> bool:
             return True
 
-    build = spoil(lambda context: Careless(context, ETA, None), {2}, rank=0)
+    build = spoil(lambda context: Careless(context, ETA), {2}, rank=0)
     trained = train(TransportKind.SERVER, [Worker([batch(0), batch(1), batch(2)])], build, rounds=3)
     assert np.isfinite(trained.weights()).all() and np.any(trained.weights())
 
@@ -232,6 +236,12 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     "ssp": (SERVER, lambda context: SSPTrainer(context, ETA, 1), ""),
     "wbsp": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
     "wbsp, overlap": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
+    "async-local": (
+        SERVER,
+        lambda context: AsyncLocalTrainer(context, ETA, DelayedNesterov(0.7, 0.9), LocalSteps(2, True, 3)),
+        "",
+    ),
+    "decoupled": (SERVER, of_page(lambda context: DecoupledTrainer(context, ETA, 2, Merging(2, None, 0.7, 0.9))), ""),
     "sync-switch, BSP": (SERVER, sync_switch("1"), ""),
     "sync-switch, ASP": (SERVER, sync_switch("0"), ""),
 }

@@ -43,6 +43,7 @@ class AsyncTrainer(Trainer):
         optimizer: type[ServerSGD] = ServerSGD,
         **of_optimizer: Any,
     ) -> None:
+        """`of_optimizer`: the optimizer's own arguments, beside those of ServerSGD."""
         super().__init__(context)
         self._transport = transport = context.shared
         ranks, num_servers = range(self.membership.num_workers), context.peers.num_servers
@@ -158,16 +159,15 @@ class RescaledTrainer(AsyncTrainer):
 
     def broadcast(self) -> None:
         super().broadcast()
-        self._tell_step_time()
+        self.before_pull()
         self._transport.wait_all()
         self._transport.barrier()
         self.read_counters()
 
     def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.gradient_weight())
+        super().local_step(batch)
         self.wait_for_gradients()
         self.step_s = self.emulation.step_age_s
-        self.gradients_are_good()
         return True
 
     def gradient_weight(self) -> float:
@@ -176,9 +176,6 @@ class RescaledTrainer(AsyncTrainer):
         return super().gradient_weight() * (float(times_s[self.membership.rank] / mean_s) if mean_s else 1.0)
 
     def before_pull(self) -> None:
-        self._tell_step_time()
-
-    def _tell_step_time(self) -> None:
         known_s = self._values.asnumpy()[self._own]
         if np.float32(self.step_s) != known_s:
             self.add_to_counter(self._own, self.step_s - known_s)

@@ -13,14 +13,14 @@ MAX_SIZE = 1 << 18  # elements, 1 MB: large arrays are sent and added in paralle
 class Buckets:
     """Groups of neighbouring float32 arrays of a list; a group has at most `MAX_SIZE` elements, or one array."""
 
-    def __init__(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """`arrays` have the shapes of the arrays to be packed."""
+    def __init__(self, arrays: Sequence[mx.nd.NDArray], apart: int = 0) -> None:
+        """`arrays` have the shapes of the arrays to be packed; the last `apart` are in no group with those before."""
         self._shapes = [array.shape for array in arrays]
         self._sizes = [array.size for array in arrays]
         self._groups: list[list[int]] = []
         room = 0
         for index, size in enumerate(self._sizes):
-            if size > room:
+            if size > room or index == len(arrays) - apart:
                 self._groups.append([])
                 room = MAX_SIZE
             self._groups[-1].append(index)

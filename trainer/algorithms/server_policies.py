@@ -1,4 +1,4 @@
-"""Runs WBSP's and Sync-Switch's policies on the parameter server.
+"""Runs the policies of WBSP, the quorum merge and Sync-Switch on the parameter server.
 
 The policies are the state server's (SimpleStateServer/server/policies/), pure functions on its table. The numbers that
 they need of a worker travel with its upload.
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
 
 # isort: split
-from server.policies import POLICIES, Decision
+from server.policies import POLICIES, Decision, Policy, merging
 from server.state import Row, Table
 from server.worker import Action
 
-__all__ = ["Action", "Decision", "PolicyRunner", "UploadReport"]
+__all__ = ["Action", "Decision", "Policy", "PolicyRunner", "UploadReport", "merging"]
 
 
 class UploadReport(NamedTuple):
@@ -36,10 +36,11 @@ class UploadReport(NamedTuple):
 
 
 class PolicyRunner:
-    """A policy, by its name, and the table of workers on which it decides. All times are of one clock, in seconds."""
+    """A policy, or the one of this name, and the table of workers on which it decides. All times are of one clock, in
+    seconds."""
 
-    def __init__(self, rule: str, num_workers: int, now: float) -> None:
-        self._policy = POLICIES[rule]
+    def __init__(self, policy: Policy | str, num_workers: int, now: float) -> None:
+        self._policy = POLICIES[policy] if isinstance(policy, str) else policy
         self._table = Table(num_workers, self._policy.delay, started=now)
 
     def enter(self, rank: int, round_: int, now: float) -> None:

@@ -63,10 +63,12 @@ class WBSPTrainer(Trainer):
     """
 
     rounds_in_step = False
+    packs_apart = False  # BatchNorm's statistics in groups without weights
 
     def __init__(self, context: Context, learning_rate: float, overlap: bool) -> None:
         super().__init__(context)
-        self._buckets = Buckets(self.parameters.model())
+        apart = len(self.parameters.statistics()) if self.packs_apart else 0
+        self._buckets = Buckets(self.parameters.model(), apart)
         self._keys = Keys(len(self._buckets), self.membership.num_workers)
         self._link = ModelLink(context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost)
         self._learning_rate = learning_rate
@@ -91,13 +93,17 @@ class WBSPTrainer(Trainer):
     def broadcast(self) -> None:
         announce_job(self.context, self.progress, self.resumes)
         self._released = self._base = self._packed_model()
-        optimizer = WBSPOptimizer(self._keys)
+        optimizer = self.optimizer(self._keys)
         optimizer.checks_uploads = self.checks.are_on
         self._link.define(optimizer, self._released, self.context.run.checkpoints)
         self.parameters.replace(self._buckets.unpack(self._released))
         if self.resumes:
             self._release = WBSPStatus.read(self._link.status()).release
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
+
+    def optimizer(self, keys: Keys) -> WBSPOptimizer:
+        """For the parameter server."""
+        return WBSPOptimizer(keys)
 
     def save_server(self) -> None:
         self._round_to_save = self.rounds  # the communication thread asks for it after the next upload
@@ -110,7 +116,7 @@ class WBSPTrainer(Trainer):
     def synchronize(self, wants_stop: bool) -> bool:
         """Applies an upload's result and begins the next upload; with overlap it waits for neither."""
         self.measure.enter(GLOBAL_AGGREGATE)
-        self._pending_steps += 1
+        self._pending_steps += self.steps
         self._pending_stop |= wants_stop
         if self._upload_task is None or self._upload_task.done():
             self._finish_upload()
@@ -145,7 +151,7 @@ class WBSPTrainer(Trainer):
     def _begin_upload(self) -> None:
         """Begins to upload the difference between the local model and its base."""
         model = self._packed_model()
-        update = [(own - before) * self.membership.weight for own, before in zip(model, self._base, strict=True)]
+        update = self.update_of(model, self._base)
         if not self.update_is_good(update, self._buckets.unpack):  # back to the newest release
             model, self._pending_samples = self._released, 0
             self.parameters.replace(self._buckets.unpack(model))
@@ -162,6 +168,10 @@ class WBSPTrainer(Trainer):
         value = self.evaluated.take()
         save, self._round_to_save = self._round_to_save, 0
         self._upload_task = self.clock.start(lambda: self._upload(update, report, value, save), "communication")
+
+    def update_of(self, model: list[mx.nd.NDArray], base: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """What travels; all are in groups."""
+        return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
 
     def _finish_upload(self) -> None:
         """Waits for the running upload, if any, and takes its release.

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.server_policies import Action, Decision, PolicyRunner, UploadReport
+from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
 from trainer.algorithms.whole_models import BAD_UPLOAD, TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
 from trainer.engine import mx
 from trainer.parameters import wait_for
-
-RULE = "wbsp"
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,19 @@ class WBSPOptimizer(WholeModelOptimizer):
         self._status = [known for _ in self._status]
 
     def begin(self) -> None:
+        self.begin_with(self.take_saved())
+
+    def begin_with(self, saved: Mapping[str, Any]) -> None:
+        """Begins with the `state` of a checkpoint; empty in a new job."""
         self._shadow = [self.shown[position].copy() for position in range(self.keys.num_arrays)]
-        for array, saved in zip(self._shadow, self.take_saved().get("shadow", ()), strict=False):
-            array[:] = saved.reshape(array.shape)
-        self._policy = PolicyRunner(RULE, self.keys.num_workers, self.now())
+        for array, kept in zip(self._shadow, saved.get("shadow", ()), strict=False):
+            array[:] = kept.reshape(array.shape)
+        self._policy = PolicyRunner(self.policy, self.keys.num_workers, self.now())
+
+    @property
+    def policy(self) -> Policy | str:
+        """Decides when to release."""
+        return "wbsp"
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         upload, now = UploadReport.read(values), self.now()
@@ -90,8 +97,9 @@ class WBSPOptimizer(WholeModelOptimizer):
         self._policy.exclude_silent(now)  # one that evaluates for long
         decision = self._policy.decide(rank, now)
         if decision.action is Action.SYNC:
-            self._publish()
-        self._answer(rank, decision, now)
+            self.publish()
+        if self.answer(rank, decision):
+            self._policy.enter(rank, self._release + 1, now)
         return (rank,)
 
     def remove_worker(self, rank: int) -> Iterable[int]:
@@ -101,21 +109,23 @@ class WBSPOptimizer(WholeModelOptimizer):
     def status(self, rank: int) -> list[float]:
         return self._status[rank].numbers()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Makes the shadow the newest release."""
         for position, array in enumerate(self._shadow):
             array.copyto(self.shown[position])
         wait_for(self.shown.values())
         self._release += 1
         self._released = list(self._arrivals)
 
-    def _answer(self, rank: int, decision: Decision, now: float) -> None:
+    def answer(self, rank: int, decision: Decision) -> bool:
+        """Answers an upload; returns whether with a release that is new to the worker."""
         is_new = self._status[rank].release != self._release
         if is_new:
             for position, array in self.buffers[rank].items():
                 self.shown[position].copyto(array)
             wait_for(self.buffers[rank].values())
-            self._policy.enter(rank, self._release + 1, now)
         released = decision.action is Action.SYNC
         self._status[rank] = WBSPStatus(
             is_new, self._release, self._stop, released, self._samples, tuple(self._released), decision.reason
         )
+        return is_new

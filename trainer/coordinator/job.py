@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from algorithms import ENTRIES
+from algorithms import ENTRIES, RELEASE
 from config import Config
 from trainer.clock import Clock
 from trainer.context import Context
@@ -64,9 +64,9 @@ def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> N
 def limits(config: Config) -> dict[str, float]:
     """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out.
 
-    WBSP's rounds there are releases, which no flag limits. Sync-Switch's steps are rounds under BSP alone.
+    Where the rounds there are releases, no flag limits them. Sync-Switch's steps are rounds under BSP alone.
     """
-    rounds = [] if config.mode == "wbsp" else [config.max_rounds]
+    rounds = [] if RELEASE in config.algorithm.events else [config.max_rounds]
     if config.mode == "sync-switch" and "0" not in config.switch_order:
         rounds.append(sum(config.train_steps))
     found = {

@@ -228,10 +228,13 @@ class _Run:
         counted = self._counted_bytes.get("parameter_bytes")
         if counted is None:
             return num_bytes
-        model = Parameters(self._contexts[0].task.network).model()
+        parameters = Parameters(self._contexts[0].task.network)
+        model, weights = parameters.model(), parameters.weights
         factor = counted / sum(map(num_bytes, model))
-        # WBSP packs them. Elsewhere an array that belongs to no model may have the shape of a packed one.
-        packed = Buckets(model).pack(model) if self._job.config.algorithm.one_server else []
+        # Some trainers pack them, with BatchNorm's statistics or without. Elsewhere an array that belongs to no model
+        # may have the shape of a packed one.
+        groups = (model, weights) if self._job.config.algorithm.one_server else ()
+        packed = [array for arrays in groups for array in Buckets(arrays).pack(arrays)]
         shapes = {array.shape for array in [*model, *packed]}
         return lambda array: round(num_bytes(array) * (factor if array.shape in shapes else 1.0))
 

@@ -13,8 +13,11 @@ from page import Page
 from ready import endless, ready
 
 import models
+from trainer.algorithms.async_local import AsyncLocalTrainer
+from trainer.algorithms.async_local_optimizer import LocalSteps
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
+from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.ssp import SSPTrainer
@@ -62,6 +65,10 @@ def sync_switch(context, tmp_path):
     return SyncSwitchTrainer(context, settings)
 
 
+def async_local(context, tmp_path):
+    return AsyncLocalTrainer(context, 0.001, DelayedNesterov(0.7, 0.9), LocalSteps(1, True, 1))
+
+
 def esync(context, tmp_path):
     return ESyncTrainer(context, 0.001, 1.0, Queries(context.state, context.run.clock, waits=True))
 
@@ -74,6 +81,7 @@ TRAINERS = {
     "local-sgd": lambda context, tmp_path: LocalSGDTrainer(context, 0.001, 1.0, sync_every=2),
     "esync": esync,
     "wbsp": lambda context, tmp_path: WBSPTrainer(context, 0.001, overlap=False),
+    "async-local": async_local,
     "sync-switch": sync_switch,
 }
 

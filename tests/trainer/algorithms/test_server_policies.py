@@ -52,7 +52,7 @@ def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> Non
 
 
 @pytest.mark.parametrize(
-    "module", ["state_server_path", "algorithms.wbsp_optimizer", "algorithms.sync_switch_optimizer"]
+    "module", ["state_server_path", "algorithms.decoupled_optimizer", "algorithms.sync_switch_optimizer"]
 )
 def test_a_parameter_server_needs_no_django(module: str) -> None:
     code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"
@@ -62,7 +62,7 @@ def test_a_parameter_server_needs_no_django(module: str) -> None:
 
 def test_all_that_a_parameter_server_runs_is_compared_when_the_processes_meet() -> None:
     code = (
-        "import sys, trainer.algorithms.wbsp_optimizer, trainer.algorithms.sync_switch_optimizer; "
+        "import sys, trainer.algorithms.decoupled_optimizer, trainer.algorithms.sync_switch_optimizer; "
         "print(*(getattr(module, '__file__', None) for module in sys.modules.values()), sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
-"""WBSP's and Sync-Switch's sides of the parameter server, in this process and without a kvstore: what workers see when,
-worked by hand."""
+"""What WBSP, the quorum merge and Sync-Switch do on the parameter server, in this process and without a kvstore: what
+workers see when, worked by hand."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ from hypothesis import strategies as st
 
 from trainer.algorithms import whole_models
 from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
+from trainer.algorithms.decoupled_optimizer import DecoupledOptimizer, Merging
 from trainer.algorithms.schedule import Schedule
 from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.sync_switch_optimizer import SyncSwitchOptimizer, SyncSwitchSettings, SyncSwitchStatus
 from trainer.algorithms.wbsp_optimizer import WBSPOptimizer, WBSPStatus
-from trainer.algorithms.whole_models import SAVE, TEXT_SIZE, UPLOAD, WANT_STOP, Keys, text_of, text_to_numbers
+from trainer.algorithms.whole_models import (
+    LOST,
+    SAVE,
+    SHOWN,
+    TEXT_SIZE,
+    UPLOAD,
+    WANT_STOP,
+    Keys,
+    text_of,
+    text_to_numbers,
+)
 from trainer.engine import mx
 
 
@@ -70,9 +81,9 @@ class Server:
         command[: 1 + len(about)] = (UPLOAD, *about)
         return list(enumerate((*arrays, command), self.keys.buffer(rank)))
 
-    def upload(self, rank, *arrays, stop=False, step_s=1.0):
-        """Uploads a step of two samples, the command first and the last array before the others."""
-        for key, values in reversed(self.pushes(rank, arrays, UploadReport(stop, 1, 2, step_s, 0.0))):
+    def upload(self, rank, *arrays, stop=False, step_s=1.0, samples=2):
+        """Uploads a step, by default of two samples, the command first and the last array before the others."""
+        for key, values in reversed(self.pushes(rank, arrays, UploadReport(stop, 1, samples, step_s, 0.0))):
             self.push(key, values)
         return self.status(rank)
 
@@ -264,6 +275,63 @@ def test_each_release_is_the_initial_model_and_the_sum_of_all_uploads_over_n(num
         given_to[rank] = release
         if status.is_new:
             np.testing.assert_array_equal(np.concatenate(server.buffer(rank)), shown)
+
+
+# -------------------------------------------------------------------------------------------------- quorum merge
+
+
+def quorum_server(grace_s, saved=None):
+    """Three workers, K = 2, eps = beta = 0.5; a weight of 10, and a statistic of BatchNorm of 1."""
+    optimizer = DecoupledOptimizer(Keys(2, 3), 1, Merging(2, grace_s, 0.5, 0.5))
+    optimizer.checks_uploads = True
+    if saved:
+        optimizer.restore(saved)
+    return Server(optimizer, saved[SHOWN] if saved else [10.0, 1.0])
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_merge_on_paper(resumes):
+    server = quorum_server(0.0)
+    uploaded(server, 0, 4.0, 0.9)
+    assert uploaded(server, 0, 2.0, 0.7).reason == "1 of 3 workers are in, the quorum is 2"
+    if resumes:  # a checkpoint here changes nothing
+        server = quorum_server(0.0, {SHOWN: server.shown, **server.optimizer.state()})
+    status = uploaded(server, 1, 3.0, 0.4, samples=4)
+    # Worker 0 is in with D = 6 of 4 samples in 2 steps, weight 4 * 2; worker 1 with 3 of 4 in 1, weight 4 * 4.
+    # Delta = (8 * 6 + 16 * 3) / 24 = 4, v = 4, and w = 10 + 0.5 * (4 + 0.5 * 4); the statistic is the weighed mean.
+    assert server.values == pytest.approx([13.0, (8 * 0.7 + 16 * 0.4) / 24])
+    assert (status.is_new, status.release, status.released, status.samples) == (True, 1, True, 8)
+    assert server.buffer(1) == server.shown
+    late = uploaded(server, 2, 8.0, 0.3)  # an update of the old model counts in the next merge
+    assert (late.is_new, late.release, late.released, server.buffer(2)) == (True, 1, False, server.shown)
+    status = uploaded(server, 0, 4.0, 0.1)
+    # Delta = (4 * 8 + 4 * 4) / 8 = 6, v = 0.5 * 4 + 6 = 8, w = 13 + 0.5 * (6 + 0.5 * 8)
+    assert server.values == pytest.approx([18.0, 0.2])
+    assert (status.is_new, status.release, status.uploads) == (True, 2, (3, 1, 1))
+    assert not uploaded(server, 0, 1.0, 0.1).is_new
+
+
+def test_by_default_a_merge_waits_until_a_worker_uploads_again_or_all_are_in():
+    server = quorum_server(None)
+    assert [uploaded(server, rank, 3.0, 1.0).released for rank in (0, 0, 1)] == [
+        False
+    ] * 3  # 1 is in for the first time
+    assert uploaded(server, 1, 3.0, 1.0).released
+    assert server.values == [10 + 0.5 * (6 + 0.5 * 6), 1.0]  # both with two uploads
+    assert [uploaded(server, rank, 1.0, 1.0).released for rank in (2, 0, 1)] == [False, False, True]
+
+
+def test_the_lost_are_not_waited_for_and_what_is_not_finite_or_has_no_samples_is_not_in():
+    server = quorum_server(0.0)
+    assert not uploaded(server, 0, 4.0, 1.0).released
+    for bad in ({"update": float("nan")}, {"update": 0.0, "samples": 0}):
+        status = uploaded(server, 1, bad.pop("update"), 1.0, **bad)
+        assert (status.released, status.reason) == (False, "nothing of its upload counts")
+    server.command(0, LOST, 1)
+    assert not uploaded(server, 0, 2.0, 1.0).released
+    server.command(0, LOST, 2)
+    assert uploaded(server, 0, 2.0, 1.0).released
+    assert server.values == [10 + 0.5 * (8 + 0.5 * 8), 1.0]
 
 
 # --------------------------------------------------------------------------------------------------- Sync-Switch
