@@ -19,6 +19,7 @@ SHAPES = ((4, 3), (4,), (1, 4), (1,))  # of recorded_job.py's network
 
 def gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Of the summed half squared error of Dense(4, tanh), Dense(1), by hand; w and the result (21,)."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
     first, first_bias, last, last_bias = arrays(w)
     hidden = np.tanh(x @ first.T + first_bias)
     error = hidden @ last.T + last_bias - y

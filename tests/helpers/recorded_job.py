@@ -18,6 +18,7 @@ folders = []
 def network():
     layers = nn.HybridSequential()
     layers.add(nn.Dense(4, activation="tanh", in_units=3), nn.Dense(1, in_units=4))
+    layers.hybridize()
     return layers
 
 
