@@ -291,7 +291,7 @@ TABLE = (
             Entry(
                 name="rescaled",
                 title="Rescaled ASGD",
-                paper="2026, arXiv:2605.13434",
+                paper="preprint, arXiv:2605.13434",
                 values=(("rescale", 1),),
                 stem="Rescaled",
             ),

@@ -659,6 +659,6 @@ def names_of(field: str) -> tuple[str, ...]:
 
 
 def preset_flags(entry: str) -> tuple[str, ...]:
-    """The flags that make a preset of its algorithm, and those that it starts with; none for the algorithm itself."""
+    """The flags that make a preset of its algorithm, and those with which launchers and simulate.py start the entry."""
     preset = ENTRIES[entry]
     return tuple(str(word) for field, value in (*preset.values, *preset.tuned) for word in (names_of(field)[-1], value))

@@ -118,8 +118,9 @@ def steps_or_auto(text: str) -> int | str:
 
 def seconds_or_auto(text: str) -> float | str:
     """Parses a number of seconds, or auto."""
-    number = r"[0-9]+\.?[0-9]*|\.[0-9]+"
-    return text if text == "auto" else float(text_like(number, "is not a number of seconds such as 2.5, or auto")(text))
+    digits = r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+"
+    complaint = "is not a number of seconds below 1000000000, such as 2.5, or auto"
+    return text if text == "auto" else float(text_like(digits, complaint)(text))
 
 
 def host(text: str) -> str:

@@ -59,7 +59,10 @@ MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times t
 # Workers of presets that choose the fastest: those that are not slow, where these are not half of the cluster.
 FASTEST = {"nine-ways": 3, "nine-ways-per-sample": 3, "paper": 4, "slow-link": 3, "sync-switch-2x30ms": 6}
 # Flags that a mode needs in so short a job; the same for all step sizes.
-FLAGS = {"sync-switch": ("--switch-order", "10", "--train-steps", "30", "1000000")}
+FLAGS = {
+    "sync-switch": ("--switch-order", "10", "--train-steps", "30", "1000000"),
+    "esync-anchor": ("--anchor", "2"),  # where the exchange is cheap, auto is ESync itself
+}
 # The row of one machine alone is standalone training on the fastest, where there is such a preset.
 ALL_ENTRIES = tuple(name for name in ENTRIES if name != "local" or "alone" not in ENTRIES)
 TRAINING_SAMPLES = 60_000

@@ -61,7 +61,7 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
     presets = (
         f"{name} is {' '.join((OWNERS[name].name, *preset_flags(name), *_on(entry.workers)))}"
         for name, entry in ENTRIES.items()
-        if entry is not OWNERS[name]
+        if entry is not OWNERS[name] or entry.tuned
     )
     parser.add_argument("-m", "--mode", choices=ENTRIES, default="esync", help="; ".join(("the algorithm", *presets)))
     add_fastest(parser)
@@ -81,7 +81,8 @@ def check_fastest(k: int, modes: Collection[str]) -> None:
     """
     if k and not any(mode in K_FASTEST for mode in modes):
         raise SetupError(
-            f"--fastest {k} does nothing in mode {', '.join(modes)}: leave it out, or choose of {', '.join(K_FASTEST)}"
+            f"--fastest {k} does nothing in mode {', '.join(modes)}: leave it out, or choose one of "
+            f"{', '.join(K_FASTEST)}"
         )
 
 
@@ -211,7 +212,7 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, 
     """
     workers = ENTRIES[mode].workers
     if k > len(step_times_s):
-        raise SetupError(f"--fastest {k}: the cluster has {len(step_times_s)} worker(s), so give 1 to as many")
+        raise SetupError(f"--fastest {k}: the cluster has {len(step_times_s)} worker(s): give 1 to {len(step_times_s)}")
     if not (places := workers.among(step_times_s, k)):
         raise SetupError(f"-m {mode} takes {workers.value}, and the cluster has no other: give it two workers or more")
     return places

@@ -136,8 +136,8 @@ def test_as_many_of_the_fastest_workers_take_part_as_the_user_says():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("-m fastest-sync --fastest 4", "--fastest 4: the cluster has 3 worker(s), so give 1 to as many"),
-        ("-m without-slow --fastest 2", "--fastest 2 does nothing in mode without-slow: leave it out, or choose of"),
+        ("-m fastest-sync --fastest 4", "--fastest 4: the cluster has 3 worker(s): give 1 to 3"),
+        ("-m without-slow --fastest 2", "--fastest 2 does nothing in mode without-slow: leave it out, or choose one"),
         ("-m fastest-outer -- --outer-nesterov 0", "make fastest-local of -m fastest-outer: leave them out, or give"),
         ("-m fastest-local -- -gl 0.7 --outer-momentum 0.9 --outer-nesterov 1", "make fastest-outer of -m fastest-l"),
     ],

@@ -158,7 +158,7 @@ def test_uploads_beside_the_steps_follow_each_other(tmp_path):
 
 def test_the_algorithms_whose_workers_do_not_wait_are_known():
     on_their_own = {name for name, row in ALGORITHMS.items() if row.is_distributed and not row.waits}
-    assert on_their_own == {"async", "wbsp", "decoupled"}
+    assert on_their_own == {"async", "wbsp", "async-local", "decoupled"}
 
 
 # ------------------------------------------------------------------------------------------------ the command

@@ -265,7 +265,7 @@ def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
 
 
 def _process_logs(mode_folder: Path) -> list[Path]:
-    return [path for path in mode_folder.iterdir() if _PROCESS_LOG.fullmatch(path.name)]
+    return [path for path in mode_folder.glob("*") if _PROCESS_LOG.fullmatch(path.name)]
 
 
 def clear_mode(mode_folder: Path, devices: Collection[tuple[str, str]], earlier: Path, keeps_checkpoints: bool) -> None:

@@ -37,7 +37,7 @@ lines_of = cache(claims_module.lines_of)
 NAMES = [
     r"ResNet-\d+(?:-v\d)?|LeNet-5|Inception-v\d|MobileNet-v\d|CIFAR-\d+|x86_64|H1 to H3|NVIDIA P4",
     r"Python 3\.\d+ to 3\.\d+|MXNet 1\.9\.1",
-    r"(?:TSC|NIPS|ICML|AISTATS|SoCC|ICDCS|Computing 121,|al\.,) \d{4}|\b103092\b",
+    r"(?:TSC|NIPS|ICML|ICLR|AISTATS|SoCC|ICDCS|Computing 121,|al\.,) \d{4}|\b103092\b",
 ]
 
 

@@ -90,9 +90,10 @@ def test_running_statistics_are_the_mean_of_the_workers_and_no_momentum_acts_on_
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ("-m decoupled --grace soon", "'soon' is not a number of seconds such as 2.5, or auto"),
-        ("-m decoupled --grace -1", "'-1' is not a number of seconds such as 2.5, or auto"),
-        ("-m decoupled --grace nan", "'nan' is not a number of seconds such as 2.5, or auto"),
+        ("-m decoupled --grace soon", "'soon' is not a number of seconds below 1000000000, such"),
+        ("-m decoupled --grace -1", "'-1' is not a number of seconds below 1000000000, such"),
+        ("-m decoupled --grace nan", "'nan' is not a number of seconds below 1000000000, such"),
+        ("-m decoupled --grace 1000000000", "'1000000000' is not a number of seconds below 1000000000, such"),
         ("-m decoupled --quorum -1", "-1 is out of range; give 0 or more"),
         ("-m wbsp --quorum 2", "--quorum 2 belongs to mode decoupled, not to wbsp"),
         ("-m decoupled --outer-nesterov 1", "--outer-nesterov 1 belongs to mode esync or local-sgd, not to decoupled"),
