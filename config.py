@@ -400,8 +400,8 @@ class Config:
     anchor: int | str = _flag(
         0,
         "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
-        "for which the exchange takes less than a tenth of the round by the measured times, 32 at most (0: one, as "
-        "published)",
+        "for which the update's transmission (with a parameter server one way) takes less than a tenth of these steps "
+        "and itself, by the measured times, 32 at most (0: one, as published)",
         type=steps_or_auto,
     )
     query: str = _flag(

@@ -113,7 +113,7 @@ def zero_one_or_auto(text: str) -> int | str:
 
 def steps_or_auto(text: str) -> int | str:
     """Parses a number of local steps, or auto."""
-    return text if text == "auto" else int(text_like("[0-9]{1,9}", "is not 0 to 999999999 or auto")(text))
+    return text if text == "auto" else int(text_like("[0-9]{1,4}", "is not 0 to 9999 or auto")(text))
 
 
 def seconds_or_auto(text: str) -> float | str:

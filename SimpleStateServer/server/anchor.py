@@ -3,8 +3,9 @@
 Source: the cadence of floDl. With more steps a round the exchange is a smaller part of it. The others take as many
 steps as fit into the straggler's A, by ESync's three rules, which take A from here.
 
-`auto` is the smallest A for which the exchange, m_s seconds, is below SHARE of the round, A * c_s + m_s. Both times are
-the table's: c_s includes the round trip of a question that does not block. Where a step is short beside the exchange,
+`auto` is the smallest A for which the transmission, m_s seconds, is below SHARE of A * c_s + m_s. Both times are the
+table's: c_s includes the round trip of a question that does not block, and with a parameter server m_s is the time of
+one of an exchange's two ways, as in the journal's rule. Where a step is short beside the exchange,
 A would have no bound, and models that drift apart gain nothing from their mean: so it is MOST at most.
 """
 

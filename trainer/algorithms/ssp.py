@@ -32,7 +32,8 @@ class SSPTrainer(AsyncTrainer):
     def _may_go_on(self) -> bool:
         votes, *clocks = self.read_counters()[: 1 + self.membership.num_workers]
         lost = self.context.peers.lost()
-        slowest = min(steps for rank, steps in enumerate(clocks) if rank not in lost and steps != GONE)
+        others = (steps for rank, steps in enumerate(clocks) if rank not in lost and steps != GONE)
+        slowest = min(others, default=self.rounds)
         return bool(self.rounds - slowest <= self._staleness or votes > 0)
 
 
