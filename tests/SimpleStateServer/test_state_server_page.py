@@ -265,6 +265,7 @@ class Job:
 
 @needs_chromium
 def test_a_browser_shows_every_worker_and_the_last_rounds(server: StateServerProcess) -> None:
+    browse(server.url)  # the browser's first start may take longer than a worker may be silent
     job = Job(server, 3)
     for round in (1, 2, 3):
         for rank in range(3):
