@@ -5,8 +5,8 @@ steps as fit into the straggler's A, by ESync's three rules, which take A from h
 
 `auto` is the smallest A for which the transmission, m_s seconds, is below SHARE of A * c_s + m_s. Both times are the
 table's: c_s includes the round trip of a question that does not block, and with a parameter server m_s is the time of
-one of an exchange's two ways, as in the journal's rule. Where a step is short beside the exchange,
-A would have no bound, and models that drift apart gain nothing from their mean: so it is MOST at most.
+one of an exchange's two ways, as in the journal's rule. Where a step is short beside the exchange, A would have no
+bound, and models that drift apart gain nothing from their mean: so it is MOST at most.
 """
 
 from __future__ import annotations

@@ -47,10 +47,12 @@ class AsyncLocalTrainer(Trainer):
         """
         super().__init__(context)
         self._learning_rate = learning_rate
-        self._buckets = Buckets(self.parameters.weights)
+        self._buckets = Buckets(self.parameters.model(), apart=len(self.parameters.statistics()))
         self._base = self._packed_model()  # the local model at the begin of the round
         keys = Keys(len(self._base), self.membership.num_workers)
-        self._optimizer = AsyncLocalOptimizer(keys, len(self._buckets), outer, local_steps, delay_momentum)
+        self._optimizer = AsyncLocalOptimizer(
+            keys, len(Buckets(self.parameters.weights)), outer, local_steps, delay_momentum
+        )
         self.exchange = self._link = ModelLink(context.shared, keys, self.emulation.wait_for_link, context.peers.lost)
         self._status: AsyncLocalStatus
         self._samples = 0  # of the round's good steps
@@ -82,7 +84,7 @@ class AsyncLocalTrainer(Trainer):
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
         update = [(own - before) * weight for own, before in zip(self._packed_model(), self._base, strict=True)]
-        if not self.update_is_good(update, self._unpacked):
+        if not self.update_is_good(update, self._buckets.unpack):
             update, self._samples = [mx.nd.zeros_like(array) for array in update], 0
         self._link.begin_to_upload(update)
         self._link.upload(UploadReport(wants_stop, self.steps, self._samples, self.step_s, 0.0))
@@ -93,15 +95,11 @@ class AsyncLocalTrainer(Trainer):
         return self._status.stop
 
     def _take(self, model: Sequence[mx.nd.NDArray]) -> None:
-        self.parameters.replace(self._unpacked(model))
+        self.parameters.replace(self._buckets.unpack(model))
         self._base = self._packed_model()
 
     def _packed_model(self) -> list[mx.nd.NDArray]:
-        return [*self._buckets.pack(self.parameters.weights), *self.parameters.statistics()]
-
-    def _unpacked(self, model: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        num_buckets = len(self._buckets)
-        return [*self._buckets.unpack(model[:num_buckets]), *model[num_buckets:]]
+        return self._buckets.pack(self.parameters.model())
 
 
 def build(context: Context) -> AsyncLocalTrainer:
