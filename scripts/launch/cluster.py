@@ -88,7 +88,6 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
     given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
-    job_options.check_fastest(given.fastest, [given.mode])
     job_options.check_ports(given.root_port, given.state_server_port)
     job = JobSpec(
         mode=given.mode,

@@ -178,6 +178,7 @@ def check_options(given: argparse.Namespace) -> None:
     """
     if given.job:
         sources(given.job)
+    check_fastest(given.fastest, [given.mode])
     if given.split_by_class and not OWNERS[given.mode].is_distributed:
         raise SetupError(
             f"--split-by-class does nothing in mode {given.mode}, where each device has all classes: leave it out"

@@ -63,7 +63,6 @@ def parse(arguments: Sequence[str]) -> LocalJobSpec:
     add_job(parser)
     given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
-    job_options.check_fastest(given.fastest, [given.mode])
     job = _with_workers(given, chosen_cluster(given), worker_arguments)
     check_worker_flags(job)
     return job
