@@ -279,6 +279,11 @@ class Config:
         "better (None: no target)",
         type=finite,
     )
+    target_evaluations: int = _flag(
+        1,
+        "evaluations in a row whose mean is to be at the target, since single ones are noisy",
+        type=at_least(1),
+    )
     init_from: str = _flag(
         "",
         "file with the network's initial parameters: best.json or final.json of a saved model, or a .params file of "

@@ -19,7 +19,7 @@ from utils import SetupError, append_line
 RUNS_FILE = "runs.jsonl"
 IID, BY_CLASS = SPLITS = "iid", "by-class"
 # Fields that have a default, and are known before the run.
-_KNOWN_BEFORE = ("split", "seed", "case", "momentum", "in_a_row", "step_times_s", "command")
+_KNOWN_BEFORE = ("split", "seed", "case", "momentum", "in_a_row", "parameters", "step_times_s", "command")
 
 
 @dataclass(frozen=True, kw_only=True)

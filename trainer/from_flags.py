@@ -67,7 +67,9 @@ def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> Ru
             parse_schedule(config.lr_schedule),
         ),
         compression=Compression(config.compression, config.compression_threshold),
-        limits=Limits(config.max_rounds, config.max_seconds, target_of(config, metric), metric),
+        limits=Limits(
+            config.max_rounds, config.max_seconds, target_of(config, metric), metric, config.target_evaluations
+        ),
         eval_every=config.eval_duration,
         eval_every_s=config.eval_seconds,
         max_bad_steps=config.max_bad_steps,

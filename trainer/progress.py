@@ -114,9 +114,17 @@ class Newest:
     def __init__(self) -> None:
         self.newest: float | None = None  # None before the first evaluation
         self._untold: float | None = None
+        self._all: list[float] = []
 
     def measured(self, value: float | None) -> None:
         self.newest = self._untold = value
+        if value is not None:
+            self._all.append(value)
+
+    def mean(self, evaluations: int) -> float | None:
+        """The mean of the newest ones; None while this process has measured fewer."""
+        newest = self._all[-evaluations:]
+        return sum(newest) / evaluations if len(newest) == evaluations else None
 
     def take(self) -> float | None:
         """Returns the value measured since the last call, if any, and clears it."""

@@ -51,13 +51,18 @@ class Limits:
     max_seconds: float = 0.0
     target: float | None = None  # of the metric
     metric: Metric = ACCURACY
+    evaluations: int = 1  # in a row, whose mean is to be at the target
 
     def rounds_done(self, rounds: int) -> str:
         """The reason in words if the limit of rounds is reached, else an empty string."""
         return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
 
     def reached(self, elapsed_s: float, value: float | None) -> str:
-        """The reason in words if time or the metric's last value has reached its limit, else an empty string."""
+        """The reason in words if time or the metric's value has reached its limit, else an empty string.
+
+        Args:
+            value: the mean of the last `evaluations`; None while there are fewer.
+        """
         if self.target is not None and value is not None and self.metric.reached(value, self.target):
             return f"test {self.metric.name} {self.metric.text(value)} {REACHED} {self.target}"
         if self.max_seconds and elapsed_s >= self.max_seconds:

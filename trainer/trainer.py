@@ -145,7 +145,9 @@ class Trainer:
         """Why this worker wants all to stop, in words; empty: it does not."""
         if self.wants_end:
             return self.wants_end
-        if reached := self.context.run.limits.reached(self.measure.elapsed_s, self.evaluated.newest):
+        limits, newest = self.context.run.limits, self.evaluated
+        value = newest.newest if limits.evaluations == 1 else newest.mean(limits.evaluations)
+        if reached := limits.reached(self.measure.elapsed_s, value):
             return reached
         return STOPPED if self.context.run.stop_requested() else ""
 

@@ -44,6 +44,7 @@ class RunLine(run_lines.Run):
         momentum: of the steps, where it was searched for too.
         in_a_row: evaluations whose mean has to be at a target, on the grid of its `--eval-seconds`; 1: the first
             evaluation at the target counts.
+        parameters: of the row that were searched for too, by field of Config, or by a name of search.py.
         validation: [seconds, accuracy] on the held-out samples; empty where it was evaluated on the test set.
         test: the same on the test set.
         step_times_s: of all workers of the cluster, also of those that took no part.
@@ -59,6 +60,7 @@ class RunLine(run_lines.Run):
     step_sizes: Mapping[str, float]
     momentum: float | None = None
     in_a_row: int = 1
+    parameters: Mapping[str, float] = field(default_factory=dict)
     validation: Curve = ()
     test: Curve = ()
     final_accuracy: float | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from algorithms import OWNERS
@@ -28,6 +29,8 @@ class Task:
     step_size: float
     momentum: float | None = None  # None: the program's
     in_a_row: int = 1
+    parameters: Mapping[str, float] = field(default_factory=dict)  # of the row's own, by name
+    command: Sequence[str] = ()
 
     @property
     def rate(self) -> str:
@@ -36,14 +39,20 @@ class Task:
 
     def line(self, **more: Any) -> RunLine:
         """The line of the results that it is to become."""
-        names = ("phase", "entry", "study", "trial", "seed", "momentum", "in_a_row")
+        names = ("phase", "entry", "study", "trial", "seed", "momentum", "in_a_row", "parameters")
         same = {name: getattr(self, name) for name in names}
         return RunLine(**same, **self.workload._asdict(), step_sizes={self.rate: self.step_size}, **more)
+
+    def with_command(self, command: Sequence[str]) -> Task:
+        return replace(self, command=command)
 
     def __str__(self) -> str:
         which = f"study {self.study} trial {self.trial}" if self.phase == TUNING else f"seed {self.seed}"
         momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
-        return f"{self.phase} {' '.join(self.workload)} {self.entry}, {which}, step size {self.step_size:g}{momentum}"
+        own = "".join(f", {name} {value:g}" for name, value in self.parameters.items())
+        return (
+            f"{self.phase} {' '.join(self.workload)} {self.entry}, {which}, step size {self.step_size:g}{momentum}{own}"
+        )
 
 
 def step_times_s(cluster: str) -> list[float]:

@@ -21,7 +21,7 @@ class Evaluations:
         self._evaluate = trainer.context.task.evaluate
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
-        self._evaluated_s = 0.0  # of the last evaluation, since training began
+        self._grid_s = 0.0  # the last evaluation's place on the grid of seconds since training began
         self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker, from its first evaluation on
         self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
 
@@ -74,7 +74,7 @@ class Evaluations:
                 value = None if found is None else self._metric.checked(found, trainer.rounds)
                 trainer.progress.activity = TRAINING
                 trainer.evaluated.measured(value)
-                self._evaluated_s = trainer.measure.elapsed_s
+                self._mark()
             if saver is not None and (kinds := saver.due(value, last)):
                 trainer.measure.enter(SAVING)
                 saver.save(kinds, trainer.rounds, value)
@@ -82,8 +82,14 @@ class Evaluations:
 
     def _is_due(self) -> bool:
         if self._run.eval_every_s:
-            return self._trainer.measure.elapsed_s - self._evaluated_s >= self._run.eval_every_s
+            return self._trainer.measure.elapsed_s - self._grid_s >= self._run.eval_every_s
         return self._trainer.rounds % self._run.eval_every == 0
+
+    def _mark(self) -> None:
+        """Remembers that an evaluation begins. A late one does not put off the next, so that algorithms with long
+        rounds are evaluated as often as others."""
+        if self._run.eval_every_s:
+            self._grid_s = self._trainer.measure.elapsed_s // self._run.eval_every_s * self._run.eval_every_s
 
     def _ask(self, beside: EvaluatorProcess) -> None:
         """Has the model evaluated beside training, unless the previous evaluation still runs."""
@@ -95,7 +101,7 @@ class Evaluations:
         with trainer.global_model():
             self._run.saver.save([NEWEST], trainer.rounds, None)
         beside.ask(trainer.rounds)
-        self._evaluated_s = trainer.measure.elapsed_s
+        self._mark()
 
     def _take(self, beside: EvaluatorProcess, wait: bool) -> None:
         """Takes the metric's value of an earlier round's model from the process beside training."""

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""Makes the runs of a comparison by its rules (results/comparison/README.md), in virtual time by simulate.py.
+
+    .venv/bin/python experiments/study/fair_study.py --folder results/comparison --clusters half,nine-ways
+
+For each job (cluster, split, network) and each algorithm --trials trials search step size, momentum and the algorithm's
+own parameters together (experiments/study/search.py), evaluated on --validation held-out training samples. Then come
+--seeds runs with the best trial's numbers and other seeds, evaluated on the test set. A run is at the target from the
+evaluation on with which the mean of three in a row is, on a grid of a hundredth of the limit, and ends there but with
+--whole; a trial also ends where it can no longer be the best of its row. The limit of a job is the time in which its
+fastest machine alone sees all training samples --epochs times. Each run is a line of FOLDER/runs.jsonl
+(experiments/study/comparison.py), also one that diverged or failed. The same command makes the missing runs, those of
+this version of the program (or of any); Ctrl-C ends it. What follows `--` goes to every run.
+Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
+import argparse
+import itertools
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from algorithms import ENTRIES, OWNERS, Workers
+from config import NETWORKS, names_of
+from experiments.study import comparison
+from experiments.study.comparison import REPORT, TUNING, RunLine, Workload
+from experiments.study.search import (
+    BSP_SHARE,
+    FASTEST,
+    MOST_BEYOND,
+    STEP_SIZE,
+    Parameter,
+    Trial,
+    first_trials,
+    next_beyond,
+    parameters,
+)
+from experiments.study.study_run import BATCH, Task, measured, step_times_s
+from flag_parser import FlagParser
+from flag_values import above_zero, accuracy, at_least, below_one, several
+from scripts import run_lines
+from scripts.launch import job_options
+from scripts.run_lines import BY_CLASS, SPLITS
+from scripts.run_process import Processes, exit_code_of, make
+from trainer import version
+from trainer.simulation import cluster_file
+from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
+
+MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
+TRAINING_SAMPLES = 60_000
+REPORT_SEEDS_FROM = 100  # trials have the seed 0
+IN_A_ROW = 3  # evaluations whose mean is to be at the target
+EVALUATIONS = 100  # in the limit
+# CPU seconds of a step, of an evaluation, and of a run's start, measured on one core; for the estimate alone.
+STEP_CPU_S = {"mlp": 0.0020, "lenet": 0.0090}
+EVALUATION_CPU_S = {"mlp": 0.02, "lenet": 0.6}
+START_CPU_S = 2.0
+
+
+def entries_of(cluster: str) -> list[str]:
+    """The rows that are not the runs of another row by construction.
+
+    Standalone training on the fastest machine is `alone`; SSGD without the slowest machine is one K of `fastest-sync`;
+    LB-BSP is SSGD where a smaller batch is no faster; `upload-aware` is ESync's own rule where no link is slow.
+    """
+    rows = cluster_file.read(cluster_file.find(cluster)).workers
+    left_out = {"local", "without-slow"}
+    if not any(row.sample_time_s for row in rows):
+        left_out.add("lb-bsp")
+    if all(math.isinf(row.bandwidth_mbit_s) for row in rows):
+        left_out.add("esync-outer-aware")
+    return [entry for entry in ENTRIES if entry not in left_out]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a study, as the command line says."""
+
+    folder: Path
+    workloads: Sequence[Workload]
+    entries: Sequence[str] | None  # None: those of each cluster
+    trials: int
+    seeds: int
+    low: float
+    high: float
+    momenta: Sequence[float]
+    validation: int
+    epochs: float
+    target: float
+    whole: bool
+    more: Sequence[str]
+
+    @property
+    def rows(self) -> list[tuple[Workload, str]]:
+        return [
+            (workload, entry)
+            for workload in self.workloads
+            for entry in entries_of(workload.cluster)
+            if self.entries is None or entry in self.entries
+        ]
+
+    def tasks(self, workload: Workload, entry: str) -> Generator[Task, RunLine, None]:
+        """The runs of a row, one after the other: yields each, and is sent its line."""
+        workers = len(step_times_s(workload.cluster))
+        size = Parameter(STEP_SIZE, self.low, self.high, is_whole=False)
+        searched: list[Parameter] = [size, *parameters(entry, workers)]
+        tried: list[tuple[Trial, RunLine]] = []
+
+        def best() -> tuple[Trial, RunLine]:
+            return min(tried, key=lambda each: rank(each[1], self.target))
+
+        def tasked(trial: Trial) -> Task:
+            limit_s = best()[1].seconds_to(self.target) if tried else math.inf
+            return self._task(TUNING, workload, entry, trial, len(tried), 0, limit_s)
+
+        for trial in first_trials(searched, self.momenta, self.trials):
+            tried.append((trial, (yield tasked(trial))))
+        for _ in range(MOST_BEYOND):
+            further = next_beyond(searched, [trial for trial, _ in tried], best()[0])
+            if further is None:
+                break
+            tried.append((further, (yield tasked(further))))
+        trial, line = best()
+        for seed in range(REPORT_SEEDS_FROM, REPORT_SEEDS_FROM + self.seeds):
+            yield self._task(REPORT, workload, entry, trial, line.trial, seed, math.inf)
+
+    def _task(
+        self, phase: str, workload: Workload, entry: str, trial: Trial, number: int, seed: int, limit_s: float
+    ) -> Task:
+        task = Task(phase, workload, entry, 0, number, seed, trial.step_size, trial.momentum, IN_A_ROW, trial.own)
+        return task.with_command(self._command(task, limit_s))
+
+    def _command(self, task: Task, limit_s: float) -> list[str]:
+        """The run's command, without a place for its logs."""
+        (cluster, split, network), row = task.workload, OWNERS[task.entry]
+        whole_s = self.limit_s(cluster)
+        words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network]
+        if FASTEST in task.parameters:
+            words += ["--fastest", f"{task.parameters[FASTEST]:g}"]
+        words += ["--seed", str(task.seed), names_of(task.rate)[0], f"{task.step_size:g}"]
+        words += ["--momentum", f"{task.momentum:g}"]
+        for name, value in task.parameters.items():
+            if name == BSP_SHARE:
+                steps = max(1, round(value * whole_s / max(step_times_s(cluster))))
+                words += ["--switch-order", "10", "--train-steps", str(steps), "1000000"]
+            elif name != FASTEST:
+                words += [names_of(name)[0], f"{value:g}"]
+        words += ["--max-seconds", f"{min(limit_s, whole_s):g}", "--eval-seconds", f"{whole_s / EVALUATIONS:g}"]
+        if task.phase == TUNING or not self.whole:
+            words += ["--target-accuracy", f"{self.target:g}", "--target-evaluations", str(IN_A_ROW)]
+        if cluster in MODEL_BYTES:
+            words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
+        if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
+            words += ["-s", "1"]
+        if task.phase == TUNING:
+            words += ["--validation", str(self.validation)]
+        return [*words, "--log-form", "lines", *self.more]
+
+    def limit_s(self, cluster: str) -> float:
+        """The virtual seconds of each run on a cluster."""
+        return float(f"{self.epochs * TRAINING_SAMPLES / BATCH * min(step_times_s(cluster)):.4g}")
+
+    def hours(self) -> float:
+        """CPU hours of all runs at most: if none reached the target, and all workers that take part always computed."""
+        seconds = 0.0
+        for workload, entry in self.rows:
+            times_s = step_times_s(workload.cluster)
+            taking_part = Workers.FASTEST if ENTRIES[entry].workers is Workers.FASTEST else Workers.ALL
+            speed = sum(1 / times_s[place] for place in taking_part.among(times_s))
+            step_s, evaluation_s = STEP_CPU_S[workload.network], EVALUATION_CPU_S[workload.network]
+            run_s = self.limit_s(workload.cluster) * speed * step_s + EVALUATIONS * evaluation_s + START_CPU_S
+            seconds += (self.trials + MOST_BEYOND + self.seeds) * run_s
+        return seconds / 3600
+
+
+def rank(line: RunLine, target: float) -> tuple[float, float]:
+    """The order of trials: seconds to the target; of those that did not reach it the greater accuracy is better."""
+    return line.seconds_to(target), -line.best_accuracy
+
+
+# ------------------------------------------------------------------------------------------------------ all of them
+
+
+@dataclass
+class Study:
+    """Makes the runs of a plan that are missing.
+
+    Attributes:
+        any_version: runs of another version of the program count.
+    """
+
+    plan: Plan
+    processes: Processes
+    jobs: int
+    budget_s: float
+    any_version: bool
+    failed: int = 0
+    made: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._until = time.monotonic() + self.budget_s
+        there = (self.plan.folder / run_lines.RUNS_FILE).exists()
+        self._lines = {line.key: line for line in (comparison.read(self.plan.folder) if there else ())}
+        self._program = version.files_hash()
+
+    def do(self) -> None:
+        """Makes them, several rows side by side.
+
+        Raises:
+            KeyboardInterrupt: it was stopped.
+        """
+        with ThreadPoolExecutor(self.jobs) as pool:
+            for done in [pool.submit(self._row, *row) for row in self.plan.rows]:
+                done.result()
+        if self.processes.stopped:
+            raise KeyboardInterrupt
+
+    def _row(self, workload: Workload, entry: str) -> None:
+        tasks, line = self.plan.tasks(workload, entry), None
+        with_line = tasks.send
+        try:
+            while True:
+                task = with_line(line)  # type: ignore[arg-type]
+                line = self._there(task) or self._make(task)
+                if line is None:
+                    return
+        except StopIteration:
+            return
+
+    def _make(self, task: Task) -> RunLine | None:
+        if self.processes.stopped or time.monotonic() > self._until:
+            return None
+        begin = time.monotonic()
+        blank = task.line(command=task.command, step_times_s=step_times_s(task.workload.cluster))
+        line = make(self.processes, blank, measured)
+        if line is None:
+            return None
+        with self._lock:
+            run_lines.append(self.plan.folder, line)
+            self.made += 1
+            self.failed += bool(line.failed)
+        seconds = line.seconds_to(self.plan.target)
+        said = line.failed or ("diverged" if line.diverged else f"{seconds:.1f} s; {line.best_accuracy:.4f} at best")
+        logging.info("%d made, this in %.0f s: %s: %s", self.made, time.monotonic() - begin, task, said)
+        return line
+
+    def _there(self, task: Task) -> RunLine | None:
+        """The line of this very run, if it was made by a version of the program that counts, and has not failed."""
+        line = self._lines.get(task.line().key)
+        if line is None or list(line.command) != list(task.command) or line.failed:
+            return None
+        return line if self.any_version or line.program == self._program else None
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
+    """Parses the command line; a bad value ends the process with exit code 2.
+
+    Raises:
+        SetupError: a cluster file is wrong.
+    """
+    name, form = "experiments/study/fair_study.py", job_options.HelpFormatter
+    parser = FlagParser(name, description=__doc__, formatter_class=form)
+    names = job_options.names
+    parser.add_argument("--folder", type=Path, default=Path("results/comparison"), help="of the results")
+    parser.add_argument("--clusters", type=names(None), default="half", help="files, or ready-made ones")
+    parser.add_argument("--splits", type=names(SPLITS), default="iid", help="of the data")
+    parser.add_argument("--networks", type=names(NETWORKS), default="mlp", help="with commas")
+    parser.add_argument("--entries", type=names(ENTRIES), help="algorithms and presets (default: all that differ)")
+    parser.add_argument("--trials", type=at_least(1), default=12, help="of a row")
+    parser.add_argument("--seeds", type=at_least(1), default=7, help="runs with the best trial's numbers")
+    parser.add_argument("--range", type=above_zero, nargs=2, default=(1e-4, 2e-2), help="of the step sizes")
+    momenta = several(below_one, "momenta with commas")
+    parser.add_argument("--momenta", type=momenta, default="0,0.9", help="step sizes are times 1 - momentum")
+    parser.add_argument("--target", type=accuracy, default=0.85, help="accuracy")
+    parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
+    parser.add_argument("--epochs", type=above_zero, default=4.0, help="of the fastest machine alone, in a run's time")
+    parser.add_argument("--whole", action="store_true", help="runs on the test set go on behind the target")
+    parser.add_argument("--jobs", type=at_least(1), default=len(usable_cores()), help="runs at the same time")
+    parser.add_argument("--budget", type=above_zero, default=math.inf, help="seconds after which no run is begun")
+    parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")
+    given, more = job_options.parse(parser, arguments)
+    if given.range[0] >= given.range[1]:
+        parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
+    if given.trials % len(given.momenta):
+        parser.error(f"--trials {given.trials} is no multiple of the number of --momenta, {len(given.momenta)}")
+    for cluster in given.clusters:
+        cluster_file.find(cluster)
+    every = itertools.product(given.networks, given.clusters, given.splits)
+    plan = Plan(
+        workloads=[Workload(cluster, split, network) for network, cluster, split in every],
+        low=given.range[0],
+        high=given.range[1],
+        more=more,
+        **{each.name: getattr(given, each.name) for each in fields(Plan) if each.name in given},
+    )
+    return given, plan
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses and makes the missing runs; returns the exit code."""
+    return exit_code_of(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    setup_logging("study")
+    given, plan = parse(arguments)
+    runs = len(plan.rows) * (plan.trials + plan.seeds)
+    logging.info(
+        "%d rows, %d runs and those beyond the ends, at most %.1f hours of CPU", len(plan.rows), runs, plan.hours()
+    )
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    processes = Processes(Path("logs") / "study" / plan.folder.name)
+    study = Study(plan, processes, given.jobs, given.budget, given.any_version)
+    with processes.stopped_by_signals():
+        study.do()
+    return EXIT_BUG if study.failed else EXIT_OK
+
+
+if __name__ == "__main__":
+    start.run(main)

@@ -1,0 +1,140 @@
+"""How the numbers of a row are searched: step size, momentum and the row's own parameters together. Pure functions.
+
+Every row has the same number of quasi-random trials. Where the best one has the least or the greatest value that was
+tried of a number, one trial is made beyond it, until the best one has no such value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from algorithms import ENTRIES, Workers
+
+SEED = 2026  # of the shift of the points
+MOST_BEYOND = 6  # trials of a row beyond the ends
+STEP_SIZE, FASTEST, BSP_SHARE = "step_size", "fastest", "bsp_share"  # numbers that are no field of Config
+# Irrational steps of the further coordinates: the fractional parts of multiples of these are evenly spread.
+_STEPS = (0.6180339887, 0.4142135624)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that is searched for.
+
+    Attributes:
+        name: a field of Config, or of the names above.
+        low, high: the range of the first trials.
+        least, most: beyond these there are no values, or none that makes sense.
+        is_whole: a whole number.
+        is_even: the first trials are evenly spread; else their logarithms are.
+    """
+
+    name: str
+    low: float
+    high: float
+    least: float = 0.0
+    most: float = float("inf")
+    is_whole: bool = True
+    is_even: bool = False
+
+    def at(self, place: float) -> float:
+        """The value at a place, 0 to below 1, of the range."""
+        if self.is_even:
+            return int(self.low + place * (self.high + 1 - self.low))
+        return self._rounded(self.low * (self.high / self.low) ** place)
+
+    def beyond(self, value: float, up: bool) -> float:
+        """The next value to try beyond the end of those tried."""
+        further = value + (1 if up else -1) if self.is_even else self._rounded(value * (2.0 if up else 0.5))
+        return min(self.most, max(self.least, further))
+
+    def _rounded(self, value: float) -> float:
+        return max(1, round(value)) if self.is_whole else float(f"{value:.3g}")
+
+
+def parameters(entry: str, workers: int) -> tuple[Parameter, ...]:
+    """A row's own parameters, beside step size and momentum.
+
+    Args:
+        workers: of the cluster.
+    """
+    local_steps = Parameter("sync_every", 2, 32, least=1)
+    found = {
+        "esync-outer": (Parameter("anchor", 1, 16, least=1),),
+        "esync-outer-aware": (Parameter("anchor", 1, 16, least=1),),
+        "esync-anchor": (Parameter("anchor", 2, 16, least=2),),  # 1 is ESync
+        "backup": (Parameter("backup", 1, workers - 1, 1, workers - 1, is_even=True),),
+        "dcasgd": (Parameter("dcasgd_lambda", 0.004, 0.4, is_whole=False),),
+        "ringmaster": (Parameter("max_delay", 2, 64, least=1),),
+        "ssp": (Parameter("staleness", 1, 32, least=1),),
+        "local-sgd": (local_steps,),
+        "fastest-local": (local_steps,),
+        "fastest-outer": (local_steps,),
+        "async-local": (local_steps,),
+        "decoupled": (local_steps, Parameter("quorum", 1, workers, 1, workers, is_even=True)),
+        "sync-switch": (Parameter(BSP_SHARE, 0.02, 0.5, most=1.0, is_whole=False),),
+    }
+    k = Parameter(FASTEST, 1, workers, 1, workers, is_even=True)
+    return ((k,) if ENTRIES[entry].workers is Workers.K_FASTEST else ()) + found.get(entry, ())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Numbers of a row that are tried together.
+
+    Attributes:
+        values: of STEP_SIZE without momentum, and of the row's own parameters.
+    """
+
+    momentum: float
+    values: Mapping[str, float]
+
+    @property
+    def step_size(self) -> float:
+        """With momentum as much less as its steps sum up more: v <- mu * v + gradient adds up to 1 / (1 - mu)
+        gradients. So one range suits all momenta."""
+        return float(f"{self.values[STEP_SIZE] * (1 - self.momentum):.3g}")
+
+    @property
+    def own(self) -> dict[str, float]:
+        """The values of the row's own parameters."""
+        return {name: value for name, value in self.values.items() if name != STEP_SIZE}
+
+
+def first_trials(searched: Sequence[Parameter], momenta: Sequence[float], trials: int) -> list[Trial]:
+    """The quasi-random trials of a row, as many with each momentum.
+
+    Of each momentum they are a Hammersley set: the step sizes are equally far apart, the other numbers follow a
+    Kronecker sequence, and all are moved by one random vector round the end (Cranley and Patterson 1976). Step sizes in
+    the middle of the range come first: a good trial bounds the time of the later ones.
+
+    Args:
+        searched: the step size, then the row's own parameters.
+        trials: in all.
+    """
+    each, found = trials // len(momenta), []
+    for number, momentum in enumerate(momenta):
+        moved = np.random.default_rng((SEED, number)).random(1 + len(_STEPS))
+        for point in range(each):
+            places = [point / each, *(point * step for step in _STEPS)]
+            spread = [float((place + shift) % 1) for place, shift in zip(places, moved, strict=True)]
+            values = {its.name: its.at(place) for its, place in zip(searched, spread, strict=False)}
+            found.append((abs(spread[0] - 0.5), number, Trial(momentum, values)))
+    return [trial for *_, trial in sorted(found, key=lambda each: each[:2])]
+
+
+def next_beyond(searched: Sequence[Parameter], tried: Sequence[Trial], best: Trial) -> Trial | None:
+    """The trial beyond the first number of which the best trial has the least or the greatest value tried with its
+    momentum; None where it has no such value, or nothing lies beyond."""
+    for its in searched:
+        values = {trial.values[its.name] for trial in tried if trial.momentum == best.momentum}
+        value = best.values[its.name]
+        for up, end in ((False, min(values)), (True, max(values))):
+            further = its.beyond(value, up)
+            trial = replace(best, values={**best.values, its.name: further})
+            if value == end and further != value and trial not in tried:
+                return trial
+    return None
