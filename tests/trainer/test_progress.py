@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainer.clock import RealClock
 from trainer.coordinator.asker import NOTICE_REST_S, Asker
-from trainer.progress import Curve, Point, Progress, Total
+from trainer.progress import Curve, Newest, Point, Progress, Total
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.survival.trainer_state import resume_progress
@@ -34,6 +34,16 @@ def test_the_total_of_a_job_that_goes_on_counts_its_logs():
     assert made.total == Total(2, 96, 0.6)
     made.begin(lambda: 0.0, evaluates=True)
     assert made.curve.points() == [(2, 2.0, 0.5)]
+
+
+def test_the_mean_of_evaluations_in_a_row_is_that_of_the_newest_ones():
+    its = Newest()
+    its.measured(0.5)
+    its.measured(None)  # an evaluation that another worker made
+    assert its.mean(2) is None
+    its.measured(0.75)
+    its.measured(0.25)
+    assert (its.mean(1), its.mean(2), its.mean(3), its.mean(4)) == (0.25, 0.5, 0.5, None)
 
 
 @example([0.25] + [0.5] * 50, 4)  # of equals the first

@@ -21,7 +21,8 @@ class Evaluations:
         self._evaluate = trainer.context.task.evaluate
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
-        self._grid_s = 0.0  # the last evaluation's place on the grid of seconds since training began
+        self._grid_s = 0.0  # the last evaluation's place on the grid of seconds that were not spent on evaluations
+        self._spent_s = 0.0  # on evaluations
         self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker, from its first evaluation on
         self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
 
@@ -70,11 +71,13 @@ class Evaluations:
                 trainer.progress.activity = EVALUATING
                 if self._state_server is not None:
                     self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
+                began_s = trainer.measure.elapsed_s
+                self._mark()
                 found = evaluate()
+                self._spent_s += trainer.measure.elapsed_s - began_s
                 value = None if found is None else self._metric.checked(found, trainer.rounds)
                 trainer.progress.activity = TRAINING
                 trainer.evaluated.measured(value)
-                self._mark()
             if saver is not None and (kinds := saver.due(value, last)):
                 trainer.measure.enter(SAVING)
                 saver.save(kinds, trainer.rounds, value)
@@ -82,14 +85,13 @@ class Evaluations:
 
     def _is_due(self) -> bool:
         if self._run.eval_every_s:
-            return self._trainer.measure.elapsed_s - self._grid_s >= self._run.eval_every_s
+            return self._trainer.measure.elapsed_s - self._spent_s - self._grid_s >= self._run.eval_every_s
         return self._trainer.rounds % self._run.eval_every == 0
 
     def _mark(self) -> None:
-        """Remembers that an evaluation begins. A late one does not put off the next, so that algorithms with long
-        rounds are evaluated as often as others."""
-        if self._run.eval_every_s:
-            self._grid_s = self._trainer.measure.elapsed_s // self._run.eval_every_s * self._run.eval_every_s
+        """Remembers an evaluation's place on the grid, so that algorithms with long rounds are evaluated as often."""
+        if every_s := self._run.eval_every_s:
+            self._grid_s = (self._trainer.measure.elapsed_s - self._spent_s) // every_s * every_s
 
     def _ask(self, beside: EvaluatorProcess) -> None:
         """Has the model evaluated beside training, unless the previous evaluation still runs."""
