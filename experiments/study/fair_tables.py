@@ -1,0 +1,205 @@
+"""Tables of a comparison whose rows searched their own numbers, as Markdown. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from algorithms import ENTRIES, Workers
+from experiments import markdown
+from experiments.study.comparison import ALONE, REPORT, TUNING, Comparison, RunLine, Workload
+from experiments.study.comparison_tables import END_MARK, SPLIT_WORDS, repeated
+from experiments.study.search import BSP_SHARE, FASTEST, parameters
+from report import statistics
+from report.run_tables import times_text
+from report.statistics import NOT_REACHED, Estimate
+from report.tables import target_text
+from scripts import run_lines
+from scripts.run_lines import programs
+
+LIMIT_MARK = "*"
+NAMES = {FASTEST: "K", BSP_SHARE: "BSP share", "sync_every": "H", "anchor": "A", "max_delay": "R", "dcasgd_lambda": "λ"}
+
+
+@dataclass(frozen=True)
+class Fair:
+    """A comparison in which each job has its own target: that at which its trials ended."""
+
+    its: Comparison
+
+    def target(self, job: Workload) -> float:
+        trial = next(line for line in self.its.lines if line.workload == job and line.phase == TUNING)
+        return float(run_lines.value_in(trial.command, "target_accuracy"))
+
+    def limit_s(self, job: Workload) -> float:
+        """The seconds that a run may take: a hundred evaluations."""
+        line = next(line for line in self.its.lines if line.workload == job)
+        return round(100 * float(run_lines.value_in(line.command, "eval_seconds")), 3)
+
+    def seconds(self, job: Workload, entry: str) -> dict[int, float]:
+        """Seconds to the target by seed; infinite where it was not reached."""
+        target = self.target(job)
+        return {line.seed: line.seconds_to(target) for line in self.its.runs(REPORT, job, entry)}
+
+    def rows(self, job: Workload) -> list[str]:
+        """The algorithms whose runs are complete, in the order of their table."""
+        counts = {entry: len(self.its.runs(REPORT, job, entry)) for entry in self.its.entries}
+        return [entry for entry, count in counts.items() if count and count == max(counts.values())]
+
+    def fastest_k(self, job: Workload) -> str | None:
+        """The row on the K fastest machines, K searched, with the least median."""
+        rows = [entry for entry in self.rows(job) if ENTRIES[entry].workers is Workers.K_FASTEST]
+        return min(rows, key=lambda entry: self.middle(job, entry), default=None)
+
+    def alone(self, job: Workload) -> str | None:
+        return next((entry for entry in ALONE if entry in self.rows(job)), None)
+
+    def middle(self, job: Workload, entry: str) -> float:
+        return statistics.median(list(self.seconds(job, entry).values())).value
+
+    def counted(self, job: Workload, entry: str) -> dict[int, float]:
+        """The same; a run that did not reach the target counts as the limit."""
+        limit_s = self.limit_s(job)
+        return {seed: min(seconds, limit_s) for seed, seconds in self.seconds(job, entry).items()}
+
+    def gain(self, job: Workload, entry: str, baseline: str) -> Estimate:
+        """How many times as soon at the target as a baseline: the ratio of the medians, which lies within the interval
+        of the seeds' ratios, paired."""
+        its, others = self.counted(job, entry), self.counted(job, baseline)
+        seeds = [seed for seed in its if seed in others]
+        above, below = (statistics.median([side[seed] for seed in seeds]).value for side in (others, its))
+        ratios = statistics.median([others[seed] / its[seed] for seed in seeds])
+        return Estimate(above / below, ratios.low, ratios.high)
+
+    def has_missed(self, job: Workload, entry: str) -> bool:
+        return not all(map(math.isfinite, self.seconds(job, entry).values()))
+
+    def chosen(self, job: Workload, entry: str) -> RunLine | None:
+        return self.its.chosen(job, entry, self.target(job))
+
+    def at_ends(self, chosen: RunLine) -> list[str]:
+        """The numbers of which the chosen trial has the least or the greatest value tried with its momentum, though
+        values lie beyond."""
+        trials = [
+            line for line in self.its.runs(TUNING, chosen.workload, chosen.entry) if line.momentum == chosen.momentum
+        ]
+        sizes = [line.step_size for line in trials]
+        found = ["step_size"] if chosen.step_size in (min(sizes), max(sizes)) else []
+        for its in parameters(chosen.entry, len(chosen.step_times_s)):
+            value = chosen.parameters[its.name]
+            tried = [line.parameters[its.name] for line in trials]
+            ends = [(min(tried), False), (max(tried), True)]
+            if any(value == end and its.beyond(value, up) != value for end, up in ends):
+                found.append(its.name)
+        return found
+
+
+def times_table(fair: Fair, jobs: Sequence[Workload]) -> str:
+    """A row an algorithm, a column a cluster: seconds to its target."""
+    heads = [f"{job.cluster}, to {target_text(fair.target(job))}" for job in jobs]
+    rows = [["", *heads]]
+    for entry in ENTRIES:
+        cells = [times_text(list(fair.seconds(job, entry).values())) if entry in fair.rows(job) else "" for job in jobs]
+        if any(cells):
+            rows.append([ENTRIES[entry].title, *cells])
+    rows.append(["limit", *(f"{fair.limit_s(job):g}" for job in jobs)])
+    return markdown.table(rows)
+
+
+def gains_table(fair: Fair, jobs: Sequence[Workload]) -> str:
+    """How many times as fast each algorithm is as the best row on the fastest machines, and as one machine alone."""
+    heads = [cell for job in jobs for cell in (f"{job.cluster}: / {_title(fair.fastest_k(job))}", "/ alone")]
+    rows = [["", *heads]]
+    for entry in ENTRIES:
+        cells = [
+            gain_text(fair, job, entry, baseline) for job in jobs for baseline in (fair.fastest_k(job), fair.alone(job))
+        ]
+        if any(cells):
+            rows.append([ENTRIES[entry].title, *cells])
+    return markdown.table(rows)
+
+
+def _title(entry: str | None) -> str:
+    return "fastest-k" if entry is None else ENTRIES[entry].title
+
+
+def gain_text(fair: Fair, job: Workload, entry: str, baseline: str | None) -> str:
+    """`1.3 (1.1 to 1.5)`, with a mark where a run counts as the limit; empty for the baseline itself, or where one was
+    not run."""
+    if baseline is None or entry == baseline or not {entry, baseline} <= set(fair.rows(job)):
+        return ""
+    missed = fair.has_missed(job, entry) or fair.has_missed(job, baseline)
+    return statistics.estimate_text(fair.gain(job, entry, baseline)) + (LIMIT_MARK if missed else "")
+
+
+def numbers_table(fair: Fair, jobs: Iterable[Workload]) -> str:
+    """What the search chose; a mark where it is at an end of what was tried."""
+    rows = [["", "job", "step size", "momentum", "own", "trials", "samples/s", "MB/s", "missed", "diverged"]]
+    for job in jobs:
+        for entry in fair.rows(job):
+            chosen = fair.chosen(job, entry)
+            if chosen is None:
+                continue
+            ends, trials = fair.at_ends(chosen), fair.its.runs(TUNING, job, entry)
+            runs = fair.its.runs(REPORT, job, entry)
+            own = [
+                f"{NAMES.get(name, name)} {value:g}{END_MARK if name in ends else ''}"
+                for name, value in chosen.parameters.items()
+            ]
+            speeds = [
+                [number for number in numbers if number is not None]
+                for numbers in ([line.samples_per_s for line in runs], [line.mb_per_s for line in runs])
+            ]
+            medians = [f"{statistics.median(each).value:.3g}" if each else NOT_REACHED for each in speeds]
+            missed = sum(map(math.isinf, fair.seconds(job, entry).values()))
+            rows.append(
+                [
+                    ENTRIES[entry].title,
+                    ", ".join(job[:2]),
+                    f"{chosen.step_size:.3g}{END_MARK if 'step_size' in ends else ''}",
+                    f"{chosen.momentum:g}",
+                    ", ".join(own),
+                    str(len(trials)),
+                    *medians,
+                    f"{missed} of {len(runs)}",
+                    str(sum(not line.has_model for line in (*trials, *runs))),
+                ]
+            )
+    return markdown.table(rows)
+
+
+def notes(fair: Fair) -> str:
+    """What the runs are, how sure the numbers are, and which rows are the same runs."""
+    lines, its = fair.its.lines, fair.its
+    tuning = sum(line.phase == TUNING for line in lines)
+    counts = sorted({len(its.runs(REPORT, job, entry)) for job in its.workloads for entry in fair.rows(job)})
+    covered = "; ".join(f"of {runs} runs it covers the median with {statistics.coverage(runs)}" for runs in counts)
+    differences = its.differences()
+    said = [
+        f"{len(lines)} runs, {tuning} of them trials; {sum(line.diverged for line in lines)} diverged and "
+        f"{sum(bool(line.failed) for line in lines)} failed; made by {', '.join(programs(lines))}.",
+        f"A time is the median with its interval by order statistics ({covered}). `{NOT_REACHED}`: not reached; where "
+        "not all runs reached the target, how many did.",
+        "A ratio is that of the medians, its interval that of the seeds' ratios. "
+        f"`{LIMIT_MARK}`: a run that did not reach the target counts as the limit.",
+        f"`{END_MARK}`: the chosen value is the least or the greatest tried with its momentum.",
+        *repeated(its),
+        *(
+            [f"NOT COMPARABLE: {each}." for each in differences]
+            or ["Runs with the same seed began with the same weights and partitions, by their hashes."]
+        ),
+    ]
+    return "\n\n".join(said)
+
+
+def page(fair: Fair, jobs: Sequence[Workload]) -> str:
+    """The tables of these jobs, by network and split."""
+    parts = []
+    for network, split in dict.fromkeys((job.network, job.split) for job in jobs):
+        these = [job for job in jobs if (job.network, job.split) == (network, split)]
+        words = f"{network}, {SPLIT_WORDS[split]}"
+        parts += [f"{words}: seconds to a test accuracy", times_table(fair, these)]
+        parts += [f"{words}: times as fast as the best row on the fastest machines, and as one alone"]
+        parts += [gains_table(fair, these)]
+    return "\n\n".join([*parts, notes(fair)])

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes a comparison's tables and figures from its raw runs (experiments/study/fair_study.py makes them).
+
+    .venv/bin/python experiments/study/write_fair.py results/comparison
+
+The tables go between the marks of README.md, what the search chose to details.md; a figure of each job that has enough
+rows, and crossing.png (.pdf for a paper) where several clusters differ in the slow half's speed alone.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from algorithms import ENTRIES
+from experiments import markdown
+from experiments.study import comparison
+from experiments.study.comparison import REPORT, Comparison, Workload
+from experiments.study.comparison_tables import SPLIT_WORDS
+from experiments.study.fair_figures import beats_from, crossing_jobs, draw_crossing
+from experiments.study.fair_tables import Fair, gain_text, notes, numbers_table, page
+from experiments.study.times_figure import draw_times
+from flag_parser import FlagParser
+from report.style import COLUMN, PAGE, style
+from report.tables import target_text
+from scripts import run_lines
+from summary import run_tool
+from utils import write_atomically
+
+CROSSING = Workload("half", run_lines.IID, "mlp")
+CROSSING_ROWS = ("esync", "esync-outer", "fastest-sync", "fastest-outer", "async-local", "decoupled", "alone")
+DRAWN = 6  # rows in a figure of a job: more cannot be told apart
+ALWAYS_DRAWN = ("esync", "sync", "alone")
+
+
+def drawn(fair: Fair, job: Workload) -> list[str]:
+    """The rows of a job's figure: those that the reader looks for, the best on the fastest machines, and the best."""
+    rows = fair.rows(job)
+    wanted = [entry for entry in ALWAYS_DRAWN if entry in rows]
+    best = fair.fastest_k(job)
+    for entry in [*([best] if best else []), *sorted(rows, key=lambda each: fair.middle(job, each))]:
+        if entry not in wanted and len(wanted) < DRAWN:
+            wanted.append(entry)
+    return [entry for entry in ENTRIES if entry in wanted]
+
+
+def _save(path: Path, draw: Callable[[Figure], None], width: str) -> None:
+    with style(width):  # before the figure is made: its layout belongs to the style
+        figure = Figure()
+        draw(figure)
+        for suffix in (".png", ".pdf"):
+            figure.savefig(path.with_suffix(suffix))
+    print(path.with_suffix(".png"))
+
+
+def _job_figure(fair: Fair, job: Workload) -> Callable[[Figure], None]:
+    target = fair.target(job)
+    rows = {
+        ENTRIES[entry]: [(line.curve, line.seconds_to(target)) for line in fair.its.runs(REPORT, job, entry)]
+        for entry in drawn(fair, job)
+    }
+    title = f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {target_text(target)}"
+    return lambda figure: draw_times(figure, rows, target, title)
+
+
+def crossing_text(fair: Fair) -> str:
+    """The crossing's figure and numbers; empty where fewer than two of its clusters were run."""
+    jobs = crossing_jobs(fair, CROSSING)
+    if len(jobs) < 2:
+        return ""
+    rows = [["times as fast as the best row on the fastest", *(f"{share:g} %" for share in jobs), "ahead from"]]
+    for baseline, words in ((None, ""), ("alone", ", of alone")):
+        for entry in CROSSING_ROWS:
+            cells = [gain_text(fair, job, entry, baseline or fair.fastest_k(job)) for job in jobs.values()]
+            start = beats_from(fair, jobs, entry, baseline)
+            if any(cells):
+                rows.append([ENTRIES[entry].title + words, *cells, "nowhere" if start is None else f"{start:g} %"])
+    picture = "![seconds to the target over the slow half's share of speed](crossing.png)"
+    words = "The crossing: by the slow half's speed in percent of the fast half's; `ahead from`: the whole interval is."
+    return "\n\n".join([words, picture, markdown.table(rows)])
+
+
+def write(folder: Path) -> None:
+    """Writes all of it.
+
+    Raises:
+        SetupError: the runs cannot be read, or the page has no place for the tables.
+    """
+    fair = Fair(Comparison(comparison.read(folder)))
+    jobs = fair.its.workloads_of(REPORT)
+    whole = [job for job in jobs if len(fair.rows(job)) > len(CROSSING_ROWS)]
+    texts = [page(fair, whole), crossing_text(fair)]
+    for job in whole:
+        name = f"{job.cluster}-{job.split}-{job.network}"
+        _save(folder / name, _job_figure(fair, job), PAGE)
+        texts.append(f"![accuracy over time and times to the target, {', '.join(job)}]({name}.png)")
+    if crossing := crossing_jobs(fair, CROSSING):
+        _save(folder / "crossing", lambda figure: draw_crossing(figure, fair, crossing, CROSSING_ROWS), COLUMN)
+    texts.append("What the search chose: [details](details.md).")
+    markdown.write(folder / "README.md", "\n\n".join(filter(None, texts)))
+    details = ["# What the search chose", numbers_table(fair, jobs), notes(fair)]
+    write_atomically(folder / "details.md", ("\n\n".join(details) + "\n").encode())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses and writes; returns the exit code."""
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
+    given = parser.parse_args(arguments)
+    return run_tool(lambda: write(given.folder))
+
+
+if __name__ == "__main__":
+    start.run(main)
