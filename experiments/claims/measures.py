@@ -17,12 +17,15 @@ from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
 from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
+from experiments.study.fair_figures import beats_from, crossing_jobs
+from experiments.study.fair_tables import Fair
 from report import metrics, statistics
 from scripts.run_lines import IID
 from utils import SetupError, read_json
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 Lines = Sequence[Any]
+FASTEST_K = "fastest-k"  # the best row on the fastest machines of a job
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,8 @@ def _range(values: Sequence[float], n: int, lines: Lines = ()) -> Found:
 
 
 def _job(its: Comparison, job: str) -> Workload:
-    """`nine-ways iid` of the only network that was run there."""
-    cluster, split = job.split()
-    return next(each for each in its.workloads if (each.cluster, each.split) == (cluster, split))
+    """`nine-ways iid` of the network that was run there first, or `nine-ways iid lenet`."""
+    return next(each for each in its.workloads if job in (" ".join(each[:2]), " ".join(each)))
 
 
 def _seconds(lines: Lines, row: str, job: str, target: float) -> Found:
@@ -117,6 +119,32 @@ def _times_as_fast(lines: Lines, row: str, over: str, job: str, target: float) -
     runs = [line for name in (row, over) for line in its.runs(REPORT, workload, name)]
     value, low, high = statistics.texts(gain)
     return Found(Number(value, f"{low} to {high}", len(runs) // 2), runs)
+
+
+def _held(lines: Lines, row: str, job: str) -> Found:
+    """Seconds until the job's own target is held."""
+    fair = Fair(Comparison(lines))
+    workload = _job(fair.its, job)
+    return _estimated(list(fair.seconds(workload, row).values()), fair.its.runs(REPORT, workload, row))
+
+
+def _gain(lines: Lines, row: str, over: str, job: str) -> Found:
+    """How many times as soon a target is held as by another row, or by the best one on the fastest machines; a run that
+    missed it counts as the limit."""
+    fair = Fair(Comparison(lines))
+    workload = _job(fair.its, job)
+    other = (fair.fastest_k(workload) or "") if over == FASTEST_K else over
+    value, low, high = statistics.texts(fair.gain(workload, row, other))
+    runs = [line for name in (row, other) for line in fair.its.runs(REPORT, workload, name)]
+    return Found(Number(value, f"{low} to {high}", len(runs) // 2), runs)
+
+
+def _ahead_from(lines: Lines, row: str, over: str, like: str) -> Found:
+    """From which speed of the slow half on, in percent of the fast half's, a row is ahead; `-`: nowhere."""
+    fair = Fair(Comparison(lines))
+    jobs = crossing_jobs(fair, _job(fair.its, like))
+    share = beats_from(fair, jobs, row, None if over == FASTEST_K else over)
+    return Found(Number(statistics.NOT_REACHED if share is None else f"{share:g}", n=len(jobs)))
 
 
 def _speed_of_all(lines: Lines, job: str) -> Found:
@@ -292,6 +320,9 @@ FORMS = {
         {
             "seconds": _seconds,
             "times as fast": _times_as_fast,
+            "seconds held": _held,
+            "gain": _gain,
+            "ahead from": _ahead_from,
             "speed of all": _speed_of_all,
             "slowest share": _slowest_share,
             "pace beside": _pace_beside,
