@@ -88,7 +88,8 @@ def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) ->
         its = [(here, there) for here, there in both if here.entry == entry]
         if its:
             here_s, there_s = ([line.seconds_to(target) for line in kind] for kind in zip(*its, strict=True))
-            speed = statistics.median(here.samples_per_s / there.samples_per_s for here, there in its)
+            speeds = [here.samples_per_s / there.samples_per_s for here, there in its if there.samples_per_s]
+            speed = statistics.median(speeds or [0.0])  # none: each has failed
             medians.append((statistics.median(here_s), statistics.median(there_s), speed, entry, here_s))
     in_theory = sorted(there_s for _, there_s, *_ in medians)
     for place, (here_s, there_s, speed, entry, each_s) in enumerate(sorted(medians), start=1):
