@@ -1,13 +1,14 @@
 """The reported runs of a comparison again, on real processes: their times, and whether the order is the same.
 
-    .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --jobs 2
+    .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison
     .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --table
     .venv/bin/python experiments/study/write_comparison.py results/real-comparison
 
-Each run of the first folder on that cluster, i.i.d. (experiments/study/study.py made it in virtual time, with the step
-size that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
-workers evaluates, so that training waits for none. A run is a line of the second folder, and is not made again. All
-algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
+Each run of the first folder on that cluster, i.i.d. (experiments/study/study.py made it in virtual time, with the
+numbers that were chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside
+the workers evaluates, so that training waits for none. A run is a line of the second folder, and is not made again
+until it has other flags; Ctrl-C ends it, and the same command continues. All algorithms with the first seed come first.
+--jobs 2 is for networks and clusters that leave the cores idle, such as mlp with four workers.
 Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are; the
 table goes to README.md of the second folder too, between the marks of `real and virtual`.
 """
@@ -24,9 +25,9 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import math
+import re
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,39 +39,57 @@ from experiments.study.comparison import REPORT, RunLine
 from experiments.study.study_run import measured
 from flag_parser import FlagParser
 from scripts import run_lines
-from scripts.launch.job_options import names
+from scripts.launch import job_options, local_cluster
 from scripts.run_lines import IID, unmade
-from scripts.run_process import Processes, make
+from scripts.run_process import Processes, exit_code_of, make
+from utils import EXIT_OK, setup_logging
 
-ROOT = Path(__file__).resolve().parents[2]
 MARK = "real and virtual"  # of the table on the page
 
 
-def same(line: RunLine) -> tuple[object, ...]:
-    """The same for a real run and its virtual one: another step size is another run."""
-    return (*line.key, line.step_size)
+def real_command(virtual: Sequence[str]) -> list[str]:
+    """The command of scripts/local_cluster.sh for a command of simulate.py: options that are the launcher's come before
+    `--`, wherever they stand."""
+    parser = FlagParser()
+    job_options.add_mode(parser)
+    local_cluster.add_job(parser)
+    ours: list[str] = []
+    mains: list[str] = []
+    side = mains
+    for word in virtual[1:]:
+        if re.match("--?[a-z]", word):
+            side = ours if word.partition("=")[0] in parser.flags else mains
+        if word != "--":
+            side.append(word)
+    return ["scripts/local_cluster.sh", *ours, "--", *mains, "--evaluator", "1"]
 
 
-def run(virtual: RunLine) -> RunLine | None:
-    """Makes one on real processes, with the launcher's flags in place of simulate.py's."""
-    cut = virtual.command.index("--seed")  # what comes before is the launcher's too
-    command = ["scripts/local_cluster.sh", *virtual.command[1:cut], "--", *virtual.command[cut:], "--evaluator", "1"]
-    with tempfile.TemporaryDirectory() as base:
-        return make(Processes(Path(base)), dataclasses.replace(unmade(virtual), command=command), measured)
+def pairs(virtual: Sequence[RunLine], real: Sequence[RunLine]) -> list[tuple[RunLine, RunLine]]:
+    """The real runs, each with its virtual one; a run with other flags is another run."""
+    there = {line.key: line for line in virtual}
+    return [
+        (line, there[line.key])
+        for line in real
+        if line.key in there and list(line.command) == real_command(there[line.key].command)
+    ]
+
+
+def run(virtual: RunLine, processes: Processes) -> RunLine | None:
+    """Makes one on real processes."""
+    return make(processes, dataclasses.replace(unmade(virtual), command=real_command(virtual.command)), measured)
 
 
 def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> str:
     """A row an algorithm, the fastest real one first, beside the virtual runs with the same seeds. `-`: the target
     was not reached."""
     rows = [["", f"s to {target:g}: real", "virtual", "ratio", "samples/s: ratio", "place: real", "virtual"]]
-    medians = []
+    both, medians = pairs(virtual, real), []
     for entry in ENTRIES:
-        pairs = [
-            (here, there) for here in real for there in virtual if here.entry == entry and same(here) == same(there)
-        ]
-        if pairs:
-            here_s, there_s = ([line.seconds_to(target) for line in kind] for kind in zip(*pairs, strict=True))
-            speed = statistics.median(here.samples_per_s / there.samples_per_s for here, there in pairs)
+        its = [(here, there) for here, there in both if here.entry == entry]
+        if its:
+            here_s, there_s = ([line.seconds_to(target) for line in kind] for kind in zip(*its, strict=True))
+            speeds = [here.samples_per_s / there.samples_per_s for here, there in its if there.samples_per_s]
+            speed = statistics.median(speeds or [0.0])  # none: each has failed
             medians.append((statistics.median(here_s), statistics.median(there_s), speed, entry, here_s))
     in_theory = sorted(there_s for _, there_s, *_ in medians)
     for place, (here_s, there_s, speed, entry, each_s) in enumerate(sorted(medians), start=1):
@@ -94,37 +113,47 @@ def reported(folder: Path, cluster: str, network: str, entries: Sequence[str]) -
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the missing runs, until the budget is spent, and prints the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Makes the missing runs, until the budget is spent, and prints the table; returns the exit code."""
     parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("virtual", type=Path, help="folder of the comparison")
     parser.add_argument("real", type=Path, help="folder of what is made")
     parser.add_argument("--cluster", default="nine-ways")
     parser.add_argument("--network", default="mlp")
-    parser.add_argument("--entries", type=names(ENTRIES), default=tuple(ENTRIES), help="the algorithms")
+    parser.add_argument("--entries", type=job_options.names(ENTRIES), default=tuple(ENTRIES), help="the algorithms")
     parser.add_argument("--target", type=float, default=0.85)
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     parser.add_argument("--jobs", type=int, default=1, help="side by side")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     given = parser.parse_args(arguments)
-    entries, until = given.entries, time.monotonic() + given.budget
-    lines = reported(given.virtual, given.cluster, given.network, entries)
+    return exit_code_of(lambda: _do(given))
+
+
+def _do(given: argparse.Namespace) -> int:
+    setup_logging("study")
+    until = time.monotonic() + given.budget
+    lines = reported(given.virtual, given.cluster, given.network, given.entries)
     given.real.mkdir(parents=True, exist_ok=True)
     done = comparison.read(given.real) if (given.real / run_lines.RUNS_FILE).exists() else []
+    processes = Processes(Path("logs") / "real-comparison" / given.real.name)
 
     def run_in_time(virtual: RunLine) -> RunLine | None:
-        return run(virtual) if time.monotonic() <= until else None
+        return run(virtual, processes) if time.monotonic() <= until else None
 
-    known = set(map(same, [*done, *(lines if given.table else ())]))
-    todo = sorted((line for line in lines if same(line) not in known), key=lambda line: line.seed)
-    for virtual, line in run_lines.made(todo, run_in_time, given.jobs, given.real):
-        done.append(line)
-        both = line.seconds_to(given.target), virtual.seconds_to(given.target)
-        said = line.failed or "{:.1f} s, {:.1f} virtual".format(*both)
-        print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
+    known = {line.key for line, _ in pairs(lines, done)}
+    todo = [] if given.table else sorted((line for line in lines if line.key not in known), key=lambda line: line.seed)
+    with processes.stopped_by_signals():
+        for virtual, line in run_lines.made(todo, run_in_time, given.jobs, given.real):
+            done.append(line)
+            both = line.seconds_to(given.target), virtual.seconds_to(given.target)
+            said = line.failed or "{:.1f} s, {:.1f} virtual".format(*both)
+            print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
     part = table(lines, done, given.target)
     print(part)
     markdown.write(given.real / "README.md", part, MARK)
+    if processes.stopped:
+        raise KeyboardInterrupt
+    return EXIT_OK
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_455, 7_070
+PRODUCT, EXPERIMENTS = 39_460, 7_970
 
 
 @pytest.fixture(scope="module")

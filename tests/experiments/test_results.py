@@ -22,7 +22,7 @@ COMPARISONS += (
     "variant-slow-link",
     "variant-slow-link-plain",
 )
-OTHERS = {"real-vs-virtual", "real-vs-virtual-mlp"}  # whose raw lines are of another form
+OTHERS = {"real-slowness", "real-vs-virtual", "real-vs-virtual-mlp"}  # whose raw lines are of another form
 
 
 def test_every_comparison_is_tested():

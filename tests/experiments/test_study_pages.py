@@ -13,7 +13,7 @@ import draw
 from algorithms import ENTRIES
 from experiments import markdown
 from experiments.benchmarks import collectives, compression
-from experiments.study import comparison, real_comparison, real_vs_virtual, write_comparison
+from experiments.study import comparison, real_comparison, real_slowness, real_vs_virtual, write_comparison
 from report import metrics
 from scripts.run_lines import RUNS_FILE
 
@@ -38,6 +38,10 @@ def real_and_virtual() -> str:
     return real_comparison.table(reported, comparison.read(folder), 0.85)
 
 
+def of_real_slowness() -> str:
+    return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"), 0.7)
+
+
 def of_new_rows() -> str:
     folders = sorted(path.parent for path in (RESULTS / "new-rows").glob(f"*/{RUNS_FILE}"))
     return write_comparison.side_by_side(folders, None)
@@ -54,12 +58,21 @@ def of_compression() -> str:
         ("compression", markdown.TABLES, of_compression),
         ("real-comparison-mlp", real_comparison.MARK, real_and_virtual),
         ("new-rows", markdown.TABLES, of_new_rows),
+        ("real-slowness", markdown.TABLES, of_real_slowness),
         *(
             (name, markdown.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
             for name in ("real-vs-virtual", "real-vs-virtual-mlp")
         ),
     ],
-    ids=["collectives", "compression", "real-comparison-mlp", "new-rows", "real-vs-virtual", "real-vs-virtual-mlp"],
+    ids=[
+        "collectives",
+        "compression",
+        "real-comparison-mlp",
+        "new-rows",
+        "real-slowness",
+        "real-vs-virtual",
+        "real-vs-virtual-mlp",
+    ],
 )
 def test_the_tables_of_a_page_are_made_again_from_its_raw_data(name, mark, part):
     page = page_of(name)
