@@ -90,6 +90,29 @@ def crossing_text(fair: Fair) -> str:
     return "\n\n".join([words, picture, markdown.table(rows)])
 
 
+def whole_jobs(fair: Fair) -> list[Workload]:
+    """The jobs on which more than the crossing's rows were run."""
+    return [job for job in fair.its.workloads_of(REPORT) if len(fair.rows(job)) > len(CROSSING_ROWS)]
+
+
+def _name(job: Workload) -> str:
+    return f"{job.cluster}-{job.split}-{job.network}"
+
+
+def part_of_page(fair: Fair) -> str:
+    """Tables, and links to the figures and to the details."""
+    jobs = whole_jobs(fair)
+    pictures = [f"![accuracy over time and times to the target, {', '.join(job)}]({_name(job)}.png)" for job in jobs]
+    texts = [page(fair, jobs), crossing_text(fair), *pictures, "What the search chose: [details](details.md)."]
+    return "\n\n".join(filter(None, texts))
+
+
+def details(fair: Fair) -> str:
+    """The page of what the search chose."""
+    parts = ["# What the search chose", numbers_table(fair, fair.its.workloads_of(REPORT)), notes(fair)]
+    return "\n\n".join(parts) + "\n"
+
+
 def write(folder: Path) -> None:
     """Writes all of it.
 
@@ -97,19 +120,12 @@ def write(folder: Path) -> None:
         SetupError: the runs cannot be read, or the page has no place for the tables.
     """
     fair = Fair(Comparison(comparison.read(folder)))
-    jobs = fair.its.workloads_of(REPORT)
-    whole = [job for job in jobs if len(fair.rows(job)) > len(CROSSING_ROWS)]
-    texts = [page(fair, whole), crossing_text(fair)]
-    for job in whole:
-        name = f"{job.cluster}-{job.split}-{job.network}"
-        _save(folder / name, _job_figure(fair, job), PAGE)
-        texts.append(f"![accuracy over time and times to the target, {', '.join(job)}]({name}.png)")
-    if crossing := crossing_jobs(fair, CROSSING):
+    markdown.write(folder / "README.md", part_of_page(fair))
+    write_atomically(folder / "details.md", details(fair).encode())
+    for job in whole_jobs(fair):
+        _save(folder / _name(job), _job_figure(fair, job), PAGE)
+    if len(crossing := crossing_jobs(fair, CROSSING)) > 1:
         _save(folder / "crossing", lambda figure: draw_crossing(figure, fair, crossing, CROSSING_ROWS), COLUMN)
-    texts.append("What the search chose: [details](details.md).")
-    markdown.write(folder / "README.md", "\n\n".join(filter(None, texts)))
-    details = ["# What the search chose", numbers_table(fair, jobs), notes(fair)]
-    write_atomically(folder / "details.md", ("\n\n".join(details) + "\n").encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

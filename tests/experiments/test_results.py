@@ -9,7 +9,7 @@ import pytest
 from experiments import markdown
 from experiments.reproduction import reproduce, reproduction, reproduction_figures
 from experiments.reproduction.reproduction_parts import SCALES
-from experiments.study import comparison, comparison_tables
+from experiments.study import comparison, comparison_tables, write_fair
 from experiments.study import write_comparison as command
 from scripts.run_lines import RUNS_FILE
 
@@ -22,11 +22,12 @@ COMPARISONS += (
     "variant-slow-link",
     "variant-slow-link-plain",
 )
+FAIR = ("comparison",)
 OTHERS = {"real-slowness", "real-vs-virtual", "real-vs-virtual-mlp"}  # whose raw lines are of another form
 
 
 def test_every_comparison_is_tested():
-    assert {path.parent.name for path in RESULTS.glob(f"*/{RUNS_FILE}")} == {*COMPARISONS, *OTHERS}
+    assert {path.parent.name for path in RESULTS.glob(f"*/{RUNS_FILE}")} == {*COMPARISONS, *FAIR, *OTHERS}
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -38,6 +39,15 @@ def test_what_the_page_of_a_comparison_shows_is_made_again_from_its_runs(name):
     details = comparison_tables.details(its, command.TARGETS, target)
     assert (RESULTS / name / "details.md").read_text() == details, again
     assert all((RESULTS / name / figure).exists() for figure in command.figures(its))
+
+
+@pytest.mark.parametrize("name", FAIR)
+def test_what_the_page_shows_of_searched_rows_is_made_again_from_their_runs(name):
+    fair = write_fair.Fair(comparison.Comparison(comparison.read(RESULTS / name)))
+    page = (RESULTS / name / "README.md").read_text()
+    again = f"run .venv/bin/python experiments/study/write_fair.py results/{name}"
+    assert page == markdown.updated(page, markdown.TABLES, write_fair.part_of_page(fair)), again
+    assert (RESULTS / name / "details.md").read_text() == write_fair.details(fair), again
 
 
 @pytest.mark.parametrize("scale", SCALES)
