@@ -4,13 +4,14 @@
     .venv/bin/python experiments/study/fair_study.py --folder results/comparison --clusters half,nine-ways
 
 For each job (cluster, split, network) and each algorithm --trials trials search step size, momentum and the algorithm's
-own parameters together (experiments/study/search.py), evaluated on --validation held-out training samples. Then come
---seeds runs with the best trial's numbers and other seeds, evaluated on the test set. A run is at the target from the
+own parameters together, and further ones near the best (experiments/study/search.py), evaluated on --validation
+held-out training samples. Up to three that are nearly the best are made again with two other seeds. Then come --seeds
+runs with the numbers of the best median and other seeds, evaluated on the test set. A run is at the target from the
 evaluation on with which the mean of three in a row is, on a grid of a hundredth of the limit, and ends there but with
---whole; a trial also ends where it can no longer be the best of its row. The limit of a job is the time in which its
-fastest machine alone sees all training samples --epochs times. Each run is a line of FOLDER/runs.jsonl
-(experiments/study/comparison.py), also one that diverged or failed. The same command makes the missing runs, those of
-this version of the program (or of any); Ctrl-C ends it. What follows `--` goes to every run.
+--whole; a trial also ends at 1.3 times the best one's time. The limit of a job is the time in which its fastest machine
+alone sees all training samples --epochs times. Each run is a line of FOLDER/runs.jsonl (comparison.py beside this),
+also one that diverged or failed. The same command makes the missing runs, those of this version of the program (or of
+any); Ctrl-C ends it. What follows `--` goes to every run.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -39,15 +40,16 @@ from algorithms import ENTRIES, OWNERS, Workers
 from config import NETWORKS, names_of
 from experiments.study import comparison
 from experiments.study.comparison import REPORT, TUNING, RunLine, Workload
+from experiments.study.fair_tables import rank
 from experiments.study.search import (
     BSP_SHARE,
     FASTEST,
-    MOST_BEYOND,
+    MOST_NEAR,
     STEP_SIZE,
     Parameter,
     Trial,
     first_trials,
-    next_beyond,
+    near,
     parameters,
 )
 from experiments.study.study_run import BATCH, Task, measured, step_times_s
@@ -64,6 +66,8 @@ from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
 MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
 TRAINING_SAMPLES = 60_000
 REPORT_SEEDS_FROM = 100  # trials have the seed 0
+SLACK = 1.3  # a trial ends at so many times the best one's seconds
+FINALISTS, AGAIN_SEEDS = 3, (1, 2)  # the best trials within that are made again with these seeds
 IN_A_ROW = 3  # evaluations whose mean is to be at the target
 EVALUATIONS = 100  # in the limit
 # CPU seconds of a step, of an evaluation, and of a run's start, measured on one core; for the estimate alone.
@@ -121,26 +125,40 @@ class Plan:
         searched: list[Parameter] = [size, *parameters(entry, workers)]
         tried: list[tuple[Trial, RunLine]] = []
 
-        def best() -> tuple[Trial, RunLine]:
-            return min(tried, key=lambda each: rank(each[1], self.target))
+        def by_rank() -> list[tuple[Trial, RunLine]]:
+            return sorted(tried, key=lambda each: rank([each[1]], self.target))
 
         def tasked(trial: Trial) -> Task:
-            limit_s = best()[1].seconds_to(self.target) if tried else math.inf
+            limit_s = SLACK * by_rank()[0][1].seconds_to(self.target) if tried else math.inf
             return self._task(TUNING, workload, entry, trial, len(tried), 0, limit_s)
 
         for trial in first_trials(searched, self.momenta, self.trials):
             tried.append((trial, (yield tasked(trial))))
-        for _ in range(MOST_BEYOND):
-            further = next_beyond(searched, [trial for trial, _ in tried], best()[0])
-            if further is None:
+        for _ in range(MOST_NEAR):
+            known = [trial for trial, _ in tried]
+            others = [trial for trial in near(searched, self.momenta, by_rank()[0][0]) if trial not in known]
+            if not others:
                 break
-            tried.append((further, (yield tasked(further))))
-        trial, line = best()
+            tried.append((others[0], (yield tasked(others[0]))))
+        least_s = by_rank()[0][1].seconds_to(self.target)
+        finalists = [each for each in by_rank()[:FINALISTS] if each[1].seconds_to(self.target) <= SLACK * least_s]
+        found = [(trial, [line]) for trial, line in finalists]
+        if len(finalists) > 1 and math.isfinite(least_s):
+            for (trial, lines), seed in itertools.product(found, AGAIN_SEEDS):
+                lines.append((yield self._task(TUNING, workload, entry, trial, lines[0].trial, seed)))
+        trial, lines = min(found, key=lambda each: rank(each[1], self.target))
         for seed in range(REPORT_SEEDS_FROM, REPORT_SEEDS_FROM + self.seeds):
-            yield self._task(REPORT, workload, entry, trial, line.trial, seed, math.inf)
+            yield self._task(REPORT, workload, entry, trial, lines[0].trial, seed)
 
     def _task(
-        self, phase: str, workload: Workload, entry: str, trial: Trial, number: int, seed: int, limit_s: float
+        self,
+        phase: str,
+        workload: Workload,
+        entry: str,
+        trial: Trial,
+        number: int,
+        seed: int,
+        limit_s: float = math.inf,
     ) -> Task:
         task = Task(phase, workload, entry, 0, number, seed, trial.step_size, trial.momentum, IN_A_ROW, trial.own)
         return task.with_command(self._command(task, limit_s))
@@ -184,13 +202,8 @@ class Plan:
             speed = sum(1 / times_s[place] for place in taking_part.among(times_s))
             step_s, evaluation_s = STEP_CPU_S[workload.network], EVALUATION_CPU_S[workload.network]
             run_s = self.limit_s(workload.cluster) * speed * step_s + EVALUATIONS * evaluation_s + START_CPU_S
-            seconds += (self.trials + MOST_BEYOND + self.seeds) * run_s
+            seconds += (self.trials + MOST_NEAR + FINALISTS * len(AGAIN_SEEDS) + self.seeds) * run_s
         return seconds / 3600
-
-
-def rank(line: RunLine, target: float) -> tuple[float, float]:
-    """The order of trials: seconds to the target; of those that did not reach it the greater accuracy is better."""
-    return line.seconds_to(target), -line.best_accuracy
 
 
 # ------------------------------------------------------------------------------------------------------ all of them
@@ -263,9 +276,18 @@ class Study:
     def _there(self, task: Task) -> RunLine | None:
         """The line of this very run, if it was made by a version of the program that counts, and has not failed."""
         line = self._lines.get(task.line().key)
-        if line is None or list(line.command) != list(task.command) or line.failed:
+        if line is None or line.failed:
+            return None
+        # A run that reached the target under another limit is the same up to there.
+        reached = math.isfinite(line.seconds_to(self.plan.target))
+        if (_without_limit if reached else list)(line.command) != (_without_limit if reached else list)(task.command):
             return None
         return line if self.any_version or line.program == self._program else None
+
+
+def _without_limit(command: Sequence[str]) -> list[str]:
+    place = list(command).index("--max-seconds")
+    return [*command[:place], *command[place + 2 :]]
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -323,9 +345,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(arguments: Sequence[str]) -> int:
     setup_logging("study")
     given, plan = parse(arguments)
-    runs = len(plan.rows) * (plan.trials + plan.seeds)
+    runs = len(plan.rows) * (plan.trials + FINALISTS * len(AGAIN_SEEDS) + plan.seeds)
     logging.info(
-        "%d rows, %d runs and those beyond the ends, at most %.1f hours of CPU", len(plan.rows), runs, plan.hours()
+        "%d rows, %d runs and those near the best, at most %.1f hours of CPU", len(plan.rows), runs, plan.hours()
     )
     plan.folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(Path("logs") / "study" / plan.folder.name)

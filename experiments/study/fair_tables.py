@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from algorithms import ENTRIES, Workers
 from experiments import markdown
@@ -75,12 +76,24 @@ class Fair:
     def has_missed(self, job: Workload, entry: str) -> bool:
         return not all(map(math.isfinite, self.seconds(job, entry).values()))
 
-    def chosen(self, job: Workload, entry: str) -> RunLine | None:
-        return self.its.chosen(job, entry, self.target(job))
+    def trials(self, job: Workload, entry: str) -> dict[int, list[RunLine]]:
+        """The runs of each trial: one, or one a seed where it was among the best."""
+        found: dict[int, list[RunLine]] = {}
+        for line in self.its.runs(TUNING, job, entry):
+            found.setdefault(line.trial, []).append(line)
+        return found
 
-    def at_ends(self, chosen: RunLine) -> list[str]:
-        """The numbers of which the chosen trial has the least or the greatest value tried with its momentum, though
-        values lie beyond."""
+    def chosen(self, job: Workload, entry: str) -> RunLine:
+        """A run of the trial whose numbers are reported: of those that were made again the one with the best median."""
+        trials = self.trials(job, entry).values()
+        most = max(map(len, trials))
+        return min((lines for lines in trials if len(lines) == most), key=lambda lines: rank(lines, self.target(job)))[
+            0
+        ]
+
+    def untried(self, chosen: RunLine) -> list[str]:
+        """The numbers of the chosen trial of which no lesser or no greater value was tried with its momentum, though
+        there are values on that side."""
         trials = [
             line for line in self.its.runs(TUNING, chosen.workload, chosen.entry) if line.momentum == chosen.momentum
         ]
@@ -90,9 +103,21 @@ class Fair:
             value = chosen.parameters[its.name]
             tried = [line.parameters[its.name] for line in trials]
             ends = [(min(tried), False), (max(tried), True)]
-            if any(value == end and its.beyond(value, up) != value for end, up in ends):
+            if any(value == end and its.near(value, up) != value for end, up in ends):
                 found.append(its.name)
         return found
+
+
+def rank(lines: Sequence[RunLine], target: float) -> tuple[float, float]:
+    """The order of trials: median seconds to the target; of those that did not reach it the greater accuracy is better.
+
+    Args:
+        lines: of the trial, one a seed.
+    """
+    return (
+        median_low([line.seconds_to(target) for line in lines]),
+        -median_low([line.best_accuracy for line in lines]),
+    )
 
 
 def times_table(fair: Fair, jobs: Sequence[Workload]) -> str:
@@ -139,9 +164,7 @@ def numbers_table(fair: Fair, jobs: Iterable[Workload]) -> str:
     for job in jobs:
         for entry in fair.rows(job):
             chosen = fair.chosen(job, entry)
-            if chosen is None:
-                continue
-            ends, trials = fair.at_ends(chosen), fair.its.runs(TUNING, job, entry)
+            ends, trials = fair.untried(chosen), fair.its.runs(TUNING, job, entry)
             runs = fair.its.runs(REPORT, job, entry)
             own = [
                 f"{NAMES.get(name, name)} {value:g}{END_MARK if name in ends else ''}"
@@ -160,7 +183,7 @@ def numbers_table(fair: Fair, jobs: Iterable[Workload]) -> str:
                     f"{chosen.step_size:.3g}{END_MARK if 'step_size' in ends else ''}",
                     f"{chosen.momentum:g}",
                     ", ".join(own),
-                    str(len(trials)),
+                    f"{len(fair.trials(job, entry))}",
                     *medians,
                     f"{missed} of {len(runs)}",
                     str(sum(not line.has_model for line in (*trials, *runs))),
@@ -183,7 +206,7 @@ def notes(fair: Fair) -> str:
         "not all runs reached the target, how many did.",
         "A ratio is that of the medians, its interval that of the seeds' ratios. "
         f"`{LIMIT_MARK}`: a run that did not reach the target counts as the limit.",
-        f"`{END_MARK}`: the chosen value is the least or the greatest tried with its momentum.",
+        f"`{END_MARK}`: no lesser, or no greater, value was tried with the same momentum.",
         *repeated(its),
         *(
             [f"NOT COMPARABLE: {each}." for each in differences]

@@ -1,7 +1,7 @@
 """How the numbers of a row are searched: step size, momentum and the row's own parameters together. Pure functions.
 
-Every row has the same number of quasi-random trials. Where the best one has the least or the greatest value that was
-tried of a number, one trial is made beyond it, until the best one has no such value.
+Every row has the same number of quasi-random trials. Then come trials near the best one, which differ from it in one
+number, until none of these is better or there are MOST_NEAR of them. So both sides of every chosen number were tried.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 from algorithms import ENTRIES, Workers
 
 SEED = 2026  # of the shift of the points
-MOST_BEYOND = 6  # trials of a row beyond the ends
+MOST_NEAR = 10  # trials of a row near its best one
 STEP_SIZE, FASTEST, BSP_SHARE = "step_size", "fastest", "bsp_share"  # numbers that are no field of Config
 # Irrational steps of the further coordinates: the fractional parts of multiples of these are evenly spread.
 _STEPS = (0.6180339887, 0.4142135624)
+NEAR = 1.6  # less than the factor between two of six step sizes
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Parameter:
         low, high: the range of the first trials.
         least, most: beyond these there are no values, or none that makes sense.
         is_whole: a whole number.
-        is_even: the first trials are evenly spread; else their logarithms are.
+        is_even: the first trials are evenly spread, and near ones differ by one; else their logarithms are, and near
+            ones differ by a factor of NEAR.
     """
 
     name: str
@@ -46,9 +48,11 @@ class Parameter:
             return int(self.low + place * (self.high + 1 - self.low))
         return self._rounded(self.low * (self.high / self.low) ** place)
 
-    def beyond(self, value: float, up: bool) -> float:
-        """The next value to try beyond the end of those tried."""
-        further = value + (1 if up else -1) if self.is_even else self._rounded(value * (2.0 if up else 0.5))
+    def near(self, value: float, up: bool) -> float:
+        """The next value on one side; the value itself where there is none."""
+        further = self._rounded(value * (NEAR if up else 1 / NEAR))
+        if self.is_even or (self.is_whole and further == value):
+            further = value + (1 if up else -1)
         return min(self.most, max(self.least, further))
 
     def _rounded(self, value: float) -> float:
@@ -126,15 +130,12 @@ def first_trials(searched: Sequence[Parameter], momenta: Sequence[float], trials
     return [trial for *_, trial in sorted(found, key=lambda each: each[:2])]
 
 
-def next_beyond(searched: Sequence[Parameter], tried: Sequence[Trial], best: Trial) -> Trial | None:
-    """The trial beyond the first number of which the best trial has the least or the greatest value tried with its
-    momentum; None where it has no such value, or nothing lies beyond."""
-    for its in searched:
-        values = {trial.values[its.name] for trial in tried if trial.momentum == best.momentum}
-        value = best.values[its.name]
-        for up, end in ((False, min(values)), (True, max(values))):
-            further = its.beyond(value, up)
-            trial = replace(best, values={**best.values, its.name: further})
-            if value == end and further != value and trial not in tried:
-                return trial
-    return None
+def near(searched: Sequence[Parameter], momenta: Sequence[float], best: Trial) -> list[Trial]:
+    """The trials that differ from the best one in one number."""
+    sides = [
+        replace(best, values={**best.values, its.name: value})
+        for its in searched
+        for up in (True, False)
+        if (value := its.near(best.values[its.name], up)) != best.values[its.name]
+    ]
+    return [*sides, *(replace(best, momentum=momentum) for momentum in momenta if momentum != best.momentum)]

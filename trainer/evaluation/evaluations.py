@@ -11,6 +11,8 @@ from trainer.run_logs.earlier_runs import NEWEST
 from trainer.run_logs.measure import EVALUATION, SAVING
 from trainer.trainer import Trainer
 
+ROUNDING = 1e-6  # of a place on the grid: sums of seconds are a little less or more
+
 
 class Evaluations:
     """A worker's evaluations, whose results are in the trainer's `evaluated`."""
@@ -21,7 +23,7 @@ class Evaluations:
         self._evaluate = trainer.context.task.evaluate
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
-        self._grid_s = 0.0  # the last evaluation's place on the grid of seconds that were not spent on evaluations
+        self._cell = 0  # the last evaluation's place on the grid of seconds that were not spent on evaluations
         self._spent_s = 0.0  # on evaluations
         self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker, from its first evaluation on
         self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
@@ -85,13 +87,17 @@ class Evaluations:
 
     def _is_due(self) -> bool:
         if self._run.eval_every_s:
-            return self._trainer.measure.elapsed_s - self._spent_s - self._grid_s >= self._run.eval_every_s
+            return self._cell_now() > self._cell
         return self._trainer.rounds % self._run.eval_every == 0
 
+    def _cell_now(self) -> int:
+        """The place on the grid, so that algorithms with long rounds are evaluated as often as others."""
+        return int((self._trainer.measure.elapsed_s - self._spent_s) / self._run.eval_every_s + ROUNDING)
+
     def _mark(self) -> None:
-        """Remembers an evaluation's place on the grid, so that algorithms with long rounds are evaluated as often."""
-        if every_s := self._run.eval_every_s:
-            self._grid_s = (self._trainer.measure.elapsed_s - self._spent_s) // every_s * every_s
+        """Remembers the place of the evaluation that begins."""
+        if self._run.eval_every_s:
+            self._cell = self._cell_now()
 
     def _ask(self, beside: EvaluatorProcess) -> None:
         """Has the model evaluated beside training, unless the previous evaluation still runs."""

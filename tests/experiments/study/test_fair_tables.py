@@ -62,8 +62,8 @@ def test_a_ratio_is_that_of_the_medians_and_a_run_that_missed_counts_as_the_limi
     assert "0 of 3" in times_table(fair, [none])
 
 
-def test_a_chosen_number_is_marked_at_an_end_of_what_was_tried_unless_nothing_lies_beyond(fair):
-    found = {job.cluster: fair.at_ends(fair.chosen(job, "fastest-sync")) for job in fair.its.workloads}
+def test_a_chosen_number_is_marked_where_one_side_was_not_tried_unless_nothing_lies_there(fair):
+    found = {job.cluster: fair.untried(fair.chosen(job, "fastest-sync")) for job in fair.its.workloads}
     assert found == {"half-0": ["fastest"], "half-50": [], "half-100": ["fastest"]}  # there are six machines
     assert "K 5!" in numbers_table(fair, fair.its.workloads)
     assert "K 6 " in numbers_table(fair, fair.its.workloads)

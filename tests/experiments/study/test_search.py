@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -14,7 +15,7 @@ import simulate
 from algorithms import ENTRIES
 from experiments.study import comparison, fair_study
 from experiments.study.comparison import REPORT, TUNING, Workload
-from experiments.study.search import FASTEST, STEP_SIZE, Parameter, Trial, first_trials, next_beyond, parameters
+from experiments.study.search import FASTEST, STEP_SIZE, Parameter, Trial, first_trials, near, parameters
 from scripts import run_lines
 
 SIZE = Parameter(STEP_SIZE, 1e-4, 1e-2, is_whole=False)
@@ -40,45 +41,53 @@ def test_a_step_size_goes_as_far_with_momentum():
     assert Trial(0.9, {STEP_SIZE: 0.002}).step_size == 0.0002
 
 
-def test_one_trial_is_made_beyond_an_end_until_the_best_has_no_such_value():
+def test_near_trials_differ_in_one_number_and_none_is_beyond_what_makes_sense():
     k = Parameter(FASTEST, 1, 4, 1, 4, is_even=True)
-    tried = [Trial(0, {STEP_SIZE: size, FASTEST: 2 + place}) for place, size in enumerate((0.001, 0.004))]
-    tried.append(Trial(0.9, {STEP_SIZE: 0.1, FASTEST: 4}))  # with another momentum, so it is no end
-    first = next_beyond([SIZE, k], tried, tried[1])
-    assert first == Trial(0, {STEP_SIZE: 0.008, FASTEST: 3})
-    tried.append(first)  # it was slower
-    second = next_beyond([SIZE, k], tried, tried[1])
-    assert second == Trial(0, {STEP_SIZE: 0.004, FASTEST: 4})
-    tried.append(second)
-    assert next_beyond([SIZE, k], tried, tried[1]) is None
-    assert next_beyond([k], tried, second) is None  # there is no fifth machine
-    further = next_beyond([SIZE, k], tried, second)  # 0.008 was tried on other machines only
-    assert further is None or further.values == {STEP_SIZE: 0.008, FASTEST: 4}
+    local_steps = Parameter("sync_every", 2, 32, least=1)
+    best = Trial(0, {STEP_SIZE: 0.001, FASTEST: 4, "sync_every": 2})
+    assert [(trial.momentum, *trial.values.values()) for trial in near([SIZE, k, local_steps], (0, 0.9), best)] == [
+        (0, 0.0016, 4, 2), (0, 0.000625, 4, 2), (0, 0.001, 3, 2), (0, 0.001, 4, 3), (0, 0.001, 4, 1),
+        (0.9, 0.001, 4, 2),
+    ]  # fmt: skip
+    assert (local_steps.near(1, up=False), local_steps.near(20, up=True)) == (1, 32)
 
 
 def rows(*arguments):
     return fair_study.parse(["--clusters", "half", *arguments])[1]
 
 
-def test_a_row_has_its_trials_each_shorter_than_the_best_and_then_reports_the_best_with_other_seeds():
-    plan = rows("--entries", "fastest-outer", "--trials", "4", "--seeds", "2")
-    tasks, line, done = plan.tasks(HALF, "fastest-outer"), None, []
-    seconds = iter([60.0, 45.0, math.inf, 45.0] + [math.inf] * fair_study.MOST_BEYOND)
-    try:
+def made(plan, entry, seconds_of):
+    """All tasks of a row whose runs take these seconds."""
+    tasks, line, done = plan.tasks(HALF, entry), None, []
+    with contextlib.suppress(StopIteration):
         while True:
             task = tasks.send(line)
             done.append(task)
-            reached = next(seconds) if task.phase == TUNING else math.inf
+            reached = seconds_of(task)
             curve = [(at, 0.9 if at >= reached - 3 else 0.1) for at in map(float, range(2, 150, 2))]
             line = task.line(command=task.command, validation=curve if task.phase == TUNING else ())
-    except StopIteration:
-        pass
+    return done
+
+
+def test_a_row_has_its_trials_and_those_near_the_best_then_the_best_ones_again_and_reports_the_best_median():
+    plan = rows("--entries", "fastest-outer", "--trials", "4", "--seeds", "2")
+    first = [60.0, 44.0, 100.0, 50.0]
+
+    def seconds_of(task):
+        if task.phase == TUNING and task.trial == 3:
+            return 40.0 if task.seed else first[3]
+        return (first[task.trial] if task.trial < 4 else math.inf) + 10 * task.seed
+
+    done = made(plan, "fastest-outer", seconds_of)
     trials, reports = [each for each in done if each.phase == TUNING], [each for each in done if each.phase == REPORT]
-    assert len(trials) in range(5, 5 + fair_study.MOST_BEYOND)
-    limits = [float(run_lines.value_in(task.command, "max_seconds")) for task in trials]
-    assert limits[0] == 150 and limits[1] < limits[0] and set(limits[2:]) == {limits[2]} and limits[2] < limits[1]
-    assert [(task.seed, task.parameters, task.step_size) for task in reports] == [
-        (seed, trials[1].parameters, trials[1].step_size) for seed in (100, 101)
+    firsts, again = [each for each in trials if each.seed == 0], [each for each in trials if each.seed]
+    assert [task.trial for task in firsts] == [*range(len(firsts))] and 4 < len(firsts) <= 4 + fair_study.MOST_NEAR
+    limits = [float(run_lines.value_in(task.command, "max_seconds")) for task in firsts]
+    assert limits[:3] == [150, 80.6, 59.8]  # a curve at 60 s has three at the target at 62 s
+    assert set(limits[3:]) == {limits[3]}
+    assert {(task.trial, task.seed) for task in again} == {(1, 1), (1, 2), (3, 1), (3, 2)}  # 60 s is too far
+    assert [(task.seed, task.trial, task.parameters, task.step_size) for task in reports] == [
+        (seed, 3, firsts[3].parameters, firsts[3].step_size) for seed in (100, 101)
     ]
     assert all("--validation" in task.command for task in trials)
     for task in done:
@@ -87,6 +96,12 @@ def test_a_row_has_its_trials_each_shorter_than_the_best_and_then_reports_the_be
         assert run.job.config.sync_every == task.parameters["sync_every"]
         assert run.job.config.target_evaluations == 3
         assert comparison.RunLine(**dataclasses.asdict(task.line(command=task.command))).parameters == task.parameters
+
+
+def test_a_row_that_never_reaches_the_target_reports_its_most_accurate_trial():
+    plan = rows("--entries", "sync", "--trials", "2", "--seeds", "1")
+    done = made(plan, "sync", lambda task: math.inf)
+    assert {task.seed for task in done} == {0, 100}
 
 
 @pytest.mark.parametrize("cluster", ["half", "paper", "wbsp-h1"])
@@ -106,24 +121,26 @@ def test_rows_that_are_other_rows_by_construction_are_left_out():
     assert "lb-bsp" in fair_study.entries_of("nine-ways-per-sample")
 
 
-def test_what_is_there_is_not_made_again(tmp_path, caplog):
-    caplog.set_level("INFO")
-    shorter = ["--folder", str(tmp_path), "--entries", "alone,sync", "--trials", "2", "--seeds", "1"]
-    plan = fair_study.parse([*shorter, "--target", "0.3", "--validation", "59900", "--epochs", "0.02", "--jobs", "2"])[
-        1
-    ]
-    study = fair_study.Study(plan, fair_study.Processes(tmp_path / "logs"), 2, math.inf, any_version=False)
+def test_what_is_there_is_not_made_again(tmp_path):
+    plan = rows("--folder", str(tmp_path), "--entries", "alone")
+    study = fair_study.Study(plan, fair_study.Processes(tmp_path / "logs"), 1, math.inf, any_version=False)
     task = next(plan.tasks(HALF, "alone"))
     line = task.line(command=task.command, validation=[(1.0, 0.5)], program=study._program)
-    study._lines[line.key] = line
-    assert study._there(task) is line
-    assert study._there(dataclasses.replace(task, command=[*task.command, "-b", "32"])) is None
-    study._lines[line.key] = dataclasses.replace(line, program="another")
-    assert study._there(task) is None
+
+    def has(line, task=task):
+        study._lines[line.key] = line
+        return study._there(task) is line
+
+    assert has(line)
+    assert not has(line, dataclasses.replace(task, command=[*task.command, "-b", "32"]))
+    shorter = [{"150": "90"}.get(word, word) for word in task.command]
+    assert not has(line, dataclasses.replace(task, command=shorter))
+    reached = dataclasses.replace(line, validation=[(2.0, 0.9), (4.0, 0.9), (6.0, 0.9)])
+    assert has(reached, dataclasses.replace(task, command=shorter))
+    assert not has(dataclasses.replace(line, failed="disk full"))
+    assert not has(dataclasses.replace(line, program="another"))
     study.any_version = True
-    assert study._there(task).program == "another"
-    study._lines[line.key] = dataclasses.replace(line, failed="disk full")
-    assert study._there(task) is None
+    assert has(dataclasses.replace(line, program="another"))
 
 
 @pytest.mark.parametrize(
