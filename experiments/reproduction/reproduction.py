@@ -27,8 +27,8 @@ OF_SEVERAL = (
 )
 ESYNC = "ESync"  # by this project's rule, where a table has no other name for it
 NUM_GPUS = 4  # the first workers of the preprint's cluster
-PARTS = "cluster", "training", "networks", "heterogeneity", "sync-switch", "wbsp"
-CLUSTER, TRAINING, NETWORKS, HETEROGENEITY, SWITCH, WBSP = PARTS
+PARTS = "cluster", "training", "networks", "heterogeneity", "sync-switch", "wbsp", "headlines"
+CLUSTER, TRAINING, NETWORKS, HETEROGENEITY, SWITCH, WBSP, HEADLINES = PARTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +283,26 @@ def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
     return table
 
 
+def _headlines(rows: Sequence[Row]) -> list[list[str]]:
+    goal = target_text(TARGET)
+    table = [["", "", "network", f"s to {goal}", "accuracy: the last", "the best", "samples", "s in all"]]
+    for runs in by_experiment(rows):
+        row, trained = runs[0], bool(runs[0].curve)
+        table.append(
+            [
+                row.case,
+                row.name,
+                row.network,
+                of_runs([each.seconds_to_target for each in runs], ".0f") if trained else "",
+                of_runs([each.last for each in runs], ".3f", -math.inf) if trained else "",
+                of_runs([each.best for each in runs], ".3f", -math.inf) if trained else "",
+                of_runs([each.samples_per_s * each.seconds for each in runs], ",.0f"),
+                of_runs([each.seconds for each in runs], ".0f"),
+            ]
+        )
+    return table
+
+
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[list[str]]]]] = {
     CLUSTER: ("The preprint's cluster with ResNet-18's 44.7 MB, times and bytes alone", _cluster),
     TRAINING: ("The preprint's cluster, trained", _training),
@@ -290,4 +310,5 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[list[str]]]]] = {
     HETEROGENEITY: ("Six fast and six slow workers, 1 Gbit/s, the slow ones 1.75 s a step", _heterogeneity),
     SWITCH: ("Sync-Switch: first BSP, then ASP, eight workers", _switch),
     WBSP: ("WBSP under its published heterogeneity: half of the workers sleep in every step", _wbsp),
+    HEADLINES: ("Single figures of the papers", _headlines),
 }
