@@ -262,7 +262,7 @@ def _headlines(scale: Scale) -> Iterator[Row]:
             yield _run(HEADLINES, name, entry, "mlp", HETEROGENEITIES[ratio], *long, case=f"ratio {ratio}, long")
     for case, cluster in STRAGGLERS.items():
         for policy in POLICIES:  # BSP lasts for some hundred virtual seconds, the stragglers for sixty of them
-            words = ["--train-steps", "2000", "6000", "--model-bytes", str(MODEL_BYTES["resnet32"])]
+            words = ["--train-steps", "2000", "2000", "--model-bytes", str(MODEL_BYTES["resnet32"])]
             words += ["--straggler-policy", policy]
             yield _run(HEADLINES, f"Sync-Switch, {policy}", "sync-switch", NO_NETWORK, cluster, *words, case=case)
 
