@@ -63,9 +63,11 @@ def build(name: str, image_shape: tuple[int, int, int], classes: int, context: m
 
 
 def _with_backward_pass(layer: Any) -> None:
-    """Gives a BatchNorm without trained parameters a gradient, of zeros, for its fixed gamma. On a CPU MXNet updates the
-    running statistics in the backward pass, and leaves that out at an input that needs no gradient: those of ResNet-v2's
-    first layer stayed 0 and 1, so that its evaluations were no better than chance."""
+    """Gives a BatchNorm without trained parameters a gradient, of zeros, for its fixed gamma.
+
+    On a CPU MXNet updates the running statistics in the backward pass, and leaves that out at an input that needs no
+    gradient: those of ResNet-v2's first layer stayed 0 and 1, and its evaluations were no better than chance.
+    """
     if isinstance(layer, mx.gluon.nn.BatchNorm) and layer.gamma.grad_req == layer.beta.grad_req == "null":
         layer.gamma._differentiable = True
         layer.gamma.grad_req = "write"
