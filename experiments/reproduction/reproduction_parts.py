@@ -46,7 +46,7 @@ ALL_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {ESYNC: ("esync", ()), **R
 OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
 OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
 # Jobs with smaller images than the networks were published with, which two cores cannot train. They send as much.
-SMALL, SMALL_IMAGES = "experiments/reproduction/small", {"alexnet": 63, "inception_v3": 75}
+SMALL, SMALL_IMAGES = "experiments/reproduction/small", {"alexnet_63": "alexnet", "inception_v3_75": "inception-v3"}
 LONG_S = {10: 5000, 30: 1750, 150: 360, 300: 180}  # in which ESync trains on some million samples, by heterogeneity
 STRAGGLERS = {"one, 10 ms": "sync-switch-1x10ms", "two, 30 ms": "sync-switch-2x30ms"}
 POLICIES = ("none", "greedy", "elastic")
@@ -242,13 +242,11 @@ def _headlines(scale: Scale) -> Iterator[Row]:
     if scale.name != FULL.name:
         return
     paper = {"esync": Limit(1200, 15), "sync": Limit(14400, 240)}
-    for network, pixels in SMALL_IMAGES.items():
-        whole = network.replace("_", "-")
+    for network, whole in SMALL_IMAGES.items():
         for name in (PUBLISHED_ESYNC, SSGD):
             entry, flags = ALL_ROWS[name]
             words = [*flags, *_step_size(entry, STEP_SIZE), "--model-bytes", str(MODEL_BYTES[whole])]
-            case = f"{whole}, {pixels} x {pixels} pixels"
-            yield _run(HEADLINES, name, entry, network, "paper", *words, *paper[entry].words, case=case)
+            yield _run(HEADLINES, name, entry, network, "paper", *words, *paper[entry].words, case=whole)
     for name in (ESYNC, SSGD):
         entry, flags = ALL_ROWS[name]
         journal = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *flags]
