@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -47,9 +48,10 @@ EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs
 def test_simulate_takes_the_command_of_every_run(scale, job):
     _, (run,) = simulate.parse(job.command[1:])
     config = run.job.config
-    assert (run.job.entry, config.network, config.seed) == (job.entry, job.network, 0)
+    network = Path(config.job).stem or config.network
+    assert (run.job.entry, network, config.seed) == (job.entry, job.network, 0)
     assert bool(config.split_by_class) == (job.split == "by-class")
-    assert f"{config.network}/" in f"{job.folder}/" and config.log_dir.endswith(f"{job.folder}/virtual")
+    assert f"{network}/" in f"{job.folder}/" and config.log_dir.endswith(f"{job.folder}/virtual")
     if job.network == "none" and job.part not in (WBSP, HEADLINES):
         assert run.job.model_bytes > 1e7
     if job.part == TRAINING:
