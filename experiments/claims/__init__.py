@@ -1,1 +1,1 @@
-"""The claims of README.md and results/README.md: recomputed, told, made again."""
+"""The claims of README.md, results/README.md and results/published.md: recomputed, told, made again."""

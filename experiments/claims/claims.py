@@ -1,4 +1,5 @@
-"""The claims of README.md and results/README.md: read from results/claims.toml, recomputed from raw data, and told.
+"""The claims of README.md, results/README.md and results/published.md: read from results/claims.toml, recomputed from
+raw data, and told.
 
 A claim is a sentence, or a row of a table, whose numbers stand in `numbers`, each with the measure that recomputes it
 and the measure's arguments. A source is a folder of raw data under results/.

@@ -6,6 +6,7 @@ Each takes the raw lines and its arguments; it returns the number as text and th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,6 +233,9 @@ _VALUES: Mapping[str, Callable[[Row], float | None]] = {
     "MB/s": lambda row: row.traffic,
     "minutes": reproduction.minutes_to_target,
     "last": lambda row: row.last,
+    "best": lambda row: row.best,
+    "seconds": lambda row: row.seconds,
+    "samples": lambda row: row.samples_per_s * row.seconds,
 }
 
 
@@ -260,6 +264,16 @@ def _sooner(lines: Lines, name: str, part: str, case: str = "") -> Found:
     value, low, high = (f"{each:.1f}" for each in gain)
     runs = [side[seed] for side in sides for seed in ssgd if seed in its]
     return Found(Number(value, f"{low} to {high}" if len(runs) > 2 else "", len(runs) // 2), runs)
+
+
+def _ratio(lines: Lines, value: str, form: str, name: str, over: str, less: bool = False, **which: Any) -> Found:
+    """A number of _VALUES over that of another row, seed by seed; or by how many percent it is less."""
+    sides = [_rows(lines, which | {"name": each}) for each in (name, over)]
+    its, others = ({row.seed: _VALUES[value](row) or math.inf for row in side} for side in sides)
+    both = [seed for seed in its if seed in others]
+    runs = [row for side in sides for row in side if row.seed in both]
+    ratios = [its[seed] / others[seed] for seed in both]
+    return _estimated([100 * (1 - ratio) for ratio in ratios] if less else ratios, runs, form)
 
 
 def _share_of_bsp(lines: Lines, case: str) -> Found:
@@ -299,6 +313,11 @@ def _coverage(_: Lines, runs: int) -> Found:
     return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
 
 
+def _verdicts(verdicts: Lines, of_kind: str) -> Found:
+    """How many published figures have a verdict, of how many."""
+    return _count(verdicts.count(of_kind), len(verdicts))
+
+
 def _in_turns(folder: Path, network: str, way: str, over: str) -> Found:
     """Samples/s over those of another way in the same turn: the median, the least and the greatest."""
     speeds = read_json(folder / f"{network}.json")["samples_per_s"]
@@ -335,10 +354,20 @@ FORMS = {
     ),
     "reproduction": Form(
         reproduction.read,
-        {"measured": _measured, "fast half": _fast_half, "sooner": _sooner, "share of BSP": _share_of_bsp},
+        {
+            "measured": _measured,
+            "fast half": _fast_half,
+            "sooner": _sooner,
+            "ratio": _ratio,
+            "share of BSP": _share_of_bsp,
+        },
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
     "turns": Form(lambda folder: folder, {"in turns": _in_turns}),
     "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),
     "none": Form(lambda folder: (), {"coverage": _coverage}),
+    "verdicts": Form(
+        lambda folder: re.findall(r'\bverdict = "([^"]+)"', (folder / "claims.toml").read_text()),
+        {"verdicts": _verdicts},
+    ),
 }

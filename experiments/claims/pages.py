@@ -1,4 +1,4 @@
-"""Writes the parts of README.md and results/README.md that are made of results/claims.toml.
+"""Writes the parts of README.md, results/README.md and results/published.md that are made of results/claims.toml.
 
 .venv/bin/python -m experiments.claims.pages
 """

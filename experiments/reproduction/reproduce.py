@@ -8,8 +8,8 @@ and this version of the program, is not made again, so the same command continue
 tables, writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`, and draws
 the five figures of the preprint's cluster.
 
-With the name of a claim of README.md or results/README.md (--list shows them) it makes the claim's runs again, and
-prints their numbers beside those of the page.
+With the name of a claim of README.md, results/README.md or results/published.md (--list shows them) it makes the
+claim's runs again, and prints their numbers beside those of the page.
 Exit codes: 0 done, 1 some runs failed or a claim does not agree, 2 something to put right, 130 stopped.
 """
 

@@ -9,7 +9,17 @@ from algorithms import OWNERS
 from config import LEARNING_RATES, NO_NETWORK, names_of
 from experiments.reproduction import published
 from experiments.reproduction.published import TARGET
-from experiments.reproduction.reproduction import CLUSTER, ESYNC, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
+from experiments.reproduction.reproduction import (
+    CLUSTER,
+    ESYNC,
+    HEADLINES,
+    HETEROGENEITY,
+    NETWORKS,
+    SWITCH,
+    TRAINING,
+    WBSP,
+    Row,
+)
 from experiments.reproduction.reproduction import PARTS as PART_NAMES
 from report.definitions import MODEL_BYTES
 from scripts.run_lines import BY_CLASS, IID
@@ -35,6 +45,11 @@ ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 ALL_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {ESYNC: ("esync", ()), **ROWS}
 OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
 OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
+# Jobs with smaller images than the networks were published with, which two cores cannot train. They send as much.
+SMALL, SMALL_IMAGES = "experiments/reproduction/small", {"alexnet_63": "alexnet", "inception_v3_75": "inception-v3"}
+LONG_S = {10: 5000, 30: 1750, 150: 360, 300: 180}  # in which ESync trains on some million samples, by heterogeneity
+STRAGGLERS = {"one, 10 ms": "sync-switch-1x10ms", "two, 30 ms": "sync-switch-2x30ms"}
+POLICIES = ("none", "greedy", "elastic")
 HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
 SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
 COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", SSGD: "sync", "SSP": "ssp", "ASGD": "async"}
@@ -142,7 +157,8 @@ def with_seed(run: Row, seed: int) -> Row:
 
 def _run(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Row:
     which = "--workers" if cluster == BARE_PAPER else "--cluster"
-    command = ["simulate.py", "-m", entry, which, cluster, "-n", network, "--seed", "0", *words]
+    trained = ["--job", f"{SMALL}/{network}.py"] if network in SMALL_IMAGES else ["-n", network]
+    command = ["simulate.py", "-m", entry, which, cluster, *trained, "--seed", "0", *words]
     if network == NO_NETWORK and "--model-bytes" not in words:
         command += ["--model-bytes", str(MODEL_BYTES[RESNET18])]
     whole, split = (*command, "--log-form", "lines"), BY_CLASS if "-s" in words else IID
@@ -178,12 +194,12 @@ def _training(scale: Scale) -> Iterator[Row]:
 
 
 def _networks(scale: Scale) -> Iterator[Row]:
-    for network in OTHER_NETWORKS:
-        if not scale.networks:
-            for name in (ESYNC, SSGD):
-                words = ["--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]
-                yield _run(NETWORKS, name, ALL_ROWS[name][0], NO_NETWORK, "paper", *words, case=network)
-            continue
+    for network in published.NETWORKS if not scale.networks else ():  # times and bytes alone
+        for name in (ESYNC, PUBLISHED_ESYNC, SSGD):
+            entry, flags = ALL_ROWS[name]
+            words = [*flags, "--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]
+            yield _run(NETWORKS, name, entry, NO_NETWORK, "paper", *words, case=network)
+    for network in OTHER_NETWORKS if scale.networks else ():
         for cluster, limits in scale.networks.items():
             case = network if cluster == "paper" else f"{network}, {cluster}"
             for name in (ESYNC, PUBLISHED_ESYNC, SSGD):
@@ -221,6 +237,34 @@ def _wbsp(scale: Scale) -> Iterator[Row]:
             yield _run(WBSP, name, entry, scale.wbsp_network, cluster, *words, case=case)
 
 
+def _headlines(scale: Scale) -> Iterator[Row]:
+    """Single figures of the papers; nothing but in FULL."""
+    if scale.name != FULL.name:
+        return
+    paper = {"esync": Limit(1200, 15), "sync": Limit(14400, 240)}
+    for network, whole in SMALL_IMAGES.items():
+        for name in (PUBLISHED_ESYNC, SSGD):
+            entry, flags = ALL_ROWS[name]
+            words = [*flags, *_step_size(entry, STEP_SIZE), "--model-bytes", str(MODEL_BYTES[whole])]
+            yield _run(HEADLINES, name, entry, network, "paper", *words, *paper[entry].words, case=whole)
+    for name in (ESYNC, SSGD):
+        entry, flags = ALL_ROWS[name]
+        journal = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *flags]
+        limit = {"esync": Limit(1800, 30), "sync": Limit(14400, 300)}[entry]
+        case = "ResNet-18, ratio 150"
+        yield _run(HEADLINES, name, entry, RESNET18, HETEROGENEITIES[150], *journal, *limit.words, case=case)
+        equal = [*journal, *Limit(14400, 60).words, *_bytes("mlp")]
+        yield _run(HEADLINES, name, entry, "mlp", "journal-1", *equal, case="ratio 1")
+        for ratio, seconds in LONG_S.items() if entry == "esync" else ():
+            long = [*journal, *Limit(seconds, seconds / 50, to_target=False).words, *_bytes("mlp")]
+            yield _run(HEADLINES, name, entry, "mlp", HETEROGENEITIES[ratio], *long, case=f"ratio {ratio}, long")
+    for case, cluster in STRAGGLERS.items():
+        for policy in POLICIES:  # BSP lasts for some hundred virtual seconds, the stragglers for sixty of them
+            words = ["--train-steps", "2000", "2000", "--model-bytes", str(MODEL_BYTES["resnet32"])]
+            words += ["--straggler-policy", policy]
+            yield _run(HEADLINES, f"Sync-Switch, {policy}", "sync-switch", NO_NETWORK, cluster, *words, case=case)
+
+
 PARTS: Mapping[str, Callable[[Scale], Iterator[Row]]] = {
     CLUSTER: _cluster,
     TRAINING: _training,
@@ -228,4 +272,5 @@ PARTS: Mapping[str, Callable[[Scale], Iterator[Row]]] = {
     HETEROGENEITY: _heterogeneity,
     SWITCH: _switch,
     WBSP: _wbsp,
+    HEADLINES: _headlines,
 }

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_460, 7_970
+PRODUCT, EXPERIMENTS = 39_475, 8_155
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ COMPARISONS += (
     "variant-momentum",
     "variant-slow-link",
     "variant-slow-link-plain",
+    "wbsp-time",
 )
 FAIR = ("comparison",)
 OTHERS = {"real-slowness", "real-vs-virtual", "real-vs-virtual-mlp"}  # whose raw lines are of another form

@@ -46,6 +46,8 @@ def test_a_network_trains_a_step_at_its_own_input_size(name):
     moved = [(new - old).abs().max().asscalar() for new, old in zip(parameters.weights, before, strict=True)]
     assert all(map(math.isfinite, moved))
     assert max(moved) > 0
+    every = network.collect_params(".*running_var").values()
+    assert all((variances.data() != 1).min().asscalar() for variances in every)  # also those of an input
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if not models.REGISTRY[name].input_size])
