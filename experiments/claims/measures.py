@@ -129,6 +129,14 @@ def _held(lines: Lines, row: str, job: str) -> Found:
     return _estimated(list(fair.seconds(workload, row).values()), fair.its.runs(REPORT, workload, row))
 
 
+def _samples_held(lines: Lines, row: str, job: str) -> Found:
+    """Thousands of samples until the job's own target is held."""
+    fair = Fair(Comparison(lines))
+    workload = _job(fair.its, job)
+    runs, seconds = fair.its.runs(REPORT, workload, row), fair.counted(workload, row)
+    return _estimated([line.samples_per_s * seconds[line.seed] / 1000 for line in runs], runs, ".0f")
+
+
 def _gain(lines: Lines, row: str, over: str, job: str) -> Found:
     """How many times as soon a target is held as by another row, or by the best one on the fastest machines; a run that
     missed it counts as the limit."""
@@ -340,6 +348,7 @@ FORMS = {
             "seconds": _seconds,
             "times as fast": _times_as_fast,
             "seconds held": _held,
+            "samples held": _samples_held,
             "gain": _gain,
             "ahead from": _ahead_from,
             "speed of all": _speed_of_all,
