@@ -20,6 +20,7 @@ from scripts import run_lines
 from scripts.run_lines import programs
 
 LIMIT_MARK = "*"
+CEILING = "samples/s of all, of the best K fastest in step"
 NAMES = {FASTEST: "K", BSP_SHARE: "BSP share", "sync_every": "H", "anchor": "A", "max_delay": "R", "dcasgd_lambda": "λ"}
 
 
@@ -52,6 +53,12 @@ class Fair:
         """The row on the K fastest machines, K searched, with the least median."""
         rows = [entry for entry in self.rows(job) if ENTRIES[entry].workers is Workers.K_FASTEST]
         return min(rows, key=lambda entry: self.middle(job, entry), default=None)
+
+    def ceiling(self, job: Workload) -> float:
+        """Samples/s of all machines over those of the K fastest in step, for the best K, where computing alone takes
+        time: sum of v_i over the greatest k * v_k, with the speeds v in descending order."""
+        times = sorted(next(line.step_times_s for line in self.its.lines if line.workload == job))
+        return sum(1 / each for each in times) / max(k / each for k, each in enumerate(times, 1))
 
     def alone(self, job: Workload) -> str | None:
         return next((entry for entry in ALONE if entry in self.rows(job)), None)
@@ -142,6 +149,7 @@ def gains_table(fair: Fair, jobs: Sequence[Workload]) -> str:
         ]
         if any(cells):
             rows.append([ENTRIES[entry].title, *cells])
+    rows.append([CEILING, *(cell for job in jobs for cell in (f"{fair.ceiling(job):.2f}", ""))])
     return markdown.table(rows)
 
 

@@ -28,7 +28,7 @@ from experiments.study import comparison
 from experiments.study.comparison import REPORT, Comparison, Workload
 from experiments.study.comparison_tables import SPLIT_WORDS
 from experiments.study.fair_figures import beats_from, crossing_jobs, draw_crossing
-from experiments.study.fair_tables import Fair, gain_text, notes, numbers_table, page
+from experiments.study.fair_tables import CEILING, Fair, gain_text, notes, numbers_table, page
 from experiments.study.times_figure import draw_times
 from flag_parser import FlagParser
 from report.style import COLUMN, PAGE, style
@@ -85,14 +85,17 @@ def crossing_text(fair: Fair) -> str:
             start = beats_from(fair, jobs, entry, baseline)
             if any(cells):
                 rows.append([ENTRIES[entry].title + words, *cells, "nowhere" if start is None else f"{start:g} %"])
+    rows.append([CEILING, *(f"{fair.ceiling(job):.2f}" for job in jobs.values()), ""])
     picture = "![seconds to the target over the slow half's share of speed](crossing.png)"
     words = "The crossing: by the slow half's speed in percent of the fast half's; `ahead from`: the whole interval is."
     return "\n\n".join([words, picture, markdown.table(rows)])
 
 
 def whole_jobs(fair: Fair) -> list[Workload]:
-    """The jobs on which more than the crossing's rows were run."""
-    return [job for job in fair.its.workloads_of(REPORT) if len(fair.rows(job)) > len(CROSSING_ROWS)]
+    """The jobs that are not of the crossing alone."""
+    crossing = crossing_jobs(fair, CROSSING).values()
+    jobs = fair.its.workloads_of(REPORT)
+    return [job for job in jobs if job not in crossing or len(fair.rows(job)) > len(CROSSING_ROWS)]
 
 
 def _name(job: Workload) -> str:

@@ -60,6 +60,8 @@ def test_a_ratio_is_that_of_the_medians_and_a_run_that_missed_counts_as_the_limi
     assert gain_text(fair, none, "esync", "fastest-sync") == "0.30 (0.20 to 0.40)*"
     assert gain_text(fair, none, "esync", "alone") == gain_text(fair, none, "esync", "esync") == ""
     assert "0 of 3" in times_table(fair, [none])
+    assert fair.ceiling(middle) == pytest.approx((4 / 0.04 + 2 / 0.08) / (4 / 0.04))
+    assert fair.ceiling(equal) == pytest.approx(1)
 
 
 def test_a_chosen_number_is_marked_where_one_side_was_not_tried_unless_nothing_lies_there(fair):
