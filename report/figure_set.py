@@ -23,7 +23,7 @@ from trainer.metric import ACCURACY, Metric
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
-NamedFigure = tuple[str, Mapping[Mode, Any], Callable[[Figure, Any], None]]  # file name, data, drawing function
+NamedFigure = tuple[str, Any, Callable[[Figure, Any], None]]  # file name, data, drawing function
 
 
 def curve_figures(

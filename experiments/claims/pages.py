@@ -1,4 +1,5 @@
-"""Writes the parts of README.md, results/README.md and results/published.md that are made of results/claims.toml.
+"""Writes the parts of README.md, results/README.md and results/published.md that are made of results/claims.toml, and
+the figure of the latter.
 
 .venv/bin/python -m experiments.claims.pages
 """
@@ -13,8 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import markdown
+from experiments.claims import published_figure
 from experiments.claims.claims import Claims, read
+from experiments.claims.measures import RESULTS
 from flag_parser import FlagParser
+from report.figure_set import save_figures
+from report.style import COLUMN, style
 from scripts.launch.roles import ROOT
 from summary import run_tool
 from utils import SetupError, write_atomically
@@ -43,9 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     FlagParser(name, description=__doc__, formatter_class=form).parse_args(arguments)
 
     def write() -> None:
-        for page, text in written(read()).items():
+        claims = read()
+        for page, text in written(claims).items():
             write_atomically(page, text.encode())
             print(page)
+        with style(COLUMN):
+            save_figures([("published", published_figure.compared(claims), published_figure.draw)], RESULTS, print)
 
     return run_tool(write)
 

@@ -25,7 +25,7 @@ def shares(step_times_s: Sequence[float]) -> float:
     return round(100 * sum(1 / each for each in slow) / sum(1 / each for each in fast), 1)
 
 
-def draw_crossing(figure: Figure, fair: Fair, jobs: Mapping[float, Workload], entries: Sequence[str]) -> None:
+def draw_crossing(figure: Figure, jobs: Mapping[float, Workload], fair: Fair, entries: Sequence[str]) -> None:
     """Seconds to the target over the slow half's share of speed, a line an algorithm.
 
     Args:

@@ -17,7 +17,8 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -31,6 +32,7 @@ from experiments.study.fair_figures import beats_from, crossing_jobs, draw_cross
 from experiments.study.fair_tables import CEILING, Fair, gain_text, notes, numbers_table, page
 from experiments.study.times_figure import draw_times
 from flag_parser import FlagParser
+from report.figure_set import save_figures
 from report.style import COLUMN, PAGE, style
 from report.tables import target_text
 from scripts import run_lines
@@ -54,23 +56,14 @@ def drawn(fair: Fair, job: Workload) -> list[str]:
     return [entry for entry in ENTRIES if entry in wanted]
 
 
-def _save(path: Path, draw: Callable[[Figure], None], width: str) -> None:
-    with style(width):  # before the figure is made: its layout belongs to the style
-        figure = Figure()
-        draw(figure)
-        for suffix in (".png", ".pdf"):
-            figure.savefig(path.with_suffix(suffix))
-    print(path.with_suffix(".png"))
-
-
-def _job_figure(fair: Fair, job: Workload) -> Callable[[Figure], None]:
+def _draw_job(fair: Fair, figure: Figure, job: Workload) -> None:
     target = fair.target(job)
     rows = {
         ENTRIES[entry]: [(line.curve, line.seconds_to(target)) for line in fair.its.runs(REPORT, job, entry)]
         for entry in drawn(fair, job)
     }
     title = f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {target_text(target)}"
-    return lambda figure: draw_times(figure, rows, target, title)
+    draw_times(figure, rows, target, title)
 
 
 def crossing_text(fair: Fair) -> str:
@@ -125,10 +118,12 @@ def write(folder: Path) -> None:
     fair = Fair(Comparison(comparison.read(folder)))
     markdown.write(folder / "README.md", part_of_page(fair))
     write_atomically(folder / "details.md", details(fair).encode())
-    for job in whole_jobs(fair):
-        _save(folder / _name(job), _job_figure(fair, job), PAGE)
+    with style(PAGE):
+        save_figures([(_name(job), job, partial(_draw_job, fair)) for job in whole_jobs(fair)], folder, print)
     if len(crossing := crossing_jobs(fair, CROSSING)) > 1:
-        _save(folder / "crossing", lambda figure: draw_crossing(figure, fair, crossing, CROSSING_ROWS), COLUMN)
+        with style(COLUMN):
+            draw = partial(draw_crossing, fair=fair, entries=CROSSING_ROWS)
+            save_figures([("crossing", crossing, draw)], folder, print)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

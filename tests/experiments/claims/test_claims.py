@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 import simulate
 from algorithms import ENTRIES
 from experiments.claims import again as made_again
 from experiments.claims import claims as claims_module
-from experiments.claims import pages
+from experiments.claims import pages, published_figure
 from experiments.claims.claims import (
     BY_CONSTRUCTION,
     KINDS,
@@ -21,6 +22,8 @@ from experiments.claims.claims import (
     REPRODUCED,
     REPRODUCED_WITHIN,
     VERDICTS,
+    Claim,
+    Told,
     read,
 )
 from experiments.claims.measures import Number
@@ -173,6 +176,24 @@ def test_a_verdict_fits_how_near_the_numbers_are(claim):
         assert is_near or told.verdict not in (REPRODUCED, BY_CONSTRUCTION)
         if not (told.note or "`mlp`" in claim.text or ";" in texts[0]):  # a single number of the same network
             assert not is_near or told.verdict in (REPRODUCED, BY_CONSTRUCTION)
+
+
+def test_the_figure_has_the_single_numbers_that_were_measured_in_the_order_of_their_verdicts(tmp_path):
+    def told(name, number, verdict, interval=""):
+        return Told(of="x", number=Number(number, interval, 3), published=name, verdict=verdict)
+
+    numbers = [
+        told("esync, minutes", "18", "contradicted", "9 to 27"), told("alexnet, speed-up", "27", REPRODUCED),
+        told("Sync-Switch, moderate stragglers", "2.2", "direction"), told("sync, minutes", "-", "contradicted"),
+        told("journal, ratio 1", "1.00", "direction"), Told(number=Number(), published="slides", verdict=NOT_ATTEMPTED),
+    ]  # fmt: skip
+    claims = dataclasses.replace(KNOWN, claims=[Claim(name="c", part="published", text="", numbers=numbers)])
+    rows = published_figure.compared(claims)
+    assert [row.name for row in rows] == ["alexnet, speed-up", "Sync-Switch, moderate stragglers", "esync, minutes"]
+    assert rows[0][1:4] == (1, 1, 1) and rows[1].ratio == pytest.approx(2) and rows[2][1:4] == (2, 1, 3)
+    figure = Figure()
+    published_figure.draw(figure, rows)
+    figure.savefig(tmp_path / "figure.png")
 
 
 # ------------------------------------------------------------------------------------------------- the pages
