@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
-from trainer.coordinator.asker import Asker, UnknownJob
-from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer
-from trainer.progress import ENDED, EVALUATING, Progress
+from trainer.coordinator.asker import NOTICE_REST_S, Asker, UnknownJob
+from trainer.coordinator.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer
+from trainer.progress import ENDED, EVALUATING, MAX_EVENTS, Progress
 from utils import FLOAT32_COUNTS_TO, JobError
 
 PATIENCE_S = 60.0  # for a server that is restarted
@@ -58,6 +58,7 @@ class StateClient:
         stop_requested: Callable[[], bool] = lambda: False,
         shares_batch: bool = False,
         anchor: int | str = 0,
+        notice_rest_s: float = NOTICE_REST_S,
     ) -> None:
         """
         Args:
@@ -71,6 +72,7 @@ class StateClient:
             stop_requested: a signal came: unanswered messages are not sent again.
             shares_batch: the rule decides on batch sizes, so the server must know the first ones.
             anchor: local steps of ESync's straggler in a round, or auto; 0: one.
+            notice_rest_s: seconds between two messages beside the training.
         """
         self._rule: Message = {"policy": policy, "epsilon": epsilon_s}
         self._rule |= {"title": title} if title else {}
@@ -82,7 +84,9 @@ class StateClient:
         self._patience_s = patience_s
         self._link = link
         self._clock = clock
-        self._asker = Asker(link, clock, self._complete, lambda: self._reset(resumed=True), stop_requested)
+        self._asker = Asker(
+            link, clock, self._complete, lambda: self._reset(resumed=True), stop_requested, notice_rest_s
+        )
         self._job = ""
         self._num_workers = 0
         self._rank = 0
@@ -92,6 +96,8 @@ class StateClient:
         self._latest: _Status | None = None  # of what was told
         self._untold: float | None = None  # a value of the metric without an answer yet
         self._is_heard = True  # whether the last notice was answered
+        self._to_announce: Message | None = None  # the RESET that the next notice sends first
+        self._events_told = 0  # how many of the progress's have an answer
 
     @property
     def round_trip_s(self) -> float:
@@ -183,6 +189,10 @@ class StateClient:
             why = error if isinstance(error, JobError) else f"the state server at {self._link.address} {error}"
             logging.warning("there is no status page of this job: %s", why)
 
+    def announce_later(self, resumed: bool = False) -> None:
+        """RESET, along with the next notice: nothing waits for it. Every worker may send it."""
+        self._to_announce = self._reset(resumed)
+
     def tell(
         self,
         round_: int,
@@ -231,7 +241,7 @@ class StateClient:
         """
         self.stop_waiting()
         self._progress.activity = ENDED
-        if self._latest is None:
+        if self._latest is None or not self._is_heard:
             return
         last = self._latest._replace(round=max(round_, self._latest.round))
         self._note(last.round, value)
@@ -293,7 +303,10 @@ class StateClient:
 
     def _complete(self, message: Message) -> Message:
         envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}
-        return envelope | self._progress.to_wire() if "status" in message else envelope
+        if "status" not in message:
+            return envelope
+        events = self._progress.events[self._events_told :][-MAX_EVENTS:]
+        return envelope | self._progress.to_wire() | ({"events": [list(event) for event in events]} if events else {})
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -305,10 +318,13 @@ class StateClient:
             PeerLost: no answer within this client's patience.
             JobError: the server refuses the message.
         """
-        patience = (0.0, BRIEF) if once else (self._patience_s, PATIENT)
+        patience = (0.0, BRIEF if self._is_heard else QUICK) if once else (self._patience_s, PATIENT)
+        events = len(self._progress.events)
         said = self._asker.ask(message, *patience)
         if self._asker.is_another_server(said) and self._latest is not None:
+            self._events_told = 0
             self._asker.ask(self._report_with_all(self._latest), *patience)
+        self._events_told = events
         return said
 
     def _send_once(self, message: Message) -> None:
@@ -320,13 +336,19 @@ class StateClient:
         with self._lock:
             value, self._untold = self._untold, None
         try:
+            if self._to_announce is not None:
+                self._asker.try_once(self._to_announce, BRIEF if self._is_heard else QUICK)
+                self._to_announce = None
             # A server that did not hear the last notice is told all values after this message.
             self._send(_with(message, {self._keys[0]: value if self._is_heard else None}), once=True)
-        except JobError as error:  # PeerLost, without an answer, is one too
+        except (JobError, NoAnswer) as error:  # PeerLost, without an answer, is one too
             with self._lock:
                 self._untold = value if self._untold is None else self._untold
+            if self._to_announce is not None:
+                self._to_announce["resumed"] = 1  # from here on the job's beginning is not known there
             if self._is_heard:
-                logging.warning("%s; training goes on without it", error)
+                why = f"the state server at {self._link.address} {error}" if isinstance(error, NoAnswer) else error
+                logging.log(logging.INFO if self._rank else logging.WARNING, "%s; training goes on without it", why)
             self._note_unheard()
             return
         if not self._is_heard:
