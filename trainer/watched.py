@@ -35,7 +35,7 @@ class Watched:
             return
         membership = trainer.membership
         self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
-        self._state.announce_later(trainer.resumes)
+        self._state.announce(trainer.resumes)
 
     def tell(self) -> None:
         """Tells of the last local step."""

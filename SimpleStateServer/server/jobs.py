@@ -17,6 +17,7 @@ from server.worker import Activity
 
 MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin
+LOSS_PAUSE_S = 0.9  # between two points of its curve: workers that tell theirs once a second make one
 MAX_ROWS = 2 * MAX_WORKERS  # of all jobs: what bounds the memory
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Job:
 
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
         self._loss_of[rank] = loss
-        if self.losses.last is None or round > self.losses.last.round:
+        last = self.losses.last
+        if last is None or (round > last.round and now - last.time >= LOSS_PAUSE_S):
             self.losses.add(Point(round, now, sum(self._loss_of.values()) / len(self._loss_of)))
 
     @property
@@ -104,7 +106,7 @@ class Job:
         """Ends the job if all its workers have left in order, and revives it if one of them sends a message."""
         if self.table.num_ended == len(self.table.rows):
             self.end(now, f"all {self.table.num_ended} worker(s) have left")
-        elif self.ended is not None and not self.is_replaced:
+        elif self.ended is not None and not (self.is_replaced or self.is_cut_off):
             self.ended = None
             log.info("job %s goes on: a worker speaks that had left", self.id)
 

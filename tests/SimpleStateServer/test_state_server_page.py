@@ -417,13 +417,22 @@ def test_an_open_page_is_told_of_the_end_and_what_is_left_of_all_jobs_is_one_fil
             job.report(rank, 1, loss=0.5, elapsed=0, events=[[3, 7.5, "members", "worker 2 is gone"]])
         job.report(0, 1, doing="ended")
         latest.report(0, 1)
-        shown = f"{server.url}/jobs/{job.name}/status.json"
-        assert requests.get(shown, timeout=TIMEOUT_S).json()["state"] == "at work"
-        server.process.terminate()
-        while (told := requests.get(shown, timeout=TIMEOUT_S).json())["state"] == "at work":
-            pass
+        url = f"{server.url}/jobs/{job.name}/"
+
+        def end_once_the_page_is_open() -> None:
+            asked = r'esync_request_seconds_count{path="/jobs/"} ([5-9]|[1-9][0-9]+)[.]'
+            while not re.search(asked, requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text):
+                time.sleep(0.1)
+            server.process.terminate()
+
+        launcher = threading.Thread(target=end_once_the_page_is_open)
+        launcher.start()
+        page = browse(url, 300_000, "--disable-logging")
+        launcher.join()
         server.process.wait(TIMEOUT_S)
-    assert (told["state"], told["states"]) == ("ended", {"ended": 1, "lost": 1})
+    assert json.loads(page.by_id["status"])["state"] == "at work"
+    assert "This job has ended" in page.by_id["notice"]
+    assert [row[3] for row in page.rows if row] == ["ended", "lost"]
     page = browse(f"{file.as_uri()}#{job.name}")
     assert set(re.findall(r"https?://[^\s\"']+", file.read_text())) == {"http://www.w3.org/2000/svg"}
     assert "1 of 2 workers had not left it in order" in page.by_id["notice"]

@@ -181,16 +181,8 @@ class StateClient:
     # -------------------------------------------------------------------------- notices beside the training
 
     def announce(self, resumed: bool = False) -> None:
-        """RESET, once, for a server that only shows the job: without an answer a warning says that there is no page."""
-        try:
-            self._asker.try_once(self._reset(resumed), PATIENT)
-        except (NoAnswer, JobError) as error:
-            self._note_unheard()
-            why = error if isinstance(error, JobError) else f"the state server at {self._link.address} {error}"
-            logging.warning("there is no status page of this job: %s", why)
-
-    def announce_later(self, resumed: bool = False) -> None:
-        """RESET, along with the next notice: nothing waits for it. Every worker may send it."""
+        """RESET, along with the next notice, for a server that only shows the job: nothing waits for it. Every worker
+        may send it."""
         self._to_announce = self._reset(resumed)
 
     def tell(

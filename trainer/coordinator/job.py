@@ -52,8 +52,10 @@ def begin_job(context: Context, progress: Progress, resumed: bool = False) -> No
 
 
 def announce_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """Like `begin_job`, but training does not depend on the state server: without an answer there is no page."""
-    _agree(context, progress, lambda: context.state.announce(resumed))
+    """Like `begin_job`, but training does not depend on the state server, which hears of the job with what is told
+    next."""
+    _agree(context, progress, lambda: None)
+    context.state.announce(resumed)
 
 
 def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> None:

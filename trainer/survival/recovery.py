@@ -285,7 +285,7 @@ class Recovery:
         rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
         state_server.join(job, rank, num_workers, trainer.progress, generation)
         if not trainer.context.config.algorithm.has_state_server:
-            state_server.announce_later(resumed=True)
+            state_server.announce(resumed=True)
             return
         if rank == 0:
             state_server.begin_job(resumed=True)
