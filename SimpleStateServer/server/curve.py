@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,12 +77,10 @@ class Curve:
         self._thin()
 
     def merge(self, points: list[Point]) -> None:
-        """Adds all points of the same job, as the worker that evaluates knows them; one that is known by a later round,
-        since it was told then, moves to its own."""
-        times = {point.value: point.time for point in points}
-        before = [*self._kept.values(), *([] if self.last is None else [self.last])]
-        others = [point for point in before if abs(point.time - times.get(point.value, -math.inf)) >= SAME_S]
-        known = {point.round: point for point in (*points, *others)}
+        """Adds the points of the same job from before a restart."""
+        known = {point.round: point for point in points} | self._kept
+        if self.last is not None:
+            known.setdefault(self.last.round, self.last)
         self._kept = {point.round: point for point in sorted(known.values())}
         for point in points:
             self._is_best(point)

@@ -182,7 +182,8 @@ class Handlers:
             job.began = min(job.began, now - message.elapsed)
         value = message.value if message.accuracy is None else message.accuracy
         if value is not None:
-            job.curve.add(Point(row.round - 1, now, value))  # it is told with the round that follows
+            after = row.round - 1 if message.evaluated is None else message.evaluated
+            job.curve.add(Point(after, now, value))
         if message.loss is not None:
             job.note_loss(row.rank, row.round, message.loss, now)
         began = job.began if message.elapsed is None else now - message.elapsed

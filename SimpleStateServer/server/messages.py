@@ -228,6 +228,7 @@ class WorkerMessage(Incoming, frozen=True):
         samples: samples of one local step.
         accuracy: its latest test accuracy.
         value: of the job's metric, where that is another one.
+        evaluated: after which round it was measured; None: after the one before this message's.
         elapsed: seconds since its job began.
         total: its work since then.
         way: the mode that a Sync-Switch job is in: "BSP" or "ASP".
@@ -243,6 +244,7 @@ class WorkerMessage(Incoming, frozen=True):
     samples: Count | None = None
     accuracy: Share | None = None
     value: Finite | None = None
+    evaluated: Count | None = None
     elapsed: Elapsed | None = None
     total: Total | None = None
     way: str | None = None

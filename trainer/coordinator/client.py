@@ -94,7 +94,7 @@ class StateClient:
         self._progress = Progress()
         self._lock = clock.lock()
         self._latest: _Status | None = None  # of what was told
-        self._untold: float | None = None  # a value of the metric without an answer yet
+        self._untold: Message = {}  # a value of the metric without an answer yet, and its round
         self._is_heard = True  # whether the last notice was answered
         self._to_announce: Message | None = None  # the RESET that the next notice sends first
         self._events_told = 0  # how many of the progress's have an answer
@@ -211,7 +211,7 @@ class StateClient:
             message["decision"] = {"action": decision[0], "reason": decision[1]}
         if value is not None:
             with self._lock:
-                self._untold = value
+                self._untold = {self._keys[0]: value, "evaluated": round_ - 1}
         self._asker.notify(lambda: self._tell(message))
 
     def tell_doing(self) -> None:
@@ -326,16 +326,16 @@ class StateClient:
     def _tell(self, message: Message) -> None:
         """One try, with the value that has no answer yet; success and failure are logged where they change."""
         with self._lock:
-            value, self._untold = self._untold, None
+            untold, self._untold = self._untold, {}
         try:
             if self._to_announce is not None:
                 self._asker.try_once(self._to_announce, BRIEF if self._is_heard else QUICK)
                 self._to_announce = None
             # A server that did not hear the last notice is told all values after this message.
-            self._send(_with(message, {self._keys[0]: value if self._is_heard else None}), once=True)
+            self._send(message | (untold if self._is_heard else {}), once=True)
         except (JobError, NoAnswer) as error:  # PeerLost, without an answer, is one too
             with self._lock:
-                self._untold = value if self._untold is None else self._untold
+                self._untold = self._untold or untold
             if self._to_announce is not None:
                 self._to_announce["resumed"] = 1  # from here on the job's beginning is not known there
             if self._is_heard:
