@@ -103,6 +103,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
         worker_arguments=worker_arguments,
         grace_s=given.grace,
         collective=given.collective,
+        page=bool(given.page),
         restarts=given.restarts,
     )
     hosts = hosts_file.read(given.hosts)
@@ -334,7 +335,7 @@ def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnect
     """The processes; the host reports when a service is up."""
     return [
         dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE
+        if role.kind is Kind.SERVICE and not role.is_for_page
         else role
         for role in build(job, layout)
     ]

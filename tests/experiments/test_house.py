@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_471, 8_164
+PRODUCT, EXPERIMENTS = 40_400, 8_170
 
 
 @pytest.fixture(scope="module")
