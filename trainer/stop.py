@@ -17,6 +17,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class SignalWatch:
     """Waits for SIGINT and SIGTERM in a thread of its own.
 
+    A SIGTERM that was ignored when the process began stays ignored: Slurm sends it to every process of a job, and the
+    launcher, which gets it too, tells the workers by SIGINT.
+
     Python runs signal handlers only in the main thread, which can be inside the kvstore for long, and a blocked signal
     cannot interrupt a system call of MXNet. Create it in the main thread, before any other thread starts.
     """
@@ -26,7 +29,9 @@ class SignalWatch:
         self.requested = False
         self._patient = False
         self.on_first = on_first
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        is_ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        self._awaited = (signal.SIGINT,) if is_ignored else STOP_SIGNALS
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def be_patient(self) -> None:
@@ -35,7 +40,7 @@ class SignalWatch:
 
     def _wait(self) -> None:
         while True:
-            name = signal.Signals(signal.sigwait(STOP_SIGNALS)).name
+            name = signal.Signals(signal.sigwait(self._awaited)).name
             if self.requested or not self._patient:
                 logging.warning("%s: stopped at once", name)
                 os._exit(EXIT_FORCED)
