@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from trainer.metric import ACCURACY, Metric
 from utils import EXIT_FORCED, REACHED
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # mpiexec passes on the last, and kills after others
 
 
 class SignalWatch:
-    """Waits for SIGINT and SIGTERM in a thread of its own.
+    """Waits for STOP_SIGNALS in a thread of its own.
 
     A SIGTERM that was ignored when the process began stays ignored: Slurm sends it to every process of a job, and the
     launcher, which gets it too, tells the workers by SIGINT.
@@ -30,7 +30,7 @@ class SignalWatch:
         self._patient = False
         self.on_first = on_first
         is_ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-        self._awaited = (signal.SIGINT,) if is_ignored else STOP_SIGNALS
+        self._awaited = [number for number in STOP_SIGNALS if number != signal.SIGTERM or not is_ignored]
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 

@@ -52,7 +52,7 @@ from scripts.launch.hosts_layout import (
 from scripts.launch.previous_run import PreviousRun, previous_run
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
-from scripts.launch.roles import JOB_FOLDER, ROOT, JobSpec, Layout, build
+from scripts.launch.roles import JOB_FOLDER, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.jobs.sources import sources

@@ -113,9 +113,7 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namesp
     return given, behind
 
 
-def parse_some(
-    parser: FlagParser, arguments: Sequence[str]
-) -> tuple[argparse.Namespace, list[str], tuple[str, ...]]:
+def parse_some(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], tuple[str, ...]]:
     """As `parse`; returns also the words before `--` that the parser does not know, in the middle."""
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)

@@ -1,4 +1,4 @@
-"""The agent that cluster.py starts over ssh or srun on a host: starts processes, forwards their output, ends with its stdin.
+"""The agent on a host, over ssh or srun: starts processes, forwards their output, ends with its stdin.
 
 It reads requests as lines of JSON on stdin and answers with such lines on stdout. When stdin closes, because the
 launcher or the connection is gone, or when it receives nothing for a minute, it kills all that it has started.
