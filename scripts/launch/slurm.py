@@ -6,9 +6,9 @@
 Words that are no option here go to sbatch; give options whose letter has a meaning here by their long names. NAME=VALUE
 with a column of the hosts file (workers, devices, flags, step_time_s, ...) holds for each node. Each --het GROUP is a
 component of a heterogeneous job: the number of its nodes, then such words. What follows `--` goes to every worker's
-main.py. All nodes see the project, its data and the log tree. The first one runs the launcher, the scheduler, the
-servers and the state server; the ports follow from the job's id. scancel and the time limit end the job with the
-workers' rounds. An array (--array=0-4) has a task for each seed, in LOG_BASE/seed-N.
+main.py. All nodes see the project, its data and the log tree. The first one runs the launcher and all but the workers;
+ports follow from the job's id. scancel and the time limit end the job with the workers' rounds. An array (--array=0-4)
+has a task for each seed, in LOG_BASE/seed-N.
 Exit codes: 0 submitted, 2 something to put right; with --wait, and of the Slurm job, those of scripts/cluster.sh.
 """
 
@@ -37,7 +37,7 @@ from scripts.launch.hosts_layout import LaunchPlan
 from scripts.launch.node_groups import Nodes, Request, group
 from scripts.launch.roles import ROOT, JobSpec
 from scripts.launch.stop_signals import StopSignals
-from utils import EXIT_OK, EXIT_SETUP, SetupError
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 WARNING_S = 90  # before the time limit; Slurm may be a minute early
 
@@ -47,6 +47,7 @@ def parse(arguments: Sequence[str]) -> Request:
     parser = FlagParser("scripts/slurm.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("-N", "--nodes", type=at_least(1), default=1, help="number of nodes (of the first group)")
     parser.add_argument("--het", type=group, nargs="+", default=[], metavar="GROUP", help="'NODES [WORD...]', as above")
+    parser.add_argument("--requeue", action="store_true", help="begin again where a process or node is lost")
     parser.add_argument("--wait", action="store_true", help="until the job has ended; Ctrl-C ends the job, too")
     parser.add_argument("--in-job", action="store_true", help=argparse.SUPPRESS)  # of the batch script
     return node_groups.parse(parser, arguments)
@@ -88,6 +89,7 @@ def batch_script(request: Request, job: JobSpec) -> str:
         "--open-mode=append",
         f"--signal=B:TERM@{WARNING_S}",
     ]
+    lines += ["--requeue"] if request.given.requeue else []
     for number, each in enumerate(request.groups):
         lines += ["hetjob"] if number else []
         lines += [f"--nodes={each.nodes} --ntasks-per-node=1 {shlex.join(each.options)}".rstrip()]
@@ -129,12 +131,17 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
             if not (nodes := node_groups.in_slurm(environment)):
                 raise SetupError("--in-job is for the batch script of a Slurm job: leave it out")
             hosts = request.log_base / f"slurm-{environment['SLURM_JOB_ID']}-hosts.csv"
-            return cluster.main((), lambda _: plan_of(request, nodes, hosts, environment))
+            code = cluster.main((), lambda _: plan_of(request, nodes, hosts, environment))
+            starts = int(environment.get("SLURM_RESTART_COUNT", 0))
+            is_lost = code == EXIT_PEER_LOST or (code == EXIT_SETUP and starts)  # a dead node that Slurm gives again
+            if request.given.requeue and is_lost and starts < request.given.restarts:
+                subprocess.run(["scontrol", "requeue", environment["SLURM_JOB_ID"]], check=False)
+            return code
         script = batch_script(request, job_of(arguments))
-        if request.given.dry_run:
-            print(script, end="")
-            return EXIT_OK
-        return submit(script, request.log_base, request.given.wait)
+        if not request.given.dry_run:
+            return submit(script, request.log_base, request.given.wait)
+        print(script, end="")
+        return EXIT_OK
     except (SetupError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_SETUP
