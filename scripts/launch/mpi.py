@@ -97,7 +97,7 @@ def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
     return job, dataclasses.replace(layout, state_server=service, workers=tuple(workers))
 
 
-def roles_of(job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
+def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
     """The state server, if any, and mpiexec with all other processes."""
     services = [role for role in build(job, layout) if role.kind is Kind.SERVICE]
     nodes = [layout.scheduler, *layout.servers] if job.has_parameter_server else []
@@ -106,7 +106,7 @@ def roles_of(job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]
     others = [role for role in build(job, layout) if role.kind is not Kind.SERVICE]
     for number, (role, node) in enumerate(zip(others, nodes, strict=True)):
         variables = [f"{name}={value}" for name, value in role.environment.items() if name.startswith(CONTEXT)]
-        where = [] if node.address == HOST else ["--host", node.name]
+        where = [] if node.address == HOST else ["--host", plan.hosts.hosts[node.name].address]
         words += [":"] if number else []
         words += ["-n", "1", *where, "--wdir", str(node.root), "env", *variables, *role.command]
     log = job.log_folder / "mpiexec.log"
@@ -118,7 +118,7 @@ def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
     job, layout = place(plan)
     if (survives := job_options.first_config(job, layout).on_worker_death) != config.END:
         raise SetupError(f"--on-worker-death {survives}: mpiexec ends all processes when one fails: leave it out")
-    roles = roles_of(job, layout, mpiexec)
+    roles = roles_of(plan, job, layout, mpiexec)
     if plan.is_dry_run:
         for role in roles:
             console(shlex.join(role.command))
