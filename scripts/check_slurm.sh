@@ -97,6 +97,7 @@ ClusterName=check
 SlurmctldHost=slurm0(10.99.0.1)
 SlurmUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=10
 StateSaveLocation=/var/lib/slurm-state
 SlurmctldLogFile=/var/log/slurmctld.log
 SlurmdLogFile=/var/log/slurmd.%n.log

@@ -17,8 +17,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # mpiexec passes
 class SignalWatch:
     """Waits for STOP_SIGNALS in a thread of its own.
 
-    A SIGTERM that was ignored when the process began stays ignored: Slurm sends it to every process of a job, and the
-    launcher, which gets it too, tells the workers by SIGINT.
+    A SIGTERM or SIGUSR1 that was ignored before stays ignored: Slurm sends SIGTERM to every process of a job, and the
+    launcher, which gets it too, tells the workers by SIGINT. SIGINT always counts: a shell's `&` ignores it.
 
     Python runs signal handlers only in the main thread, which can be inside the kvstore for long, and a blocked signal
     cannot interrupt a system call of MXNet. Create it in the main thread, before any other thread starts.
@@ -29,8 +29,7 @@ class SignalWatch:
         self.requested = False
         self._patient = False
         self.on_first = on_first
-        is_ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-        self._awaited = [number for number in STOP_SIGNALS if number != signal.SIGTERM or not is_ignored]
+        self._awaited = [number for number in STOP_SIGNALS if number == signal.SIGINT or not _is_ignored(number)]
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
@@ -46,6 +45,10 @@ class SignalWatch:
                 os._exit(EXIT_FORCED)
             self.requested = True
             logging.warning("%s: %s; once more to stop at once", name, self.on_first)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 @dataclass(frozen=True)
