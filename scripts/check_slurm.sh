@@ -252,9 +252,9 @@ case_mpi() {
     [[ $(find "$logs/mpi" -name iter-1.txt | wc -l) == 3 ]] || wrong "mpi: logs of three workers are missing"
     row "mpiexec with five contexts: scheduler, server, three workers" "10 rounds of sync" 0
     SECONDS=0
-    salloc --quiet --nodes=1 --ntasks-per-node=1 "${mpi[@]}" --run mpi-slurm workers=2 -- "${short[@]}" \
+    salloc --quiet --nodes=3 --ntasks-per-node=1 "${mpi[@]}" --run mpi-slurm -- "${short[@]}" \
         >"$logs/mpi-slurm.txt" 2>&1 || wrong "mpi in salloc: exit code $?"
-    row "the same in salloc, on the node of the job" "10 rounds" 0
+    row "the same in salloc, on three nodes" "10 rounds" 0
     SECONDS=0
     "${mpi[@]}" --run mpi-stopped workers=2 -- -e 100000 >"$logs/mpi-stopped.txt" 2>&1 &
     wait_for 120 "training" begun "$logs/mpi-stopped.txt"

@@ -40,7 +40,9 @@ from scripts.launch.supervisor import Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_SETUP, SetupError, usable_cores
 
 CONTEXT = ("DMLC_", "PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PS_", "MXNET_")  # variables of a process
-OTHERS_ROUND = re.compile(r"[\d :-]+ worker [1-9]\d*\b[^|]*\| round [^,]+, [^,]+ s(, loss [^,]+)?(, \S+ s left)?$")
+OTHERS_ROUND = re.compile(
+    r"[\d :-]+ worker [1-9]\d*\b[^|]*\| round [^,]+, [^,]+, [\d.]+ s(, loss [^,]+)?(, \S+ s left)?$"
+)
 
 
 class Mpiexec(Process):
