@@ -142,8 +142,8 @@ wait_for 60 "idle cluster" timeout 10 srun --nodes=3 --ntasks=3 true
 
 cd "$root"
 export OMP_NUM_THREADS=1
-# A small network, and where the network need not be saved no evaluation.
-quick=(-n mlp --log-base "$logs")
+# A job file with a small network and table, and where the network need not be saved no evaluation.
+quick=(--job examples/table.py --log-base "$logs")
 short=(-e 100000 --evaluate no --max-rounds 10)
 begun() { grep -q '| round 3,' "$1"; }
 state() { scontrol show job "$1" | grep -o 'JobState=[A-Z_]*' | head -n 1; }
@@ -166,9 +166,9 @@ case_ring() {
 }
 
 case_server() {
-    scripts/slurm.sh --wait "${quick[@]}" --run server -m sync --nodes 3 step_time_s=0.1 -- "${short[@]}" \
+    scripts/slurm.sh --wait -n mlp --log-base "$logs" --run server -m sync --nodes 3 step_time_s=0.1 -- "${short[@]}" \
         >"$logs/server.txt" || wrong "server: exit code $?"
-    row "sync --nodes 3" "10 rounds over the parameter server" 0
+    row "sync -n mlp --nodes 3 (the others: a job file)" "10 rounds over the parameter server" 0
     local code=0
     SECONDS=0
     scripts/slurm.sh --wait "${quick[@]}" --run wrong -m sync --nodes 2 -- --data-dir /nothing >/dev/null 2>&1 || code=$?
@@ -239,7 +239,7 @@ case_array() {
 }
 
 case_sweep() {
-    scripts/sweep.sh --on slurm --modes sync --seeds 0,1 --jobs 2 --log-base "$logs/sweep" -n mlp --nodes 1 workers=2 \
+    scripts/sweep.sh --on slurm --modes sync --seeds 0,1 --jobs 2 --log-base "$logs/sweep" --job examples/table.py --nodes 1 workers=2 \
         step_time_s=0.05 -e 100000 --max-rounds 5 >"$logs/sweep.txt" 2>&1 || wrong "sweep: exit code $? $(cat "$logs/sweep.txt")"
     [[ $(wc -l <"$logs/sweep/runs.jsonl") == 2 && -e "$logs/sweep/sweep.md" ]] || wrong "sweep: a run is missing"
     row "sweep.sh --on slurm --seeds 0,1" "two runs, one table" 0
