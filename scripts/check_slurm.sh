@@ -197,11 +197,11 @@ case_scancel() {
 }
 
 case_limit() {
-    submit "${quick[@]}" --run limit -m sync --nodes 2 step_time_s=0.1 --time=1 --signal=B:TERM@30 -- -e 100000
-    wait_for 150 "end" is_over "$job"
+    submit "${quick[@]}" --run limit -m sync --nodes 2 step_time_s=0.1 --time=2 --signal=B:TERM@30 -- -e 100000
+    wait_for 240 "end" is_over "$job"
     grep -q '^stopped' "$log" || wrong "limit: the job did not end with its round"
     saved "$logs/limit" || wrong "limit: no network was saved"
-    row "sync with --time=1 --signal=B:TERM@30" "$(state "$job"); the round ended, the network is saved" 0
+    row "sync with --time=2 --signal=B:TERM@30" "$(state "$job"); the round ended, the network is saved" 0
 }
 
 # Kills a node as a power cut does: its slurmd, the processes of its jobs, and what Slurm has started these by.
