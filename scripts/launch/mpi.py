@@ -60,8 +60,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Lau
     parser = FlagParser("scripts/mpi.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("--hosts", type=Path, metavar="FILE", help="a hosts file, as of scripts/cluster.sh")
     own = Path(sys.executable).with_name("mpiexec")
-    program = str(own if own.exists() else "mpiexec")
-    parser.add_argument("--mpiexec", default=program, help="the program")
+    parser.add_argument("--mpiexec", default=str(own if own.exists() else "mpiexec"), help="the program")
     request = node_groups.parse(parser, arguments)
     given, group = request.given, request.groups[0]
     nodes = [name for names in node_groups.in_slurm(environment) for name in names]
@@ -78,17 +77,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Lau
 
 
 def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
-    """Places the job's processes on the nodes, and the state server here.
-
-    Raises:
-        SetupError: a name has no address.
-    """
+    """Places the processes on the nodes, and the state server here. Raises SetupError where a name has no address."""
     try:
         addresses = {name: socket.gethostbyname(host.address) for name, host in plan.hosts.hosts.items()}
     except OSError as error:
         raise SetupError(f"the name of a node has no address: {error}") from None
-    cores = len(usable_cores())
-    infos = {name: HostInfo(sys.executable, str(ROOT), cores, address, "") for name, address in addresses.items()}
+    about = (sys.executable, str(ROOT), len(usable_cores()))
+    infos = {name: HostInfo(*about, address, "") for name, address in addresses.items()}
     job, layout = make_layout(plan, infos, port_ranges(plan, plan.base_port, addresses))
     here, _ = host_network.find("", "", toward=layout.scheduler.address)
 
@@ -125,6 +120,7 @@ def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
         for role in roles:
             console(shlex.join(role.command))
         return EXIT_OK
+    node_groups.check_runs([*mpiexec, "-n", "1", "true"], "requirements-mpi.txt has one; --mpiexec names another")
     with job_options.claimed(job.log_folder):
         before = previous_run(job, layout, console)
         outcome = Supervisor(
@@ -144,7 +140,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     try:
         return run(*parse(arguments, environment))
     except (SetupError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"scripts/mpi.sh: error: {error}", file=sys.stderr)
         return EXIT_SETUP
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from flag_parser import FlagParser
 from flag_values import at_least
 from scripts.launch import cluster, hosts_file, job_options
 from scripts.launch.hosts_layout import LaunchPlan
+from utils import SetupError
 
 COLUMNS = [name for name in hosts_file.COLUMNS if name not in ("address", "name", "user", "port", "folder")]
 FIRST_PORT, PORTS_A_JOB, JOBS = 10_000, 16, 1024  # below those that the system gives to clients
@@ -109,6 +111,22 @@ def plan_of(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[st
     if "--ckpt-frequency" in flags and "--checkpoint" not in flags:  # the job may resume on other nodes
         plan = cluster.plan_of(given, ("--checkpoint", str(plan.job.log_folder / ".checkpoints"), *flags))
     return dataclasses.replace(plan, job=dataclasses.replace(plan.job, is_shared=True))
+
+
+def refused(program: str, said: str) -> SetupError:
+    """The error that another program has told, in one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip(" -")]
+    return SetupError(f"{program}: {' '.join(lines[:2]) or 'it fails without a word'}")
+
+
+def check_runs(command: Sequence[str], where: str) -> None:
+    """Runs a short command. Raises SetupError where its program is not here (`where`: what to do), or fails."""
+    program = Path(command[0]).name
+    if not shutil.which(command[0]):
+        raise SetupError(f"there is no {program} here: {where}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise refused(program, done.stderr)
 
 
 def in_slurm(environment: Mapping[str, str]) -> list[list[str]]:

@@ -39,8 +39,6 @@ from scripts.launch.roles import ROOT, JobSpec
 from scripts.launch.stop_signals import StopSignals
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
-WARNING_S = 90  # before the time limit; Slurm may be a minute early
-
 
 def parse(arguments: Sequence[str]) -> Request:
     """Parses the command line; a bad value ends the process with exit code 2."""
@@ -87,7 +85,7 @@ def batch_script(request: Request, job: JobSpec) -> str:
         f"--job-name={request.given.mode}-{job.mode_folder.parent.name}",
         f"--output={request.log_base}/slurm-{'%A_%a' if is_array else '%j'}.log",
         "--open-mode=append",
-        f"--signal=B:TERM@{WARNING_S}",
+        "--signal=B:TERM@90",  # seconds before the time limit; Slurm may be a minute early
     ]
     lines += ["--requeue"] if request.given.requeue else []
     for number, each in enumerate(request.groups):
@@ -99,23 +97,23 @@ def batch_script(request: Request, job: JobSpec) -> str:
 
 def submit(script: str, log_base: Path, waits: bool) -> int:
     """Gives Slurm a job. Where it waits, it prints the job's log at the end and returns the job's exit code."""
+    node_groups.check_runs(["sbatch", "--version"], "submit where Slurm's commands are")
     log_base.mkdir(parents=True, exist_ok=True)
     command = ["sbatch", "--parsable", *(["--wait"] if waits else [])]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     # In a session of its own, so that Ctrl-C does not end it before the job.
-    sbatch = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert sbatch.stdin and sbatch.stdout
+    sbatch = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+    assert sbatch.stdin and sbatch.stdout and sbatch.stderr
     with StopSignals() as signals, sbatch:
-        sbatch.stdin.write(script)
-        sbatch.stdin.close()
+        with contextlib.suppress(BrokenPipeError), sbatch.stdin as stdin:  # it has not read what it refuses
+            stdin.write(script)
         if not (job := sbatch.stdout.readline().partition(";")[0].strip()):
-            return EXIT_SETUP  # sbatch has said why
+            raise node_groups.refused("sbatch", sbatch.stderr.read())
         print(f"Slurm job {job}; its log: {log_base}/slurm-{job}.log", flush=True)
-        is_stopped = False
+        ends = [["--batch", "--signal=TERM"], ["--state=PENDING"]]
         while sbatch.poll() is None:
-            if signals.first and not is_stopped:
-                is_stopped = True
-                for which in (["--state=PENDING"], ["--batch", "--signal=TERM"]):
-                    subprocess.run(["scancel", *which, job], check=False)
+            while signals.first and ends:
+                subprocess.run(["scancel", *ends.pop(), job], check=False)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 sbatch.wait(0.2)
     for log in sorted(log_base.glob(f"slurm-{job}[._]*log")) if waits else ():
@@ -143,7 +141,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         print(script, end="")
         return EXIT_OK
     except (SetupError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"scripts/slurm.sh: error: {error}", file=sys.stderr)
         return EXIT_SETUP
 
 
