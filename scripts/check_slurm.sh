@@ -252,7 +252,7 @@ case_mpi() {
     [[ $(find "$logs/mpi" -name iter-1.txt | wc -l) == 3 ]] || wrong "mpi: logs of three workers are missing"
     row "mpiexec with five contexts: scheduler, server, three workers" "10 rounds of sync" 0
     SECONDS=0
-    salloc --quiet --nodes=3 --ntasks-per-node=1 "${mpi[@]}" --run mpi-slurm -- "${short[@]}" \
+    timeout 120 salloc --quiet --nodes=3 --ntasks-per-node=1 "${mpi[@]}" --run mpi-slurm -- "${short[@]}" \
         >"$logs/mpi-slurm.txt" 2>&1 || wrong "mpi in salloc: exit code $?"
     row "the same in salloc, on three nodes" "10 rounds" 0
     SECONDS=0

@@ -9,6 +9,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import os
 import re
 import shlex
 import shutil
@@ -124,7 +125,9 @@ def check_runs(command: Sequence[str], where: str) -> None:
     program = Path(command[0]).name
     if not shutil.which(command[0]):
         raise SetupError(f"there is no {program} here: {where}")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Here alone: in a job of Slurm or PBS mpiexec would begin on all nodes.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PBS_"))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise refused(program, done.stderr)
 
