@@ -100,9 +100,9 @@ def submit(script: str, log_base: Path, waits: bool) -> int:
     node_groups.check_runs(["sbatch", "--version"], "submit where Slurm's commands are")
     log_base.mkdir(parents=True, exist_ok=True)
     command = ["sbatch", "--parsable", *(["--wait"] if waits else [])]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipe = subprocess.PIPE
     # In a session of its own, so that Ctrl-C does not end it before the job.
-    sbatch = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+    sbatch = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert sbatch.stdin and sbatch.stdout and sbatch.stderr
     with StopSignals() as signals, sbatch:
         with contextlib.suppress(BrokenPipeError), sbatch.stdin as stdin:  # it has not read what it refuses
