@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_916, 6_580
+PRODUCT, EXPERIMENTS = 39_919, 6_580
 
 
 @pytest.fixture(scope="module")
