@@ -108,6 +108,17 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namesp
 
     A flag on the wrong side of `--` ends the process with exit code 2, as a bad value does.
     """
+    before, behind = _sides(parser, arguments)
+    return parser.parse_args(before), behind
+
+
+def parse_some(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], tuple[str, ...]]:
+    """As `parse`; returns also the words before `--` that the parser does not know, in the middle."""
+    before, behind = _sides(parser, arguments)
+    return *parser.parse_known_args(before), behind
+
+
+def _sides(parser: FlagParser, arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)
     mains = {name for field in config.FIELDS for name in config.names_of(field)}
@@ -115,7 +126,7 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namesp
     for word in words[cut + 1 :]:
         if (flag := word.partition("=")[0]) in {*parser.flags} - {*mains, "-h", "--help"}:
             parser.error(f"{flag} is an option of this script: give it before `--`")
-    return parser.parse_args(words[:cut]), tuple(words[cut + 1 :])
+    return words[:cut], tuple(words[cut + 1 :])
 
 
 def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:

@@ -47,6 +47,7 @@ class JobSpec:
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
     job_file: Path | None = field(default=None, kw_only=True)  # absolute
     run: str = field(default="", kw_only=True)  # its name, which is also part of the log base
+    is_shared: bool = field(default=False, kw_only=True)  # the other hosts see the log tree at its path here
     # DATE-TIME: the folder for the logs that this job's replace.
     began: str = field(default_factory=lambda: date_time(time.time()), kw_only=True)
 
@@ -72,8 +73,8 @@ class JobSpec:
 
     @property
     def remote_folder(self) -> Path:
-        """The mode's folder on another host, relative to the project there."""
-        return Path("logs") / self.run / self.mode_folder
+        """The mode's folder on another host, relative to the project there; absolute in a tree that all see."""
+        return self.log_folder if self.is_shared else Path("logs") / self.run / self.mode_folder
 
     @property
     def log_folder(self) -> Path:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 def serve(
     listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None], page_file: Path | None = None
 ) -> None:
-    """Answers requests until SIGTERM or SIGINT. Workers send unanswered messages again.
+    """Answers requests until SIGTERM, unless it is ignored, or SIGINT. Workers send unanswered messages again.
 
     Args:
         ready: called once connections are accepted.
@@ -55,7 +55,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
+        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see trainer/stop.py
+            loop.add_signal_handler(number, over.set)
     service = make_service(listener, limits)
     listener.setblocking(False)
     listener.listen(BACKLOG)
