@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from algorithms import ENTRIES
-from experiments.study.comparison import Workload
+from experiments.study.comparison import REPORT, Workload
 from experiments.study.fair_tables import Fair
 from report import statistics
 from report.figures import legend_of_curves
@@ -77,7 +77,7 @@ def draw_crossing(figure: Figure, fair: Fair, jobs: Mapping[float, Workload], en
 def crossing_jobs(fair: Fair, like: Workload) -> dict[float, Workload]:
     """The jobs that differ from this one in the slow half's speed alone, by that in percent, ascending."""
     found = {}
-    for job in fair.its.workloads:
+    for job in fair.its.workloads_of(REPORT):
         if (job.split, job.network) == (like.split, like.network) and job.cluster.split("-")[0] == like.cluster:
             times = next(line.step_times_s for line in fair.its.lines if line.workload == job)
             found[shares(times)] = job

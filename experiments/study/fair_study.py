@@ -25,6 +25,7 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
+import contextlib
 import itertools
 import logging
 import math
@@ -33,7 +34,7 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers
@@ -52,7 +53,7 @@ from experiments.study.search import (
     near,
     parameters,
 )
-from experiments.study.study_run import BATCH, Task, measured, step_times_s
+from experiments.study.study_run import MODEL_BYTES, REPORT_SEEDS_FROM, Task, limit_of, measured, step_times_s
 from flag_parser import FlagParser
 from flag_values import above_zero, accuracy, at_least, below_one, several
 from scripts import run_lines
@@ -63,9 +64,6 @@ from trainer import version
 from trainer.simulation import cluster_file
 from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
 
-MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
-TRAINING_SAMPLES = 60_000
-REPORT_SEEDS_FROM = 100  # trials have the seed 0
 SLACK = 1.3  # a trial ends at so many times the best one's seconds
 FINALISTS, AGAIN_SEEDS = 3, (1, 2)  # the best trials within that are made again with these seeds
 IN_A_ROW = 3  # evaluations whose mean is to be at the target
@@ -161,7 +159,7 @@ class Plan:
         limit_s: float = math.inf,
     ) -> Task:
         task = Task(phase, workload, entry, 0, number, seed, trial.step_size, trial.momentum, IN_A_ROW, trial.own)
-        return task.with_command(self._command(task, limit_s))
+        return replace(task, command=self._command(task, limit_s))
 
     def _command(self, task: Task, limit_s: float) -> list[str]:
         """The run's command, without a place for its logs."""
@@ -191,7 +189,7 @@ class Plan:
 
     def limit_s(self, cluster: str) -> float:
         """The virtual seconds of each run on a cluster."""
-        return float(f"{self.epochs * TRAINING_SAMPLES / BATCH * min(step_times_s(cluster)):.4g}")
+        return limit_of(cluster, self.epochs)
 
     def hours(self) -> float:
         """CPU hours of all runs at most: if none reached the target, and all workers that take part always computed."""
@@ -245,16 +243,11 @@ class Study:
             raise KeyboardInterrupt
 
     def _row(self, workload: Workload, entry: str) -> None:
-        tasks, line = self.plan.tasks(workload, entry), None
-        with_line = tasks.send
-        try:
-            while True:
-                task = with_line(line)  # type: ignore[arg-type]
-                line = self._there(task) or self._make(task)
-                if line is None:
-                    return
-        except StopIteration:
-            return
+        tasks = self.plan.tasks(workload, entry)
+        task = next(tasks)
+        with contextlib.suppress(StopIteration):
+            while line := self._there(task) or self._make(task):
+                task = tasks.send(line)
 
     def _make(self, task: Task) -> RunLine | None:
         if self.processes.stopped or time.monotonic() > self._until:
@@ -279,8 +272,8 @@ class Study:
         if line is None or line.failed:
             return None
         # A run that reached the target under another limit is the same up to there.
-        reached = math.isfinite(line.seconds_to(self.plan.target))
-        if (_without_limit if reached else list)(line.command) != (_without_limit if reached else list)(task.command):
+        compared = _without_limit if math.isfinite(line.seconds_to(self.plan.target)) else list
+        if compared(line.command) != compared(task.command):
             return None
         return line if self.any_version or line.program == self._program else None
 

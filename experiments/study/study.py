@@ -41,7 +41,7 @@ from algorithms import ENTRIES, OWNERS, Workers
 from config import NETWORKS, names_of
 from experiments.study import comparison
 from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
-from experiments.study.study_run import BATCH, Task, measured, step_times_s
+from experiments.study.study_run import MODEL_BYTES, REPORT_SEEDS_FROM, Task, limit_of, measured, step_times_s
 from experiments.study.write_comparison import TARGET, TARGETS
 from flag_parser import FlagParser
 from flag_values import above_zero, accuracy, at_least, below_one, several
@@ -55,7 +55,6 @@ from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
-MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
 # Workers of presets that choose the fastest: those that are not slow, where these are not half of the cluster.
 FASTEST = {"nine-ways": 3, "nine-ways-per-sample": 3, "paper": 4, "slow-link": 3, "sync-switch-2x30ms": 6}
 # Flags that a mode needs in so short a job; the same for all step sizes.
@@ -65,8 +64,6 @@ FLAGS = {
 }
 # The row of one machine alone is standalone training on the fastest, where there is such a preset.
 ALL_ENTRIES = tuple(name for name in ENTRIES if name != "local" or "alone" not in ENTRIES)
-TRAINING_SAMPLES = 60_000
-REPORT_SEEDS_FROM = 100  # trials have the seeds 0, 1, ...: one a study
 DRAW_SEED = 2026  # of the step sizes
 
 
@@ -190,8 +187,7 @@ class Plan:
 
     def limit_s(self, cluster: str) -> float:
         """The virtual seconds of each run on a cluster."""
-        fastest_s = min(step_times_s(cluster))
-        return float(f"{self.epochs * TRAINING_SAMPLES / BATCH * fastest_s:.4g}")
+        return limit_of(cluster, self.epochs)
 
 
 # ------------------------------------------------------------------------------------------------------ all of them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from algorithms import OWNERS
@@ -14,6 +14,9 @@ from scripts.run_process import curve_of
 from trainer.simulation import cluster_file
 
 BATCH = Config().batch_size
+MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
+REPORT_SEEDS_FROM = 100  # trials have the seeds 0, 1, ...
+_TRAINING_SAMPLES = 60_000
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,6 @@ class Task:
         same = {name: getattr(self, name) for name in names}
         return RunLine(**same, **self.workload._asdict(), step_sizes={self.rate: self.step_size}, **more)
 
-    def with_command(self, command: Sequence[str]) -> Task:
-        return replace(self, command=command)
-
     def __str__(self) -> str:
         which = f"study {self.study} trial {self.trial}" if self.phase == TUNING else f"seed {self.seed}"
         momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
@@ -59,6 +59,11 @@ def step_times_s(cluster: str) -> list[float]:
     """Seconds of a step of each worker with a batch of the usual size."""
     rows = cluster_file.read(cluster_file.find(cluster)).workers
     return [row.shortest_step_s(BATCH) + row.overhead_s for row in rows]
+
+
+def limit_of(cluster: str, epochs: float) -> float:
+    """The seconds in which the fastest machine of a cluster alone sees all training samples so many times."""
+    return float(f"{epochs * _TRAINING_SAMPLES / BATCH * min(step_times_s(cluster)):.4g}")
 
 
 def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
