@@ -6,7 +6,7 @@ let unfolded = false;
 
 const COLUMNS = [
   ["Rank", "number rank"], ["Host", "name host"], ["Device", "name device"], ["State", "state-cell"], ["Steps", "number"],
-  ["Step", "number"], ["Transmission", "number"], ["Computing", "number"], ["Samples/s", "number"], ["Heard", "number"],
+  ["Step", "number"], ["Transmission", "number transmission"], ["Computing", "number"], ["Samples/s", "number"], ["Heard", "number"],
   ["Last decision", "decision"],
 ];
 const STATES = {
