@@ -151,6 +151,7 @@ STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # where trainer/steps.
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # where it takes them on the workers
 SUM_FLAGS = ("collective", "job_name", "compression", "compression_threshold", "fault_timeout")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
+WATCHED = "watched"  # the state server's policy for a row without a rule, whose workers only tell it what they do
 
 # --------------------------------------------------------------------------------------------------- the table
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from algorithms import ALGORITHMS, ENTRIES, OWNERS, Algorithm, Workers, entry_name, folder_name
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, WATCHED, Algorithm, Workers, entry_name, folder_name
 from flag_values import (
     above_zero,
     at_least,
@@ -194,6 +194,12 @@ class Config:
     )
 
     # This project's own.
+    page: int | str = _flag(
+        "auto",
+        "1: the workers tell the state server at -ip and -port what they do, for its page; 0: they do not, in a mode "
+        "that can do without; auto: 1 in the modes in which a rule of the state server decides, else 0",
+        type=zero_one_or_auto,
+    )
     job: str = _flag(
         "",
         "Python file with the network, the data, the loss, the metric or the loop to train with (docs/own-job.md); "
@@ -602,6 +608,11 @@ class Config:
         return self.algorithm.needs_state_server or self.collective in AMONG_WORKERS
 
     @property
+    def tells_state_server(self) -> bool:
+        """Whether the workers tell it what they do."""
+        return self.page == 1 or (self.page == "auto" and self.algorithm.has_state_server)
+
+    @property
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
@@ -638,8 +649,8 @@ class Config:
 
     @property
     def rule(self) -> str:
-        """The state server's name of the policy; empty where it is not asked."""
-        return (self.algorithm.rule or "").format_map(vars(self))
+        """The state server's name of the policy."""
+        return (self.algorithm.rule or WATCHED).format_map(vars(self))
 
     @property
     def checkpoint_folder(self) -> Path:

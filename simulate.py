@@ -58,7 +58,7 @@ NOWHERE = {
         "the cluster file (--cluster) has them, one for each worker",
     ),
     "evaluator": "evaluations take no virtual time but --evaluation-time",
-    **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
+    **dict.fromkeys(("state_server_ip", "state_server_port", "page"), "the state server is in this process"),
     **dict.fromkeys(("log_dir", "earlier"), "the logs are below --log-base"),
     **dict.fromkeys(("start_timeout", "job_name"), "its workers are all there"),
     **dict.fromkeys(("on_worker_death", "min_workers", "fault_timeout", "leave"), "its workers do not die"),

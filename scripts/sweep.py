@@ -4,7 +4,8 @@
 
 Each mode is run with each seed and each value of the other flags. These are main.py's; one with several values, with
 commas, is a dimension of the grid, in the modes in which it counts. All other words go to the back end: simulate.py
-(--on virtual) or scripts/local_cluster.sh (--on local, one run at a time). Each run is a log tree of its own,
+(--on virtual), scripts/local_cluster.sh (--on local, one run at a time) or scripts/slurm.sh (--on slurm, a Slurm job a
+run). Each run is a log tree of its own,
 LOG_BASE/POINT/seed-N, for draw.py -b LOG_BASE/POINT, and a line of LOG_BASE/runs.jsonl. The same command makes the
 missing runs, those of this version of the program; Ctrl-C ends the runs under way with their rounds. At the end come
 LOG_BASE/sweep.md, sweep.csv and sweep.png. --tune MINUTES makes no grid: it searches the step size of the job on one
@@ -167,8 +168,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = FlagParser("scripts/sweep.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("--modes", type=job_options.names(ENTRIES), default="esync", help=f"of {', '.join(ENTRIES)}")
     parser.add_argument("--seeds", type=seeds, default="0", help="such as 0,1,2 or 0..4")
-    parser.add_argument("--on", choices=BACK_ENDS, default=VIRTUAL, help="real processes here, or virtual time")
-    parser.add_argument("--jobs", type=at_least(1), help="runs at the same time, with --on virtual (default: cores)")
+    parser.add_argument(
+        "--on", choices=BACK_ENDS, default=VIRTUAL, help="real processes here or in Slurm, or virtual time"
+    )
+    parser.add_argument("--jobs", type=at_least(1), help="runs at the same time, not with --on local (default: cores)")
     job_options.add_log_base(parser, Path("logs") / "sweep")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and run nothing")
     parser.add_argument("--tune", type=above_zero, metavar="MINUTES", help="search the step size in about that time")

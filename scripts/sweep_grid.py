@@ -13,10 +13,11 @@ from typing import Any
 import simulate
 from algorithms import ENTRIES, OWNERS, modes_of
 from config import FIELDS, names_of, one_of
-from scripts.launch import local_cluster
+from scripts.launch import local_cluster, slurm
 from utils import SetupError
 
-LOCAL, VIRTUAL = BACK_ENDS = "local", "virtual"
+LOCAL, VIRTUAL, SLURM = BACK_ENDS = "local", "virtual", "slurm"
+PROGRAMS = {LOCAL: ("scripts/local_cluster.sh",), SLURM: ("scripts/slurm.sh", "--wait")}
 # Fields of Config that scripts/local_cluster.sh takes as options of its own, before `--`.
 LAUNCHER_OPTIONS = ("network", "job", "collective", "data_dir")
 NETWORK_WITHOUT_N = "lenet"  # as in the launchers
@@ -59,7 +60,7 @@ class Point:
 
 
 def command(on: str, mode: str, options: Sequence[str], flags: Flags) -> list[str]:
-    """The command of a run by simulate.py or scripts/local_cluster.sh, without a place for its logs."""
+    """The command of a run by simulate.py or a launcher, without a place for its logs."""
     words = {field: [names_of(field)[-1], *values] for field, values in flags.items()}
     if on == VIRTUAL:
         return ["simulate.py", "-m", mode, *options, *itertools.chain.from_iterable(words.values())]
@@ -67,7 +68,7 @@ def command(on: str, mode: str, options: Sequence[str], flags: Flags) -> list[st
     if words.pop("split_by_class", [""])[-1] == "1":
         own.append("--split-by-class")
     rest = itertools.chain.from_iterable(words.values())
-    return ["scripts/local_cluster.sh", "-m", mode, *options, *own, "--", *rest]
+    return [*PROGRAMS[on], "-m", mode, *options, *own, "--", *rest]
 
 
 def mode_folder(words: Sequence[str], base: Path) -> str:
@@ -82,7 +83,7 @@ def mode_folder(words: Sequence[str], base: Path) -> str:
     if program == "simulate.py":
         _, (run,) = simulate.parse(arguments)
         return str(Path(run.job.config.log_dir).parent.relative_to(base))
-    return str(local_cluster.parse(arguments).mode_folder)
+    return str((slurm.job_of if program == "scripts/slurm.sh" else local_cluster.parse)(arguments).mode_folder)
 
 
 # -------------------------------------------------------------------------------------------------- the command line

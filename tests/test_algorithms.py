@@ -178,7 +178,6 @@ def test_readme_says_what_an_algorithm_needs():
         return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 
     assert f"The state server decides for {titles([row for row in TABLE if row.needs_state_server])}, " in text
-    assert f"and shows {titles([row for row in TABLE if row.page_only])} on its page." in text
     assert f". {titles([row for row in TABLE if row.one_server])} take exactly one parameter server;" in text
     alone = titles([row for row in TABLE if not row.is_distributed])
     assert f"; {alone.lower()} SGD takes no other process." in text

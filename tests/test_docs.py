@@ -20,7 +20,7 @@ from experiments.study import study
 from experiments.switch_point import find_switch_point
 from flag_parser import FlagParser
 from scripts import demo, flags, sweep, why
-from scripts.launch import cluster, local_cluster
+from scripts.launch import cluster, local_cluster, mpi, slurm
 from trainer import command_line
 from trainer.simulation import cluster_file
 
@@ -173,6 +173,18 @@ def test_a_command_for_several_hosts_is_one_with_the_hosts_file_above_it(command
     assert cluster.parse(words(command))
 
 
+@pytest.mark.parametrize("command", known("scripts/slurm.sh"))
+def test_a_command_for_slurm_is_one_whose_batch_script_runs_that_job(command, capsys):
+    assert slurm.main(["--dry-run", *words(command)]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert slurm.job_of(shlex.split(last)[2:]).worker_arguments == slurm.job_of(words(command)).worker_arguments
+
+
+@pytest.mark.parametrize("command", known("scripts/mpi.sh"))
+def test_a_command_for_mpiexec_is_one(command):
+    assert mpi.parse(words(command), {})
+
+
 @pytest.mark.parametrize("command", known("scripts/find_switch_point.sh"))
 def test_a_command_for_the_search_is_one(command):
     given, _ = find_switch_point.parse(words(command))
@@ -242,7 +254,7 @@ OTHERS = {
     ".venv/bin/python manage.py",
 }  # not of this project
 PARSED = {"simulate.py", "main.py", "experiments/study/study.py"}
-SHELL = ("local_cluster", "worker", "cluster", "find_switch_point", "demo", "reproduce", "why", "sweep")
+SHELL = ("local_cluster", "worker", "cluster", "slurm", "mpi", "find_switch_point", "demo", "reproduce", "why", "sweep")
 
 
 def test_every_program_of_the_pages_is_asked_above_and_scripts_without_arguments_get_none():

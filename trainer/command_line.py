@@ -110,8 +110,8 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
     for name in given:
         about, modes = FIELDS[name].metadata, modes_of(name)
         text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
-        if name in STATE_SERVER_FLAGS and config.needs_state_server:
-            continue  # in any mode: the workers find each other there
+        if name in STATE_SERVER_FLAGS and (config.needs_state_server or config.tells_state_server):
+            continue  # in any mode: the workers find each other there, or tell it what they do
         if config.mode not in modes:
             where = one_of(modes)
             if not about["published"]:
@@ -133,6 +133,10 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     Raises:
         SetupError: flags do not fit together, as from the checks below.
     """
+    if config.page == 0 and config.algorithm.needs_state_server:
+        raise SetupError(
+            f"--page 0 means nothing in mode {config.mode}, whose workers ask the state server: leave it out"
+        )
     if not config.ckpt_frequency and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")

@@ -54,6 +54,7 @@ class Peers:
     lost: Callable[[], frozenset[int]] = frozenset  # ranks of lost workers; with a parameter server alone
     leaves: Callable[[], bool] = lambda: False  # whether this worker was asked to leave while the others continue
     is_evaluator: Callable[[float], bool] = lambda step_s: True  # whether this worker evaluates; all workers call it
+    gather: Callable[[str, Any], list[Any] | None] = lambda label, mine: [mine]  # rendezvous_info.Gather
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Me
 from trainer.step_size import FirstSteps
 from trainer.survival import trainer_state
 from trainer.trainer import Trainer
+from trainer.watched import Watched
 from utils import LEFT, STOPPED
 
 
@@ -32,6 +33,7 @@ class Loop:
         self._evaluations = Evaluations(trainer)
         self._first_steps = FirstSteps(context.config, context.task.classes)
         self._report = RoundReport(trainer)
+        self._watched = Watched(trainer)
         self._has_begun = False  # training
         self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured
         self.recovery = trainer.recovery = context.peers.recovery(self) if context.peers.recovery is not None else None
@@ -61,6 +63,7 @@ class Loop:
         self._evaluations.begin()
         self._has_begun = True
         trainer.emulation.begin(self._elapsed_s)
+        self._watched.next_round()
         reason = ""
         while not reason:
             trainer.rounds += 1
@@ -68,6 +71,7 @@ class Loop:
             reason = self.train_round()
         hooks.part()
         trainer.end()
+        self._watched.end()
         if run.checkpoints is not None:
             run.checkpoints.close()
         self._evaluations.end()
@@ -82,6 +86,7 @@ class Loop:
     def come_together(self) -> None:
         """Called when this worker is ready to train; gives all the same model."""
         trainer = self.trainer
+        self._watched.announce()
         trainer.broadcast()
         if self._run.pacing is not None:
             for line in self._run.pacing.before_training(
@@ -134,6 +139,7 @@ class Loop:
         trainer, limits = self.trainer, self._run.limits
         samples = self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
+        self._watched.wait()
         agreed = (self.recovery or self).synchronize(bool(stop or (done and trainer.rounds_in_step)))
         # A reason may have arisen while this rank waited for others.
         stop = done or trainer.finished or trainer.stop_request()
@@ -145,6 +151,8 @@ class Loop:
             logging.warning("warning: worker %s: %s", trainer.membership.name_of(trainer.membership.rank), warning)
         value = self._evaluations.after_round(last=bool(reason), is_stopped=reason == STOPPED)
         self._report.write(samples, loss, value, self._evaluations.take_late())
+        if not reason:
+            self._watched.next_round()
         trainer.is_first_of_resumed = False
         self._save_if_due(last=bool(reason))
         return reason
@@ -179,6 +187,7 @@ class Loop:
                 samples += size
             if trainer.ready():
                 return samples
+            self._watched.tell()
 
     def _save_if_due(self, last: bool) -> None:
         trainer, checkpoints = self.trainer, self._run.checkpoints

@@ -5,16 +5,18 @@ Every message to the state server contains it, so a restarted server, or one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from algorithms import EVENTS
 from trainer.metric import ACCURACY, Metric
 
 # Values of a worker's activity in messages.
-TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
+TRAINING, WAITING, EVALUATING, ENDED = "training", "waiting", "evaluating", "ended"
 
 MAX_POINTS = 400  # of a curve; the state server's limit
+MAX_EVENTS, MAX_TEXT = 50, 200  # events in a message, characters of a text; likewise
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Point(NamedTuple):
     round: int
     elapsed_s: float
     value: float
+
+
+class Event(NamedTuple):
+    """What a round's log tells beside its numbers: the round, seconds since the job began, an EventKind's name."""
+
+    round: int
+    elapsed_s: float
+    kind: str
+    text: str
 
 
 class Curve:
@@ -80,9 +91,12 @@ class Progress:
     def __init__(self, metric: Metric = ACCURACY) -> None:
         self.total = Total()
         self.metric = metric
-        self.activity = TRAINING  # TRAINING, EVALUATING or ENDED
+        self.activity = TRAINING  # or WAITING, EVALUATING, ENDED
         self.protocol = ""  # BSP or ASP, in a job that switches; else empty
         self.curve: Curve | None = None  # of the worker that evaluates
+        self.events: list[Event] = []
+        self._losses = (0.0, 0)  # sum and number, since the last message
+        self._loss: float | None = None  # their mean then
         self._clock: Callable[[], float] | None = None
 
     def begin(self, clock: Callable[[], float], evaluates: bool) -> None:
@@ -97,6 +111,21 @@ class Progress:
     def add_step(self, samples: int, step_s: float) -> None:
         self.total = self.total.plus(samples, step_s)
 
+    def end_round(self, round_: int, loss: float | None, events: Iterable[Mapping[str, str]]) -> None:
+        """A round is logged.
+
+        Args:
+            loss: of its last batch.
+            events: kind and text of each.
+        """
+        if loss is not None:
+            self._losses = (self._losses[0] + loss, self._losses[1] + 1)
+        self.events += [
+            Event(round_, self._clock() if self._clock else 0.0, event["kind"], event["text"][:MAX_TEXT])
+            for event in events
+            if not EVENTS[event["kind"]].is_frequent
+        ]
+
     def point(self, round_: int, value: float) -> Point:
         """A point for the metric's value of this round that is reported now."""
         return Point(round_, self._clock() if self._clock else 0.0, value)
@@ -105,7 +134,10 @@ class Progress:
         """The fields of REPORT and QUERY."""
         elapsed = {"elapsed": self._clock()} if self._clock else {}
         protocol = {"way": self.protocol} if self.protocol else {}
-        return {**elapsed, "total": self.total.to_wire(), **protocol}
+        (total, count), self._losses = self._losses, (0.0, 0)
+        self._loss = total / count if count else self._loss
+        loss = {} if self._loss is None else {"loss": self._loss}
+        return {**elapsed, "total": self.total.to_wire(), **protocol, **loss}
 
 
 class Newest:

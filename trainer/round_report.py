@@ -66,6 +66,7 @@ class RoundReport:
         if trainer.recovery is not None:
             notes = _added(notes, trainer.recovery.notes())
         evaluated = {} if value is None else trainer.context.task.metric.logged(value)
+        trainer.progress.end_round(trainer.rounds, loss, notes.get("events", ()))
         record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         if pacing is not None:
             pacing.add(record)

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from trainer.metric import ACCURACY, Metric
 from utils import EXIT_FORCED, REACHED
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # mpiexec passes on the last, and kills after others
 
 
 class SignalWatch:
-    """Waits for SIGINT and SIGTERM in a thread of its own.
+    """Waits for STOP_SIGNALS in a thread of its own.
+
+    A SIGTERM or SIGUSR1 that was ignored before stays ignored: Slurm sends SIGTERM to every process of a job, and the
+    launcher, which gets it too, tells the workers by SIGINT. SIGINT always counts: a shell's `&` ignores it.
 
     Python runs signal handlers only in the main thread, which can be inside the kvstore for long, and a blocked signal
     cannot interrupt a system call of MXNet. Create it in the main thread, before any other thread starts.
@@ -26,7 +29,8 @@ class SignalWatch:
         self.requested = False
         self._patient = False
         self.on_first = on_first
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        self._awaited = [number for number in STOP_SIGNALS if number == signal.SIGINT or not _is_ignored(number)]
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def be_patient(self) -> None:
@@ -35,12 +39,16 @@ class SignalWatch:
 
     def _wait(self) -> None:
         while True:
-            name = signal.Signals(signal.sigwait(STOP_SIGNALS)).name
+            name = signal.Signals(signal.sigwait(self._awaited)).name
             if self.requested or not self._patient:
                 logging.warning("%s: stopped at once", name)
                 os._exit(EXIT_FORCED)
             self.requested = True
             logging.warning("%s: %s; once more to stop at once", name, self.on_first)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 @dataclass(frozen=True)

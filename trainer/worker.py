@@ -19,7 +19,7 @@ from trainer.clock import Clock, RealClock
 from trainer.command_line import check_job, job_setup
 from trainer.context import Context, Peers
 from trainer.coordinator.http import HttpLink
-from trainer.coordinator.job import client_from_config
+from trainer.coordinator.job import client_of
 from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
 from trainer.emulation import NETWORK, Slowdown, Speed
@@ -80,11 +80,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         partitioned_by = job.partitioned_by(config)
         clock = RealClock()
         link = _state_server(config, clock, cluster.num_workers if cluster else 1)
-        state = (
-            client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
-            if link is not None and config.algorithm.has_state_server
-            else None
-        )
+        state = client_of(config, link, clock, platform.node(), lambda: signals.requested)
         folder = RunFolder(config)
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, config.resume == 1)
@@ -115,6 +111,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             lost=joined.lost if joined else frozenset,
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
+            gather=joined.gather if joined else lambda label, mine: [mine],
         )
         context = Context(config, task, others, settings)
         train(context, folder, joined.members if joined else None, signals.be_patient)
@@ -220,7 +217,7 @@ def trace_of(config: Config) -> tuple[Slowdown, ...]:
 
 def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None:
     """The way to the state server, where the job has one; it answers, where nothing goes on without it."""
-    if not (config.algorithm.has_state_server or config.needs_state_server):
+    if not (config.tells_state_server or config.needs_state_server):
         return None
     link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
     return checked(link, clock, config, num_workers) if config.needs_state_server else link

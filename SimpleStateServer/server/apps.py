@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from django.apps import AppConfig
@@ -21,6 +22,7 @@ class ServerConfig(AppConfig):
     """Puts the parts together."""
 
     name = "server"
+    watched_at = -math.inf  # when a page asked last, on time.monotonic()
 
     def ready(self) -> None:
         disable_created_metrics()  # an extra line for each counter

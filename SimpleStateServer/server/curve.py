@@ -1,10 +1,14 @@
-"""The metric of a job over time, in a bounded number of points."""
+"""The metric, the loss and the events of a job over time, each in a bounded number."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.messages import MAX_POINTS
+
+KEPT_EVENTS = 100
+SAME_S = 10.0  # within which all workers tell of an event
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,6 +24,27 @@ class Point:
     round: int
     time: float
     value: float
+
+
+class Event(NamedTuple):
+    """What has happened to a job: when, on the server's clock (s); after which round; an event's kind; in words."""
+
+    time: float
+    round: int
+    kind: str
+    text: str
+
+
+class Events:
+    """The latest events of a job."""
+
+    def __init__(self) -> None:
+        self.latest: tuple[Event, ...] = ()
+
+    def add(self, event: Event) -> None:
+        """Adds an event, unless it is a known one that another worker tells too, or one worker again."""
+        if not any(each[2:] == event[2:] and abs(each.time - event.time) < SAME_S for each in self.latest):
+            self.latest = tuple(sorted((*self.latest, event)))[-KEPT_EVENTS:]
 
 
 class Curve:

@@ -11,7 +11,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from server.curve import Point
+from server.curve import Event, Point
 from server.errors import BadMessage, Conflict
 from server.jobs import Job, Jobs
 from server.messages import Query, Report, Reset, Response, WorkerMessage
@@ -78,7 +78,11 @@ class Handlers:
             row, step_time = row.timed(step_time, message.samples or 0), None
         if told.local_iteration > row.local_iteration:  # else it repeats a known step
             row = row.stepping(told.local_iteration, step_time, message.samples or 0, now)
-        elif message.decision is not None and step_time and row.round > job.table.rows[row.rank].round:
+        elif (
+            (message.decision is not None or job.policy.watch.sync is Sync.IS_NOT_SAID)
+            and step_time
+            and row.round > job.table.rows[row.rank].round
+        ):
             row = row.timed(step_time)  # the step that ended the round before
         if message.decision is not None:
             row = row.told(message.decision, now)
@@ -131,6 +135,9 @@ class Handlers:
         job = self.jobs.latest if id is None else self.jobs.get(id)
         return None if job is None else snapshot(job, now)
 
+    def cut_off(self, now: float) -> None:
+        self.jobs.cut_off(now)
+
     def overview(self, now: float) -> Overview:
         return overview(self.jobs, now, self._counts)
 
@@ -175,7 +182,13 @@ class Handlers:
             job.began = min(job.began, now - message.elapsed)
         value = message.value if message.accuracy is None else message.accuracy
         if value is not None:
-            job.curve.add(Point(row.round - 1, now, value))  # it is told with the round that follows
+            after = row.round - 1 if message.evaluated is None else message.evaluated
+            job.curve.add(Point(after, now, value))
+        if message.loss is not None:
+            job.note_loss(row.rank, row.round, message.loss, now)
+        began = job.began if message.elapsed is None else now - message.elapsed
+        for after, elapsed, *about in message.events:
+            job.events.add(Event(began + elapsed, after, *about))
         return row._replace(
             heard=now,
             counted=True,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from server.curve import Curve
+from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset
 from server.policies import POLICIES, Policy
@@ -17,6 +17,7 @@ from server.worker import Activity
 
 MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin
+LOSS_PAUSE_S = 0.9  # between two points of its curve: workers that tell theirs once a second make one
 MAX_ROWS = 2 * MAX_WORKERS  # of all jobs: what bounds the memory
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,12 @@ class Job:
         table: its workers.
         began: when the job began; of a job that was taken over, by its workers' messages.
         curve: of its metric.
+        losses: the mean of the workers' latest losses, once a round.
+        events: that its workers have told.
         history_lost: the job is older than this server, and its earlier evaluations are not known.
         ended: when its last worker left, or another job replaced it; None while it is running.
         is_replaced: by another `/init/`.
+        is_cut_off: this server stops before all its workers have left.
         left_alone: time of its last message, once all its workers are overdue or have left.
     """
 
@@ -43,10 +47,20 @@ class Job:
     table: Table
     began: float
     curve: Curve = field(default_factory=Curve)
+    losses: Curve = field(default_factory=lambda: Curve(more_is_better=False))
+    events: Events = field(default_factory=Events)
     history_lost: bool = False
     ended: float | None = None
     is_replaced: bool = False
+    is_cut_off: bool = False
     left_alone: float | None = None
+    _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
+
+    def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
+        self._loss_of[rank] = loss
+        last = self.losses.last
+        if last is None or (round > last.round and now - last.time >= LOSS_PAUSE_S):
+            self.losses.add(Point(round, now, sum(self._loss_of.values()) / len(self._loss_of)))
 
     @property
     def id(self) -> str:
@@ -85,13 +99,14 @@ class Job:
         self.settings = replace(settings, resumed=True)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
+        self._loss_of.clear()
         log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
 
     def note_who_left(self, now: float) -> None:
         """Ends the job if all its workers have left in order, and revives it if one of them sends a message."""
         if self.table.num_ended == len(self.table.rows):
             self.end(now, f"all {self.table.num_ended} worker(s) have left")
-        elif self.ended is not None and not self.is_replaced:
+        elif self.ended is not None and not (self.is_replaced or self.is_cut_off):
             self.ended = None
             log.info("job %s goes on: a worker speaks that had left", self.id)
 
@@ -172,6 +187,13 @@ class Jobs:
             settings.anchor,
         )
         return job
+
+    def cut_off(self, now: float) -> None:
+        """Ends the jobs of this project's workers that have not all left: the server stops, and does so with them."""
+        for job in self:
+            if job.ended is None and not isinstance(job.settings, PublishedReset):
+                job.is_cut_off = True
+                job.end(now, "the state server stops")
 
     def _take_rows(self, num_workers: int, now: float) -> None:
         """Bounds the loop's time for new jobs: a table of 100,000 rows takes about 25 ms."""

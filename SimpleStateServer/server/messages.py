@@ -29,6 +29,7 @@ MAX_REASON = 200  # characters of a reason
 MAX_GENERATION = 10**6
 MAX_CAUSE = 1_000  # characters of an error that ended a worker
 MAX_POINTS = 400  # of a curve
+MAX_EVENTS, MAX_TEXT = 50, 200  # events in a message, characters of a text
 
 
 def _whole(minimum: int, maximum: int) -> Meta:
@@ -89,6 +90,16 @@ Accuracies = Annotated[
 Values = Annotated[
     tuple[tuple[Count, Elapsed, Finite], ...],
     Meta(max_length=MAX_POINTS, description=f"{_POINTS} a finite number, up to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, ...]"),
+]
+
+
+Events = Annotated[
+    tuple[tuple[Count, Elapsed, str, str], ...],
+    Meta(
+        max_length=MAX_EVENTS,
+        description=f"at most {MAX_EVENTS} lists of round, seconds, kind and text, up to [{MAX_COUNT}, "
+        f"{MAX_ELAPSED_S:g}, ..., ...]",
+    ),
 ]
 
 
@@ -217,9 +228,12 @@ class WorkerMessage(Incoming, frozen=True):
         samples: samples of one local step.
         accuracy: its latest test accuracy.
         value: of the job's metric, where that is another one.
+        evaluated: after which round it was measured; None: after the one before this message's.
         elapsed: seconds since its job began.
         total: its work since then.
         way: the mode that a Sync-Switch job is in: "BSP" or "ASP".
+        loss: mean of its last batches'.
+        events: new ones, as (round, seconds since the job began, kind, text). Others may tell the same.
         generation: in which the worker has its rank.
     """
 
@@ -230,13 +244,19 @@ class WorkerMessage(Incoming, frozen=True):
     samples: Count | None = None
     accuracy: Share | None = None
     value: Finite | None = None
+    evaluated: Count | None = None
     elapsed: Elapsed | None = None
     total: Total | None = None
     way: str | None = None
+    loss: Finite | None = None
+    events: Events = ()
     generation: Generation = 1
 
     def __post_init__(self) -> None:
         check_text("way", self.way, 16)
+        for *_, kind, text in self.events:
+            check_text("events", kind, 16)
+            check_text("events", text, MAX_TEXT)
 
 
 class Report(WorkerMessage, frozen=True):

@@ -6,6 +6,7 @@ MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,7 +20,7 @@ from server.messages import BY_TYPE
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import Row
-from server.status import Work, work
+from server.status import Work, transmission_time, work
 from server.worker import Action
 from server.worker_states import WorkerStates, silence
 
@@ -122,6 +123,7 @@ _OF_A_JOB: list[tuple[str, str, Callable[[_JobMetrics], float | None]]] = [
         "Share of the workers' time in the last rounds that was spent on local steps.",
         lambda job: job.work.computing_share_of_all,
     ),
+    ("training_loss", "Mean of the workers' latest losses.", lambda job: _value(job.snapshot.losses[-1:])),
     ("straggler_rank", "The worker that the policy marks as slow.", lambda job: min(job.marks, default=None)),
     ("samples_total", "Samples that all workers have trained on.", lambda job: sum([r.samples for r in job.rows])),
     ("local_steps_total", "Local steps of all workers.", lambda job: sum([row.steps for row in job.rows])),
@@ -150,7 +152,7 @@ _OF_A_WORKER: list[tuple[str, str, Callable[[_JobMetrics, Row], float | None]]] 
     (
         "transmission_time_seconds",
         "Time to push a model update.",
-        lambda job, row: row.transmission_time if row.step_times else None,
+        lambda job, row: transmission_time(job.snapshot, row),
     ),
     ("silence_seconds", "Time since the worker was heard.", lambda job, row: silence(job.snapshot, row)),
     (
@@ -182,6 +184,16 @@ def _of_jobs(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
         "Workers by what they do.",
         ["job", "state"],
         ([job.id, state, job.states.states.count(state)] for job in jobs for state in worker_states.ALL),
+    )
+    yield _family(
+        "events",
+        "Of the latest events, those of a kind.",
+        ["job", "kind"],
+        (
+            [job.id, kind, count]
+            for job in jobs
+            for kind, count in Counter(event.kind for event in job.snapshot.events).items()
+        ),
     )
     yield _family(
         "step_time_seconds",

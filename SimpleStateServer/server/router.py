@@ -52,6 +52,11 @@ class Router:
         with self._turn:
             return self._handlers.snapshot(job, self._clock())
 
+    def cut_off(self) -> None:
+        """This server is about to stop."""
+        with self._turn:
+            self._handlers.cut_off(self._clock())
+
     def overview(self) -> Overview:
         with self._turn:
             return self._handlers.overview(self._clock())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server.curve import Point
+from server.curve import Event, Point
 from server.job_rates import Mark
 from server.jobs import Job, Jobs
 from server.messages import Limits, Reset
@@ -28,6 +28,9 @@ class Snapshot:
         slowest: rank of the worker that the policy calls the slowest.
         rows: one a worker.
         curve: values of the metric by round.
+        losses: the workers' mean loss by round.
+        events: what has happened, in the order of time.
+        cut_off: it ended before all workers had left.
         best: of all evaluations, also of those that the curve has dropped.
         history_lost: this server took the job over, and the evaluations before are not known.
         marks: the work of all workers at moments since this server learned of the job.
@@ -46,6 +49,9 @@ class Snapshot:
     rows: tuple[Row, ...] = ()
     curve: tuple[Point, ...] = ()
     best: Point | None = None
+    losses: tuple[Point, ...] = ()
+    events: tuple[Event, ...] = ()
+    cut_off: bool = False
     history_lost: bool = False
     marks: tuple[Mark, ...] = ()
     heard: float | None = None
@@ -115,6 +121,9 @@ def snapshot(job: Job, now: float) -> Snapshot:
         rows=tuple(table.rows),
         curve=job.curve.points,
         best=job.curve.best,
+        losses=job.losses.points,
+        events=job.events.latest,
+        cut_off=job.is_cut_off,
         history_lost=job.history_lost,
         marks=table.rates.marks,
         heard=table.rates.heard,

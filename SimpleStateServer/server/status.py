@@ -15,6 +15,7 @@ from typing import Any
 from server import anchor, worker_states
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
+from server.policies import Sync
 from server.snapshot import JobSummary, Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
 from server.timeline import timeline
@@ -35,8 +36,9 @@ LETTERS = {
     worker_states.SILENT: "s",
     worker_states.ABSENT: "n",
     worker_states.ENDED: "d",
+    worker_states.LOST: "x",
 }
-_NOT_AT_WORK = (worker_states.SILENT, worker_states.ABSENT, worker_states.ENDED)
+_NOT_AT_WORK = (worker_states.SILENT, worker_states.ABSENT, worker_states.ENDED, worker_states.LOST)
 
 
 def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
@@ -82,6 +84,8 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
         "accuracies" if settings.metric is None else "values": [
             [_rounded(point.time - snapshot.began), point.value, point.round] for point in snapshot.curve
         ],
+        "losses": [[_rounded(point.time - snapshot.began), point.value, point.round] for point in snapshot.losses],
+        "events": [[_rounded(event.time - snapshot.began), *event[2:], event.round] for event in snapshot.events],
         "best": snapshot.best and [_rounded(snapshot.best.time - snapshot.began), snapshot.best.value],
         "workers": [_worker(snapshot, row, done, works, marks) for row in shown],
         "timeline": timeline(snapshot, shown, done),
@@ -131,19 +135,20 @@ def _share(computing: float, seconds: float) -> float | None:
 def work(snapshot: Snapshot, states: Sequence[str]) -> Work:
     """Each worker's work. A running step and its time do not count: they are reported at its end."""
     done, now, resumed = Work(), snapshot.now, snapshot.settings.resumed
+    told = snapshot.policy.watch.sync is Sync.IS_NOT_SAID  # what was done is known up to each row's `since`
     for row, state in zip(snapshot.rows, states, strict=True):
         past, samples, computing, begin = row.past, 0, 0.0, row.entered
         if len(past) == HISTORY_ROUNDS or resumed:
             # The work before the first recorded round is known from its end on.
             if past:
                 samples, computing = past[0].samples, past[0].computing
-                begin = past[1].entered if len(past) > 1 else begin
+                begin = past[0].asked if told else past[1].entered if len(past) > 1 else begin
             else:
                 samples, computing, begin = row.samples, row.computing, None
         elif past:
             begin = past[0].entered
         end: float | None = now
-        if state == worker_states.TRAINING:
+        if state == worker_states.TRAINING or told:
             end = row.since
         elif state in _NOT_AT_WORK:
             end = row.heard
@@ -204,7 +209,7 @@ def _worker(snapshot: Snapshot, row: Row, done: WorkerStates, works: Work, marks
         "device": row.device.device,
         "round": row.round,
         "step_time_s": row.step_time,
-        "transmission_time_s": row.transmission_time if row.step_times else None,
+        "transmission_time_s": transmission_time(snapshot, row),
         "local_steps": row.local_iteration,
         "state": state,
         "whom": done.whom(row),
@@ -216,6 +221,12 @@ def _worker(snapshot: Snapshot, row: Row, done: WorkerStates, works: Work, marks
         "computing_share": works.computing_share(row.rank),
         "mark": marks.get(row.rank, ""),
     }
+
+
+def transmission_time(snapshot: Snapshot, row: Row) -> float | None:
+    """Seconds; None where none was measured."""
+    is_known = row.step_times and snapshot.policy.watch.sync is not Sync.IS_NOT_SAID
+    return row.transmission_time if is_known else None
 
 
 def _counted(states: Sequence[str]) -> dict[str, int]:

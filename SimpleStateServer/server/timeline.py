@@ -9,7 +9,17 @@ from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import PastRound, Row
 from server.worker import Action
-from server.worker_states import ABSENT, ENDED, EVALUATING, LEFT_OUT, SILENT, TRAINING, WorkerStates, is_on_its_own
+from server.worker_states import (
+    ABSENT,
+    ENDED,
+    EVALUATING,
+    LEFT_OUT,
+    LOST,
+    SILENT,
+    TRAINING,
+    WorkerStates,
+    is_on_its_own,
+)
 
 LANES = 24
 ROUNDS = 12  # of the fastest worker
@@ -24,6 +34,7 @@ _LEGENDS = {
     Sync.AGGREGATES: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
     Sync.RELEASES: {COMPUTING: "computing and uploading", EXCHANGE: "releasing the global model"},
     Sync.STAYS_IN_STEP: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling under BSP"},
+    Sync.IS_NOT_SAID: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
 }
 
 
@@ -94,11 +105,12 @@ def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
     if row.entered is None:
         return []
     stretches: list[Stretch] = []
-    following = [*((past.entered, past.round) for past in row.past[1:]), (row.entered, row.round)]
+    following = [*((past.entered, past.round, past.computing) for past in row.past[1:])]
+    following.append((row.entered, row.round, row.computing))
     parts = [
         part
-        for past, (until, number) in zip(row.past, following, strict=False)  # in its first round it has no past
-        for part in _past(snapshot, past, until, number)
+        for past, (until, number, computing) in zip(row.past, following, strict=False)  # none in its first round
+        for part in _past(snapshot, past, until, number, computing)
     ]
     for kind, begin, end, number in (*parts, *_current(snapshot, row, done)):
         if end <= begin:
@@ -110,10 +122,14 @@ def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
     return stretches
 
 
-def _past(snapshot: Snapshot, past: PastRound, until: float, following: int) -> Iterator[Stretch]:
-    """A past round's stretches, until the beginning of the next reported round."""
+def _past(snapshot: Snapshot, past: PastRound, until: float, following: int, computing: float) -> Iterator[Stretch]:
+    """A past round's stretches, until the beginning of the next reported round, by which the worker had computed for
+    `computing` seconds."""
     watch = snapshot.policy.watch
     synced = past.synced
+    if watch.sync is Sync.IS_NOT_SAID:
+        # Rounds that were not told lie in between: all computing of a stretch stands at its beginning.
+        synced = past.entered + max(computing - past.computing, 0.0)
     if watch.sync is Sync.STAYS_IN_STEP:
         if is_on_its_own(past) or (past.action is Action.TRAIN and not watch.leaves_out):
             synced = None
@@ -135,11 +151,13 @@ def _current(snapshot: Snapshot, row: Row, done: WorkerStates) -> Iterator[Stret
     """The present round's stretches."""
     state, now, number = done.states[row.rank], snapshot.now, row.round
     entered, heard = row.entered or 0.0, row.heard or 0.0
-    if state in (ABSENT, ENDED):
+    if state in (ABSENT, ENDED, LOST):
         now = heard
     until = heard if state == SILENT else now
     in_step = snapshot.policy.watch.sync is Sync.STAYS_IN_STEP
     synced = row.synced
+    if snapshot.policy.watch.sync is Sync.IS_NOT_SAID and state != TRAINING:
+        synced = row.since
     if in_step and (is_on_its_own(row) or row.action is Action.TRAIN):
         synced = None
     if state == LEFT_OUT:
@@ -147,7 +165,7 @@ def _current(snapshot: Snapshot, row: Row, done: WorkerStates) -> Iterator[Stret
         yield COMPUTING, entered, out, number
         yield OUT, out, until, number
         return
-    evaluating = row.evaluating if state in (EVALUATING, SILENT, ENDED) and row.evaluating is not None else until
+    evaluating = row.evaluating if state in (EVALUATING, SILENT, ENDED, LOST) and row.evaluating is not None else until
     if synced is None:
         yield COMPUTING, entered, evaluating, number
     else:

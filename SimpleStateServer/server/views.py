@@ -74,6 +74,7 @@ def index(request: HttpRequest, job: str | None = None) -> Answer:
 @reading
 def status_json(request: HttpRequest, job: str | None = None) -> Answer:
     """`GET /status.json`, `GET /jobs/ID/status.json`: what the status page shows."""
+    app().watched_at = time.monotonic()
     try:
         return Answer(200, _status(job), JSON, NO_STORE)
     except _NoSuchJob:
@@ -100,6 +101,17 @@ def _no_such_job(job: str | None) -> Answer:
 def _page(job: str | None) -> Answer:
     before, after = _page_parts()
     return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
+
+
+def last_page() -> bytes:
+    """The page as one file that asks no server: of the latest job, with links to the others. Empty: there is none."""
+    jobs = router().overview()
+    found = {line.id: status(_snapshot(line.id), jobs) for line in jobs.jobs}
+    if not found:
+        return b""
+    *_, latest = found.values()
+    before, after = _page_parts()
+    return before + _json({**latest, "all": found}) + after
 
 
 @functools.cache

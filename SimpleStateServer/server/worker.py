@@ -16,10 +16,11 @@ class Action(str, enum.Enum):
 
 
 class Activity(str, enum.Enum):
-    """A worker's activity by its own report: it computes local steps, evaluates the model, or has left the job in
-    order."""
+    """A worker's activity by its own report: it computes local steps, exchanges the results or waits for others,
+    evaluates the model, or has left the job in order."""
 
     TRAINING = "training"
+    WAITING = "waiting"
     EVALUATING = "evaluating"
     ENDED = "ended"
 

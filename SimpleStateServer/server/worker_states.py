@@ -24,7 +24,8 @@ LEFT_OUT = "left out"  # the others train without it
 SILENT = "silent"  # a message is overdue
 ABSENT = "not seen yet"
 ENDED = "ended"
-ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDED)
+LOST = "lost"  # the job has ended, and this worker had not left it
+ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDED, LOST)
 
 # Sooner than the decisions: a wrong guess costs nothing here.
 PAGE_SILENCE_S = 5.0
@@ -86,7 +87,8 @@ class WorkerStates:
 def states_of(snapshot: Snapshot) -> WorkerStates:
     """The state of each worker. O(N)."""
     if snapshot.ended is not None:
-        return WorkerStates([ENDED] * len(snapshot.rows))
+        left = [not snapshot.cut_off or row.doing is Activity.ENDED for row in snapshot.rows]
+        return WorkerStates([ENDED if each else LOST for each in left])
     return _BY_SYNC[snapshot.policy.watch.sync](snapshot)
 
 
@@ -263,8 +265,27 @@ def _begin_of_step(row: Row) -> float:
     return (row.since or 0.0) - (row.computation_time or 0.0)
 
 
+# --------------------------------------------------------------------------------- no rule: the workers tell it
+
+
+def _as_told(snapshot: Snapshot) -> WorkerStates:
+    """A worker that waits does so for all that do not; where there are none, all exchange."""
+    states = []
+    for row in snapshot.rows:
+        state = _without_sync(snapshot, row)
+        if state is None and row.doing is Activity.WAITING:
+            state = SILENT if _is_silent(row, snapshot.now - (row.heard or 0.0), EVALUATION_S) else WAITING
+        states.append(state or _training(snapshot, row))
+    busy = [row for row in snapshot.rows if states[row.rank] not in (WAITING, ENDED)]
+    if not busy:
+        return WorkerStates([EXCHANGING if state == WAITING else state for state in states])
+    awaited = Awaited(tuple(row.rank for row in _first_of(busy, states)), len(busy))
+    return WorkerStates(states, lambda row: awaited)
+
+
 _BY_SYNC: dict[Sync, Callable[[Snapshot], WorkerStates]] = {
     Sync.AGGREGATES: _aggregating,
     Sync.RELEASES: _releasing,
     Sync.STAYS_IN_STEP: _in_step,
+    Sync.IS_NOT_SAID: _as_told,
 }

@@ -36,7 +36,7 @@ from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.console import console
-from scripts.launch.host_connection import HostConnection, ssh_command
+from scripts.launch.host_connection import HostConnection
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
     EXAMPLE_INTERFACE,
@@ -52,7 +52,7 @@ from scripts.launch.hosts_layout import (
 from scripts.launch.previous_run import PreviousRun, previous_run
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
-from scripts.launch.roles import JOB_FOLDER, ROOT, JobSpec, Layout, build
+from scripts.launch.roles import JOB_FOLDER, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.jobs.sources import sources
@@ -74,8 +74,16 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
         epilog=f"columns of the hosts file, in any order:\n{columns}",
         formatter_class=job_options.HelpFormatter,
     )
-    job_options.add_mode(parser)
     parser.add_argument("--hosts", type=Path, required=True, default=argparse.SUPPRESS, metavar="FILE", help="a CSV")
+    parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
+    add_job(parser)
+    given, worker_arguments = job_options.parse(parser, arguments)
+    return plan_of(given, worker_arguments)
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a job on any hosts."""
+    job_options.add_mode(parser)
     job_options.add_job(parser, data_dir=Path("data"))
     parser.add_argument(
         "--base-port",
@@ -84,9 +92,15 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
         help="MXNet listens on this port of a host and those above it, one a process, except those that have a flag; "
         "0: on free ones",
     )
-    parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
-    given, worker_arguments = job_options.parse(parser, arguments)
+
+
+def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> LaunchPlan:
+    """The job that was asked for, on the hosts of the file `given.hosts`, by the command `given.ssh`.
+
+    Raises:
+        SetupError: as `parse`.
+    """
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
     job = JobSpec(
@@ -103,6 +117,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
         worker_arguments=worker_arguments,
         grace_s=given.grace,
         collective=given.collective,
+        page=bool(given.page),
         restarts=given.restarts,
     )
     hosts = hosts_file.read(given.hosts)
@@ -139,7 +154,7 @@ def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
     job, layout = example(plan)
     say(f"# {EXAMPLE_INTERFACE}, ports and numbers of threads that are not given are examples: the hosts find them\n")
     for name, host in plan.hosts.hosts.items():
-        say(f"{name}: {shlex.join(ssh_command(plan.ssh, host, host.folder or str(ROOT)))}")
+        say(f"{name}: {shlex.join(plan.command(host))}")
     for role in build(job, layout):
         variables = {key: value for key, value in role.environment.items() if key != "PYTHONUNBUFFERED"}
         variables |= {key: "..." for key in SECRET if key in variables}
@@ -334,7 +349,7 @@ def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnect
     """The processes; the host reports when a service is up."""
     return [
         dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE
+        if role.kind is Kind.SERVICE and not role.is_for_page
         else role
         for role in build(job, layout)
     ]
@@ -381,7 +396,7 @@ def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], No
     return True
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], parse: Callable[[Sequence[str]], LaunchPlan] = parse) -> int:
     """The command: parses, runs, returns the exit code."""
     try:
         return run(lambda: parse(arguments))

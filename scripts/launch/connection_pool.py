@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from config import Config
-from scripts.launch.host_connection import HostConnection, ssh_command
+from scripts.launch.host_connection import HostConnection
 from scripts.launch.hosts_file import Host
 from scripts.launch.hosts_layout import LaunchPlan
 from scripts.launch.job_options import data_of
-from scripts.launch.roles import ROOT
 from utils import SetupError
 
 READY_S = 60.0  # for hosts to be connected, and to import MXNet
@@ -109,9 +108,8 @@ class ConnectionPool:
         self._made[host.name] += 1
         number = self._made[host.name]
         log = f"{host.name}-ssh.log" if number == 1 else f"{host.name}-ssh-{number}.log"
-        command = ssh_command(self._plan.ssh, host, host.folder or str(ROOT))
         try:
-            connection = HostConnection(host, command, self._plan.job.log_folder / log, self.pump)
+            connection = HostConnection(host, self._plan.command(host), self._plan.job.log_folder / log, self.pump)
         except FileNotFoundError as error:
             raise SetupError(
                 f"{self._plan.ssh[0]} cannot be started: {error.strerror}; choose another with --ssh"

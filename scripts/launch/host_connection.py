@@ -52,16 +52,21 @@ def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
     """
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
     where = [*(("-p", host.port) if host.port else ()), *(("-l", host.user) if host.user else ()), host.address]
+    script = agent_script(folder)
+    if not host.user and not host.port and host_network.is_here(host.address):
+        return ["sh", "-c", f"cd; {script}"]  # from home, as ssh does
+    return [*ssh, *options, *where, f"exec sh -c {shlex.quote(script)}"]
+
+
+def agent_script(folder: str) -> str:
+    """The commands of a shell on a host, at home, that start the agent in the project's folder there."""
     # The shell there would expand `~/` only without quotes; a relative folder begins at home as well.
     quoted = shlex.quote(folder.removeprefix("~/"))
-    script = (
+    return (
         f"cd {quoted} 2>/dev/null || {{ echo error: no folder {quoted} here: put the project there >&2; exit 2; }}; "
         f"[ -x scripts/remote.sh ] || {{ echo error: folder {quoted} has no scripts/remote.sh: "
         "put this version of the project there >&2; exit 2; }; exec scripts/remote.sh"
     )
-    if not host.user and not host.port and host_network.is_here(host.address):
-        return ["sh", "-c", f"cd; {script}"]  # from home, as ssh does
-    return [*ssh, *options, *where, f"exec sh -c {shlex.quote(script)}"]
 
 
 class HostConnection:

@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.launch.hosts_file import Hosts, HostWorker
+from scripts.launch.host_connection import ssh_command
+from scripts.launch.hosts_file import Host, Hosts, HostWorker
 from scripts.launch.roles import ROOT, JobSpec, Layout, Node, Placement, base_environment, worker_flags
 from utils import SetupError
 
@@ -32,6 +33,11 @@ class LaunchPlan:
     base_port: int
     is_dry_run: bool
     sources: Mapping[str, bytes] = field(default_factory=dict)  # of the job file
+    connect: Callable[[Host], list[str]] | None = None  # in place of ssh
+
+    def command(self, host: Host) -> list[str]:
+        """The command that starts the agent on a host."""
+        return self.connect(host) if self.connect else ssh_command(self.ssh, host, host.folder or str(ROOT))
 
 
 @dataclass(frozen=True)

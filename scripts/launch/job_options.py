@@ -12,7 +12,7 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name
 from config import preset_flags
 from flag_parser import FlagParser
-from flag_values import at_least, several
+from flag_values import at_least, several, zero_or_one
 from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
@@ -39,6 +39,7 @@ LAUNCHER_FLAGS = (
     "gpu",
     "state_server_ip",
     "state_server_port",
+    "page",
 )
 
 
@@ -107,6 +108,17 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namesp
 
     A flag on the wrong side of `--` ends the process with exit code 2, as a bad value does.
     """
+    before, behind = _sides(parser, arguments)
+    return parser.parse_args(before), behind
+
+
+def parse_some(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], tuple[str, ...]]:
+    """As `parse`; returns also the words before `--` that the parser does not know, in the middle."""
+    before, behind = _sides(parser, arguments)
+    return *parser.parse_known_args(before), behind
+
+
+def _sides(parser: FlagParser, arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)
     mains = {name for field in config.FIELDS for name in config.names_of(field)}
@@ -114,7 +126,7 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namesp
     for word in words[cut + 1 :]:
         if (flag := word.partition("=")[0]) in {*parser.flags} - {*mains, "-h", "--help"}:
             parser.error(f"{flag} is an option of this script: give it before `--`")
-    return parser.parse_args(words[:cut]), tuple(words[cut + 1 :])
+    return words[:cut], tuple(words[cut + 1 :])
 
 
 def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
@@ -143,6 +155,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
     parser.add_argument(
         "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
     )
+    words = "0: no status page; the state server is started only where the workers cannot do without"
+    parser.add_argument("--page", type=zero_or_one, default=1, metavar="{0,1}", help=words)
     words = "seconds that the workers get to end their round (that of -m decoupled stands behind `--`)"
     parser.add_argument("--grace", type=seconds, default=60.0, help=words)
     parser.add_argument(
@@ -179,6 +193,10 @@ def check_options(given: argparse.Namespace) -> None:
     if given.job:
         sources(given.job)
     check_fastest(given.fastest, [given.mode])
+    if not given.page and OWNERS[given.mode].needs_state_server:
+        raise SetupError(
+            f"--page 0 does nothing in mode {given.mode}, whose workers ask the state server: leave it out"
+        )
     if given.split_by_class and not OWNERS[given.mode].is_distributed:
         raise SetupError(
             f"--split-by-class does nothing in mode {given.mode}, where each device has all classes: leave it out"

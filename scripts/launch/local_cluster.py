@@ -133,6 +133,7 @@ def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_argum
         worker_arguments=worker_arguments,
         grace_s=given.grace,
         collective=given.collective,
+        page=bool(given.page),
         restarts=given.restarts,
         has_free_root_port=not given.root_port,
         counted=counted(given),

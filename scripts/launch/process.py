@@ -45,6 +45,7 @@ class Role:
     show_all: bool = False  # on the console; else only warnings and errors
     is_ready: Callable[[], bool] | None = None  # the workers start once it returns True
     page: str = ""  # URL for the user, once it is ready
+    is_for_page: bool = False  # and for nothing else: without it the job goes on
     host: str = ""  # empty: this machine; else command, variables and folder are that host's
     appends: bool = False  # to the log of the process that it replaces
 

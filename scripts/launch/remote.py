@@ -1,4 +1,4 @@
-"""The agent that cluster.py starts over ssh on a host: starts processes, forwards their output, ends with its stdin.
+"""The agent on a host, over ssh or srun: starts processes, forwards their output, ends with its stdin.
 
 It reads requests as lines of JSON on stdin and answers with such lines on stdout. When stdin closes, because the
 launcher or the connection is gone, or when it receives nothing for a minute, it kills all that it has started.
@@ -80,7 +80,9 @@ class Agent:
                 self._start(message)
             case "send":
                 if message["name"] in self._processes:
-                    self._processes[message["name"]].send(signal.Signals(message["signal"]))
+                    number = signal.Signals(message["signal"])
+                    is_ignored = number is signal.SIGTERM and signal.getsignal(number) is signal.SIG_IGN
+                    self._processes[message["name"]].send(signal.SIGINT if is_ignored else number)
             case "network":
                 address, interface = host_network.find(message["address"], message["interface"], message["toward"])
                 say("network", address=address, interface=interface)
@@ -269,7 +271,8 @@ def main() -> int:
     """Serves one launcher; what was started here ends with it."""
     # A signal interrupts everything, also a write to a connection that is not read.
     for number in ENDING:
-        signal.signal(number, _leave)
+        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see trainer/stop.py
+            signal.signal(number, _leave)
     agent = Agent()
     try:
         serve(agent)

@@ -23,6 +23,7 @@ from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
+PAGE_FILE = "page.html"  # the state server's page, as it was when the job ended
 JOB_FOLDER = ".job"  # of the job file and its modules, in the folder of a host to which they were sent
 
 
@@ -42,9 +43,11 @@ class JobSpec:
     grace_s: float
     chosen: str = field(default="", kw_only=True)  # the workers that a preset chooses, in words
     collective: str = field(default=PS, kw_only=True)
+    page: bool = field(default=True, kw_only=True)  # the workers tell a state server what they do
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
     job_file: Path | None = field(default=None, kw_only=True)  # absolute
     run: str = field(default="", kw_only=True)  # its name, which is also part of the log base
+    is_shared: bool = field(default=False, kw_only=True)  # the other hosts see the log tree at its path here
     # DATE-TIME: the folder for the logs that this job's replace.
     began: str = field(default_factory=lambda: date_time(time.time()), kw_only=True)
 
@@ -59,9 +62,9 @@ class JobSpec:
         return self.algorithm.is_distributed and self.collective == PS
 
     @property
-    def has_state_server(self) -> bool:
+    def needs_state_server(self) -> bool:
         """Whether the mode asks a state server, or the workers find each other there."""
-        return self.algorithm.has_state_server or self.collective != PS
+        return self.algorithm.needs_state_server or self.collective != PS
 
     @property
     def mode_folder(self) -> Path:
@@ -70,8 +73,8 @@ class JobSpec:
 
     @property
     def remote_folder(self) -> Path:
-        """The mode's folder on another host, relative to the project there."""
-        return Path("logs") / self.run / self.mode_folder
+        """The mode's folder on another host, relative to the project there; absolute in a tree that all see."""
+        return self.log_folder if self.is_shared else Path("logs") / self.run / self.mode_folder
 
     @property
     def log_folder(self) -> Path:
@@ -217,23 +220,28 @@ def build_roles(job: LocalJobSpec, environment: Mapping[str, str] = os.environ) 
 def build(job: JobSpec, layout: Layout) -> list[Role]:
     """The processes of a job."""
     roles = [*_servers(job, layout)] if job.has_parameter_server else []
-    if job.has_state_server:
+    if job.needs_state_server or job.page:
         roles.insert(0, _state_server(job, layout.state_server))
     return [*roles, *_workers(job, layout)]
 
 
 def _state_server(job: JobSpec, node: Node) -> Role:
-    port = job.state_server_port
+    port, is_watched = job.state_server_port, job.page or job.algorithm.needs_state_server
+    page_file = node.root / (node.log_folder if node.is_here else node.folder) / PAGE_FILE
     return Role(
         name=f"{node.prefix}state server",
         kind=Kind.SERVICE,
-        command=[node.python, "manage.py", "serve", f"{node.address}:{port}"],
+        command=[
+            *(node.python, "manage.py", "serve", f"{node.address}:{port}"),
+            *(("--page-file", str(page_file)) if is_watched else ()),
+        ],
         environment=node.environment,
         folder=node.root / "SimpleStateServer",
         log=job.log_folder / "state-server.log",
         title=f"port {port}",
-        page=f"http://{node.address}:{port}/" if job.algorithm.has_state_server else "",
-        is_ready=answers(node.address, port) if node.is_here else None,
+        page=f"http://{node.address}:{port}/" if is_watched else "",
+        is_for_page=not job.needs_state_server,
+        is_ready=answers(node.address, port) if node.is_here and job.needs_state_server else None,
         host=node.role_host,
     )
 
@@ -292,8 +300,10 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         flags["-s"] = 1
     if job.collective != PS:
         flags["--collective"] = job.collective
-    if job.has_state_server:
+    if job.needs_state_server or job.page:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
+    if not job.algorithm.needs_state_server:
+        flags["--page"] = int(job.page)
     words = [str(word) for pair in flags.items() for word in pair]
     return [*words, *preset_flags(job.mode), *worker.flags, *job.worker_arguments, *worker.more_flags]
 

@@ -42,6 +42,7 @@ class Timeouts(NamedTuple):
     # one of them has ended.
     grace_s: float = 60.0
     settle_s: float = 15.0  # for the servers to end by themselves after the workers
+    page_s: float = 10.0  # for the state server to write its page at the very end
     lead_s: float = 5.0  # the end of a server may be seen this much earlier than that of its workers
     ready_s: float = 60.0  # for a service to accept connections
 
@@ -150,7 +151,17 @@ class Supervisor:
                     self._say(str(end))
                 return self._outcome(end)
             finally:
+                self._end_pages()
                 _kill([*self._processes, *self._left_out])
+
+    def _end_pages(self) -> None:
+        """Lets the state server write its page."""
+        pages = [] if self._signals.is_repeated else [process for process in self._processes if process.role.page]
+        for process in pages:
+            process.send(signal.SIGINT)  # it may ignore SIGTERM: trainer/stop.py
+        until = time.monotonic() + self._timeouts.page_s
+        while any(process.exit_code is None for process in pages) and time.monotonic() < until:
+            time.sleep(POLL_S)
 
     def _outcome(self, end: _Finished) -> JobOutcome:
         outcome = JobOutcome(end.exit_code, bool(self._signals.first), end.failed_log)
@@ -355,6 +366,8 @@ class Supervisor:
     # ---------------------------------------------------------------------------------------------- failures
 
     def _fail(self, failed: Sequence[RunningProcess]) -> None:
+        if self._policy is None or self._state is not _State.RUNNING:
+            failed = [process for process in failed if not process.role.is_for_page]  # a worker says that it is away
         if not failed:
             return
         failure = failure_of(failed, self._connections)
@@ -386,6 +399,8 @@ class Supervisor:
             decision = self._policy.after(reports, uptime_s, self._service_was_away, any_worker_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
+        if decision.action is Action.END_JOB and all(process.role.is_for_page for process in failed):
+            return
         if decision.action is Action.END_JOB:
             why = decision.text and f": {decision.text}"
             raise _Finished(exit_code, f"error: {how}; stopping the job{why}.{log}", failed_log)

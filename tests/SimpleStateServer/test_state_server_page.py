@@ -375,7 +375,7 @@ def test_a_page_says_how_far_the_job_is_who_waits_for_whom_and_when_it_has_ended
     other.shown()
     page = browse(f"{server.url}/jobs/{job.name}/")
     assert page.by_id["job"] == job.name
-    assert page.by_id["notice"].startswith("This job has ended.")
+    assert page.by_id["notice"].startswith("This job has ended after")
     assert f"../{other.name}/" in page.links and f"../{job.name}/" in page.links
     page = browse(server.url)
     assert page.by_id["job"] == other.name
@@ -406,6 +406,41 @@ def test_a_page_of_a_job_that_the_server_does_not_know_any_more_says_so(server: 
     with as_file(text.replace('"use strict";', f'"use strict"; {gone}')) as url:
         page = browse(url)
     assert "does not know the job any more" in page.by_id["notice"]
+
+
+@needs_chromium
+def test_an_open_page_is_told_of_the_end_and_what_is_left_of_all_jobs_is_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    with running_state_server(command=("serve", "--page-file", str(file))) as server:
+        job, latest = Job(server, 2, title="SSGD"), Job(server, 1)
+        for rank in range(2):
+            job.report(rank, 1, loss=0.5, elapsed=0, events=[[3, 7.5, "members", "worker 2 is gone"]])
+        job.report(0, 1, doing="ended")
+        latest.report(0, 1)
+        url = f"{server.url}/jobs/{job.name}/"
+
+        def end_once_the_page_is_open() -> None:
+            asked = r'esync_request_seconds_count{path="/jobs/"} ([5-9]|[1-9][0-9]+)[.]'
+            while not re.search(asked, requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text):
+                time.sleep(0.1)
+            server.process.terminate()
+
+        launcher = threading.Thread(target=end_once_the_page_is_open)
+        launcher.start()
+        page = browse(url, 300_000, "--disable-logging")
+        launcher.join()
+        server.process.wait(TIMEOUT_S)
+    assert json.loads(page.by_id["status"])["state"] == "at work"
+    assert "This job has ended" in page.by_id["notice"]
+    assert [row[3] for row in page.rows if row] == ["ended", "lost"]
+    page = browse(f"{file.as_uri()}#{job.name}")
+    assert set(re.findall(r"https?://[^\s\"']+", file.read_text())) == {"http://www.w3.org/2000/svg"}
+    assert "1 of 2 workers had not left it in order" in page.by_id["notice"]
+    assert [row[3] for row in page.rows if row] == ["ended", "lost"]
+    assert page.links[:2] == [f"#{latest.name}", f"#{job.name}"]
+    assert page.by_id["events-list"] == "7 s, round 3membersworker 2 is gone"
+    assert page.classes.count("event") == 0  # no curve is as long
+    assert page.by_id["losses"].startswith("0")
 
 
 @needs_chromium

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from scripted_job import ENDED, EVALUATING, ScriptedJob
-from server.messages import Total
+from server.messages import Report, Status, Total
+from server.worker import Activity
 
 TRAINING, WAITING, EXCHANGING, SILENT = "training", "waiting", "pushing and pulling", "silent"
 
@@ -218,3 +221,56 @@ def test_whom_elastic_leaves_out_is_left_out_and_neither_awaited_nor_silent() ->
     assert job.states(now) == [TRAINING, TRAINING, TRAINING, "left out"]
     job.query(0, 200, 1, 0.5, now + 0.5)
     assert job.whom(0, now + 0.51) == "workers 1 and 2"
+
+
+# ------------------------------------------------------------------------------- no rule: the workers tell themselves
+
+
+def tell(job: ScriptedJob, rank: int, round: int, now: float, computed: float, **more: Any) -> None:
+    total = Total(steps=round, samples=64 * round, computing=computed)
+    status = Status(rank, 1, round, 2.0 if rank else 1.0)
+    job.handlers.report(Report(f"worker-{rank}", job.id, status, total=total, elapsed=now, **more), now)
+
+
+def test_who_waits_without_a_rule_says_so_and_the_times_are_those_that_were_told() -> None:
+    job = ScriptedJob(2, "watched")
+    for round in range(1, 5):  # rounds of 2 s, of which worker 0 computes half
+        tell(job, 0, round, 2.0 * round - 1, round, doing=Activity.WAITING, loss=1 / round)
+        tell(job, 1, round, 2.0 * round, 2.0 * round, doing=Activity.WAITING, loss=3 / round)
+        assert job.states(2.0 * round) == [EXCHANGING] * 2
+    tell(job, 1, 5, 8.1, 8.0)
+    assert job.states(9.0) == [WAITING, TRAINING]
+    assert job.whom(0, 9.0) == "worker 1"
+    shown = job.status(9.0)
+    assert [worker["computing_share"] for worker in shown["workers"]] == [0.571, 0.988]
+    assert shown["workers"][0]["transmission_time_s"] is None
+    assert [worker["mark"] for worker in shown["workers"]] == ["", "slowest"]
+    kinds = [kind for kind, *_ in shown["timeline"]["lanes"][0]["spans"]]
+    assert kinds == ["computing", "waiting"] * 4
+    assert [(round, value) for _, value, round in shown["losses"]] == [
+        (1, 1.0),
+        (2, 1.75),
+        (3, pytest.approx(11 / 12)),
+        (4, 0.625),
+    ]
+    assert job.states(200.0) == [WAITING, SILENT]
+
+
+def test_an_event_that_several_workers_tell_is_one_and_one_that_comes_again_is_another() -> None:
+    job = ScriptedJob(2, "sync-switch-greedy")
+    for begin in (1.0, 50.0):
+        for rank in range(2):
+            events = ((3, begin, "greedy", "back to BSP"), (4, begin + rank, "switch", f"phase {begin}"))
+            tell(job, rank, round(begin) + 3, begin + rank + 1, 1.0, events=events)
+    assert [event[:2] for event in job.status(60.0)["events"]] == [
+        [1.0, "greedy"], [1.0, "switch"], [50.0, "greedy"], [50.0, "switch"],
+    ]  # fmt: skip
+
+
+def test_whoever_has_not_left_a_job_that_was_cut_off_is_lost() -> None:
+    job = ScriptedJob(3, "watched")
+    tell(job, 0, 1, 1.0, 1.0, doing=ENDED)
+    tell(job, 1, 1, 1.0, 1.0)
+    job.handlers.cut_off(5.0)
+    assert job.states(5.0) == ["ended", "lost", "lost"]
+    assert job.status(5.0)["state"] == "ended"

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_471, 8_255
+PRODUCT, EXPERIMENTS = 40_391, 8_255
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from one_worker import Batches
 from ready import ready
 
 from algorithms import TransportKind
-from config import PS
+from config import PS, Config
 from trainer.clock import Clock
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
@@ -132,6 +132,7 @@ def train(
     killed: Mapping[int, int] | None = None,
     leaving: Mapping[int, int] | None = None,
     rule: Rule = PLAIN,
+    mode: str = Config().mode,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
@@ -141,6 +142,7 @@ def train(
         collective: of schedules.SUMS, or the parameter server.
         killed: by rank, how many rounds a worker does before it is; the others know at once.
         leaving: as `killed`, of those that were asked to leave.
+        mode: that the flags name.
     """
     lost: set[int] = set()
     clock = VirtualClock()
@@ -197,6 +199,8 @@ def train(
                 compression=compression,
                 num_servers=1,
                 state_server=state_server.client(clock) if state_server else None,
+                gather=lambda label, mine: [[7, 7]],
+                config=Config(mode=mode),
                 rule=rule,
                 min_step_s=worker.step_s,
                 sample_s=worker.sample_s,

@@ -48,13 +48,15 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
     trained = ["worker 0", "worker 1"]
     for mode in ("esync", "wbsp", "wbsp-pcc", "sync-switch"):
         assert names("-m", mode) == ["state server", "scheduler", "server 0", *trained]
-    assert names("-m", "dcasgd", "--servers", "2") == ["scheduler", "server 0", "server 1", *trained]
-    assert names("-m", "local") == trained
-    assert [role.name for role in build_roles(options("-m", "local"))] == ["worker 0"]
+    watched = ["state server", "scheduler", "server 0", "server 1", *trained]
+    assert names("-m", "dcasgd", "--servers", "2") == watched
+    assert names("-m", "dcasgd", "--servers", "2", "--page", "0") == watched[1:]
+    assert names("-m", "local", "--page", "0") == trained
+    assert [role.name for role in build_roles(options("-m", "local"))] == ["state server", "worker 0"]
 
 
 def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_server(capsys):
-    given = options("-m", "local-sgd", "--collective", "ring", "--workers", "0,0.5")
+    given = options("-m", "local-sgd", "--collective", "ring", "--workers", "0,0.5", "--page", "0")
     state_server, *workers = build_roles(given, {})
     assert [state_server.name, *(role.name for role in workers)] == ["state server", "worker 0", "worker 1"]
     assert not state_server.page  # it gets no messages about the training
@@ -72,11 +74,16 @@ def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_s
     assert f"belongs to mode {one_of(modes_of('collective'))}, not to async" in capsys.readouterr().err
 
 
-def test_a_job_with_a_state_server_has_a_status_page():
-    given = options("-m", "wbsp")
-    page = f"http://127.0.0.1:{given.state_server_port}/"
-    assert [role.page for role in build_roles(given) if role.page] == [page]
-    assert not any(role.page for role in build_roles(options("-m", "ssp")))
+@pytest.mark.parametrize("mode", ["ssp", "wbsp"])
+def test_a_job_has_a_status_page_unless_none_is_wanted(mode):
+    for wanted in (0, 1):
+        given = options("-m", mode, "--page", str(wanted))
+        pages = [role.page for role in build_roles(given) if role.page]
+        assert pages == [f"http://127.0.0.1:{given.state_server_port}/"][:wanted]
+        (worker, *_) = [role for role in build_roles(given) if role.kind is Kind.WORKER]
+        assert command_line.parse(worker.command[2:], pytest.fail).tells_state_server == bool(wanted)
+    with pytest.raises(SetupError, match="--page 0 does nothing in mode lb-bsp"):
+        options("-m", "lb-bsp", "--page", "0")
 
 
 def test_workers_differ_in_device_speed_and_port_alone(tmp_path):

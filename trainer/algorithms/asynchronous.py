@@ -112,7 +112,7 @@ class AsyncTrainer(Trainer):
         if self.step_is_bad:
             self.measure.enter(GLOBAL_AGGREGATE)
         else:
-            self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
+            self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE, self.computed)
         if wants_stop:
             self.add_to_counter(0)
         if self._has_numbers:
@@ -121,6 +121,10 @@ class AsyncTrainer(Trainer):
         self.emulation.wait_for_link()
         self._model.pull(self.parameters.weights)
         return bool(self.read_counters()[0] > 0)
+
+    def computed(self) -> None:
+        """Called when the gradients are computed."""
+        self.step_s = self.emulation.step_age_s
 
     def gradient_weight(self) -> float:
         """Factor on this step's gradients."""
@@ -167,8 +171,11 @@ class RescaledTrainer(AsyncTrainer):
     def local_step(self, batch: Batch) -> bool:
         super().local_step(batch)
         self.wait_for_gradients()
-        self.step_s = self.emulation.step_age_s
+        super().computed()
         return True
+
+    def computed(self) -> None:
+        """The time is taken already."""
 
     def gradient_weight(self) -> float:
         times_s = self._values.asnumpy()[1 : 1 + self.membership.num_workers]

@@ -59,6 +59,7 @@ class BackupTrainer(Trainer):
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
+        self.step_s = self.emulation.step_age_s
         return True
 
     def ready(self) -> bool:

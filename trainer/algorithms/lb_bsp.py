@@ -52,7 +52,7 @@ class LBBSPTrainer(SyncTrainer):
 
     def computed(self) -> None:
         """Reports the step time and asks for the next batch size while the gradients travel."""
-        self.step_s = self.emulation.step_age_s
+        super().computed()
         self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples, self.evaluated.take)
 
     def statistics_weight(self) -> float:

@@ -23,6 +23,9 @@ class SyncTrainer(SynchronousTrainer):
         self.gradients_are_good(self.sums.largest)
         return True
 
+    def computed(self) -> None:
+        self.step_s = self.emulation.step_age_s
+
     def exchange_failed(self) -> None:
         # The failed sum may have overwritten gradients, and this worker's weight may have changed.
         self.compute_gradients(self._batch, self.membership.weight)

@@ -14,7 +14,9 @@ from utils import JobError, PeerLost
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-NOTICE_REST_S = 0.1  # a page is looked at by people, and each message costs the training's process a millisecond
+# A page is looked at by people, and each message costs the training's process a millisecond.
+NOTICE_REST_S = 0.1
+WATCHED_REST_S = 1.0  # where no rule decides by what is told
 
 # Codes of the state server.
 UNKNOWN_JOB = ("no-job", "unknown-job")  # not begun yet, or lost in a restart
@@ -45,13 +47,16 @@ class Asker:
         complete: Callable[[Message], Message],
         reset: Callable[[], Message] = dict,
         stop_requested: Callable[[], bool] = lambda: False,
+        notice_rest_s: float = NOTICE_REST_S,
     ) -> None:
         """
         Args:
             complete: adds the fields that each message has at the moment when it is sent.
             reset: the message that tells a restarted server of the job.
             stop_requested: a signal came: unanswered messages are not sent again.
+            notice_rest_s: seconds between two notices.
         """
+        self._notice_rest_s = notice_rest_s
         self._link = link
         self._clock = clock
         self._complete = complete
@@ -173,4 +178,4 @@ class Asker:
                     self._notices = None
                     return
             notice()
-            self._clock.sleep(NOTICE_REST_S)
+            self._leaves.wait(self._notice_rest_s)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
-from trainer.coordinator.asker import Asker, UnknownJob
-from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer
-from trainer.progress import ENDED, EVALUATING, Progress
+from trainer.coordinator.asker import NOTICE_REST_S, Asker, UnknownJob
+from trainer.coordinator.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer
+from trainer.progress import ENDED, EVALUATING, MAX_EVENTS, Progress
 from utils import FLOAT32_COUNTS_TO, JobError
 
 PATIENCE_S = 60.0  # for a server that is restarted
@@ -58,6 +58,7 @@ class StateClient:
         stop_requested: Callable[[], bool] = lambda: False,
         shares_batch: bool = False,
         anchor: int | str = 0,
+        notice_rest_s: float = NOTICE_REST_S,
     ) -> None:
         """
         Args:
@@ -71,6 +72,7 @@ class StateClient:
             stop_requested: a signal came: unanswered messages are not sent again.
             shares_batch: the rule decides on batch sizes, so the server must know the first ones.
             anchor: local steps of ESync's straggler in a round, or auto; 0: one.
+            notice_rest_s: seconds between two messages beside the training.
         """
         self._rule: Message = {"policy": policy, "epsilon": epsilon_s}
         self._rule |= {"title": title} if title else {}
@@ -82,7 +84,9 @@ class StateClient:
         self._patience_s = patience_s
         self._link = link
         self._clock = clock
-        self._asker = Asker(link, clock, self._complete, lambda: self._reset(resumed=True), stop_requested)
+        self._asker = Asker(
+            link, clock, self._complete, lambda: self._reset(resumed=True), stop_requested, notice_rest_s
+        )
         self._job = ""
         self._num_workers = 0
         self._rank = 0
@@ -90,8 +94,10 @@ class StateClient:
         self._progress = Progress()
         self._lock = clock.lock()
         self._latest: _Status | None = None  # of what was told
-        self._untold: float | None = None  # a value of the metric without an answer yet
+        self._untold: Message = {}  # a value of the metric without an answer yet, and its round
         self._is_heard = True  # whether the last notice was answered
+        self._to_announce: Message | None = None  # the RESET that the next notice sends first
+        self._events_told = 0  # how many of the progress's have an answer
 
     @property
     def round_trip_s(self) -> float:
@@ -175,13 +181,9 @@ class StateClient:
     # -------------------------------------------------------------------------- notices beside the training
 
     def announce(self, resumed: bool = False) -> None:
-        """RESET, once, for a server that only shows the job: without an answer a warning says that there is no page."""
-        try:
-            self._asker.try_once(self._reset(resumed), PATIENT)
-        except (NoAnswer, JobError) as error:
-            self._note_unheard()
-            why = error if isinstance(error, JobError) else f"the state server at {self._link.address} {error}"
-            logging.warning("there is no status page of this job: %s", why)
+        """RESET, along with the next notice, for a server that only shows the job: nothing waits for it. Every worker
+        may send it."""
+        self._to_announce = self._reset(resumed)
 
     def tell(
         self,
@@ -209,7 +211,7 @@ class StateClient:
             message["decision"] = {"action": decision[0], "reason": decision[1]}
         if value is not None:
             with self._lock:
-                self._untold = value
+                self._untold = {self._keys[0]: value, "evaluated": round_ - 1}
         self._asker.notify(lambda: self._tell(message))
 
     def tell_doing(self) -> None:
@@ -231,7 +233,7 @@ class StateClient:
         """
         self.stop_waiting()
         self._progress.activity = ENDED
-        if self._latest is None:
+        if self._latest is None or not self._is_heard:
             return
         last = self._latest._replace(round=max(round_, self._latest.round))
         self._note(last.round, value)
@@ -293,7 +295,10 @@ class StateClient:
 
     def _complete(self, message: Message) -> Message:
         envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}
-        return envelope | self._progress.to_wire() if "status" in message else envelope
+        if "status" not in message:
+            return envelope
+        events = self._progress.events[self._events_told :][-MAX_EVENTS:]
+        return envelope | self._progress.to_wire() | ({"events": [list(event) for event in events]} if events else {})
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -305,10 +310,13 @@ class StateClient:
             PeerLost: no answer within this client's patience.
             JobError: the server refuses the message.
         """
-        patience = (0.0, BRIEF) if once else (self._patience_s, PATIENT)
+        patience = (0.0, BRIEF if self._is_heard else QUICK) if once else (self._patience_s, PATIENT)
+        events = len(self._progress.events)
         said = self._asker.ask(message, *patience)
         if self._asker.is_another_server(said) and self._latest is not None:
+            self._events_told = 0
             self._asker.ask(self._report_with_all(self._latest), *patience)
+        self._events_told = events
         return said
 
     def _send_once(self, message: Message) -> None:
@@ -318,15 +326,21 @@ class StateClient:
     def _tell(self, message: Message) -> None:
         """One try, with the value that has no answer yet; success and failure are logged where they change."""
         with self._lock:
-            value, self._untold = self._untold, None
+            untold, self._untold = self._untold, {}
         try:
+            if self._to_announce is not None:
+                self._asker.try_once(self._to_announce, BRIEF if self._is_heard else QUICK)
+                self._to_announce = None
             # A server that did not hear the last notice is told all values after this message.
-            self._send(_with(message, {self._keys[0]: value if self._is_heard else None}), once=True)
-        except JobError as error:  # PeerLost, without an answer, is one too
+            self._send(message | (untold if self._is_heard else {}), once=True)
+        except (JobError, NoAnswer) as error:  # PeerLost, without an answer, is one too
             with self._lock:
-                self._untold = value if self._untold is None else self._untold
+                self._untold = self._untold or untold
+            if self._to_announce is not None:
+                self._to_announce["resumed"] = 1  # from here on the job's beginning is not known there
             if self._is_heard:
-                logging.warning("%s; training goes on without it", error)
+                why = f"the state server at {self._link.address} {error}" if isinstance(error, NoAnswer) else error
+                logging.log(logging.INFO if self._rank else logging.WARNING, "%s; training goes on without it", why)
             self._note_unheard()
             return
         if not self._is_heard:

@@ -8,20 +8,24 @@ from algorithms import ENTRIES, RELEASE
 from config import Config
 from trainer.clock import Clock
 from trainer.context import Context
+from trainer.coordinator.asker import NOTICE_REST_S, WATCHED_REST_S
 from trainer.coordinator.client import StateClient, draw_job_number, job_id
-from trainer.coordinator.protocol import Link
+from trainer.coordinator.protocol import Link, NoLink
 from trainer.engine import mx
 from trainer.progress import Progress
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
 
-def client_from_config(
-    config: Config, link: Link, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
-) -> StateClient:
-    """A worker's client by the flags. Other arguments as in StateClient."""
+def client_of(
+    config: Config, link: Link | None, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
+) -> StateClient | None:
+    """A worker's client by the flags; None in a mode without a rule that tells no state server. Other arguments as in
+    StateClient."""
+    if not (config.tells_state_server or config.algorithm.has_state_server):
+        return None
     return StateClient(
-        link,
+        link if link is not None and config.tells_state_server else NoLink(),
         clock,
         config.rule,
         config.epsilon,
@@ -33,6 +37,7 @@ def client_from_config(
         stop_requested=stop_requested,
         shares_batch=config.algorithm.shares_batch,
         anchor=config.anchor,
+        notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else WATCHED_REST_S,
     )
 
 
@@ -47,8 +52,10 @@ def begin_job(context: Context, progress: Progress, resumed: bool = False) -> No
 
 
 def announce_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """Like `begin_job`, but training does not depend on the state server: without an answer there is no page."""
-    _agree(context, progress, lambda: context.state.announce(resumed))
+    """Like `begin_job`, but training does not depend on the state server, which hears of the job with what is told
+    next."""
+    _agree(context, progress, lambda: None)
+    context.state.announce(resumed)
 
 
 def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> None:

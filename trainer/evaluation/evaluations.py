@@ -69,10 +69,7 @@ class Evaluations:
         value = None
         with trainer.global_model():
             if evaluate is not None and is_due:
-                trainer.measure.enter(EVALUATION)
-                trainer.progress.activity = EVALUATING
-                if self._state_server is not None:
-                    self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
+                self._tell_evaluation()
                 began_s = trainer.measure.elapsed_s
                 self._mark()
                 found = evaluate()
@@ -84,6 +81,12 @@ class Evaluations:
                 trainer.measure.enter(SAVING)
                 saver.save(kinds, trainer.rounds, value)
         return value
+
+    def _tell_evaluation(self) -> None:
+        self._trainer.measure.enter(EVALUATION)
+        self._trainer.progress.activity = EVALUATING
+        if self._state_server is not None:
+            self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
 
     def _is_due(self) -> bool:
         if self._run.eval_every_s:
@@ -114,8 +117,9 @@ class Evaluations:
     def _take(self, beside: EvaluatorProcess, wait: bool) -> None:
         """Takes the metric's value of an earlier round's model from the process beside training."""
         if wait:
-            self._trainer.measure.enter(EVALUATION)
+            self._tell_evaluation()
         found = beside.take(wait)
+        self._trainer.progress.activity = TRAINING
         if found is None:
             return
         assert self._run.saver is not None

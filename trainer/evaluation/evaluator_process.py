@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 
 from config import Config
 from flag_parser import FlagParser
+from trainer.stop import STOP_SIGNALS
 from utils import SetupError, fail
 
 ROOT = Path(__file__).resolve().parents[2]
 NICE = 10  # steps down in priority
 ANSWER_S = 600.0  # longest wait for the evaluation that is under way when training has ended
 _PR_SET_PDEATHSIG = 1
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the worker handles them
 
 
 class Evaluation(NamedTuple):
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("model", type=Path, help="its description, such as newest.json")
     parser.add_argument("config", type=json.loads, help="the worker's flags")
     given = parser.parse_args(arguments)
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:  # the worker handles them
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _lower_priority()

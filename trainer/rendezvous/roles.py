@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterator, Mapping
 
@@ -46,6 +47,7 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
             job do not fit together.
         PeerLost: the job was not complete in time.
     """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # mpiexec passes it on to all, and it is for the workers
     signals = SignalWatch(on_first="the job ends when its workers do")
     with others_told(cluster):
         environment.prepare_environment()

@@ -26,7 +26,7 @@ from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.job import client_from_config
+from trainer.coordinator.job import client_of
 from trainer.emulation import Speed
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
@@ -194,7 +194,7 @@ class _Run:
         if self._state_server is None:
             return None
         link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
-        return client_from_config(config, link, self._clock, HOST, self._stop_requested)
+        return client_of(config, link, self._clock, HOST, self._stop_requested)
 
     def _evaluate(self, evaluate: Callable[[], float | None] = lambda: None) -> float | None:
         self._clock.sleep(self._job.evaluation_s)

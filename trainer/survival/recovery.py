@@ -284,6 +284,9 @@ class Recovery:
             return
         rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
         state_server.join(job, rank, num_workers, trainer.progress, generation)
+        if not trainer.context.config.algorithm.has_state_server:
+            state_server.announce(resumed=True)
+            return
         if rank == 0:
             state_server.begin_job(resumed=True)
         self._group.transport.barrier()

@@ -26,6 +26,7 @@ class Sync(enum.Enum):
     AGGREGATES = "aggregates"  # waits until all of the round were told so, then pushes and pulls
     RELEASES = "releases"  # publishes the uploads of all as the new global model; no worker waits
     STAYS_IN_STEP = "stays in step"  # continues under BSP, one step a round
+    IS_NOT_SAID = "is not said"  # the workers tell themselves when they wait
 
 
 # (all rows by rank, rank of the slowest) -> the page's marks by rank, of the marked workers only. O(N), for readers.

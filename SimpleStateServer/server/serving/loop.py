@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import uvloop
 from django.apps import apps
@@ -21,33 +22,41 @@ from server.serving.django import DjangoAnswers
 from server.serving.limits import ConnectionLimits
 from server.serving.protocol import Connection, Service
 from server.serving.request import Request
+from server.views import last_page
 
 BACKLOG = 4096  # connections that wait to be accepted: a whole cluster may start at the same moment
 ACCEPTED_A_TURN = 64
 SWEEP_S = 0.5
+OPEN_PAGE_S = 2.0  # in which an open page asks at least once, and gets what is no older than the question
 GARBAGE_THRESHOLDS = (10_000, 20, 1_000)  # the last: full collections a hundred times as rare as usual
 
 log = logging.getLogger(__name__)
 
 
-def serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
-    """Answers requests until SIGTERM or SIGINT. Workers send unanswered messages again.
+def serve(
+    listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None], page_file: Path | None = None
+) -> None:
+    """Answers requests until SIGTERM, unless it is ignored, or SIGINT. Workers send unanswered messages again.
 
     Args:
         ready: called once connections are accepted.
+        page_file: is written at the end, when an open page is told that the jobs have ended.
     """
     # The modules loaded by now stay, and a job's state has no cycles: a full garbage collection would stop the loop for
     # more than a second at 100,000 workers.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    uvloop.run(_serve(listener, limits, ready))
+    uvloop.run(_serve(listener, limits, ready, page_file))
 
 
-async def _serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
+async def _serve(
+    listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None], page_file: Path | None
+) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
+        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see trainer/stop.py
+            loop.add_signal_handler(number, over.set)
     service = make_service(listener, limits)
     listener.setblocking(False)
     listener.listen(BACKLOG)
@@ -55,10 +64,25 @@ async def _serve(listener: socket.socket, limits: ConnectionLimits, ready: Calla
     ready()
     sweeping = loop.create_task(_sweep(service, loop))
     await over.wait()
+    if page_file is not None:
+        await _part(page_file)
     sweeping.cancel()
     loop.remove_reader(listener)
     for connection in service.connections:
         connection.close()
+
+
+async def _part(page_file: Path) -> None:
+    """Writes the page; an open one gets the time to ask once more."""
+    app = apps.get_app_config("server")
+    app.router.cut_off()
+    try:
+        if page := last_page():
+            page_file.write_bytes(page)
+    except OSError as problem:
+        log.error("the page cannot be written to %s: %s", page_file, problem.strerror)
+    if time.monotonic() - app.watched_at < OPEN_PAGE_S:
+        await asyncio.sleep(OPEN_PAGE_S)
 
 
 def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEventLoop) -> None:

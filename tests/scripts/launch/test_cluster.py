@@ -112,8 +112,11 @@ def test_a_cluster_trains_and_leaves_complete_logs(job, mode):
     done = job(mode)
     rounds = done.plan.rounds
     assert len(re.findall(r"worker 0 \| round \d+, \d+ step", done.output)) == rounds  # one line a round, of rank 0
-    has_page = re.search(r"^the job's status page: http://127\.0\.0\.1:\d+/$", done.output, re.M)
-    assert bool(has_page) == (mode == "esync")
+    assert re.search(r"^the job's status page: http://127\.0\.0\.1:\d+/$", done.output, re.M)
+    page = (done.folders[0].parents[1] / "page.html").read_text()
+    left = json.loads(re.search(r'<script id="status" type="application/json">(.*?)</script>', page)[1])
+    assert (left["state"], left["states"], left["round"]) == ("ended", {"ended": 3}, rounds)
+    assert left["samples"] == sum(record["num_samples"] for records in done.logs for record in records)
     assert [folder.name for folder in done.folders] == ["cpu0", "cpu1", "cpu2"]
     for rank, (folder, run, records) in enumerate(zip(done.folders, done.runs, done.logs, strict=True)):
         assert list(iter_files(folder)) == list(range(1, rounds + 1))

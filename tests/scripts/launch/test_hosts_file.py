@@ -114,7 +114,8 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
     assert worker.environment["DMLC_PS_ROOT_URI"] == "10.0.0.3"
     assert worker.environment["DMLC_INTERFACE"] == "eth1"
     assert command_line.parse(worker.command[2:]).state_server_ip == "10.0.0.4"
-    assert spread["h4 state server"].command[-1].startswith("10.0.0.4:")
+    assert spread["h4 state server"].command[3].startswith("10.0.0.4:")
+    assert spread["h4 state server"].command[-1] == "/h4/esync/logs/lenet/esync/h4/page.html"
 
 
 def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
@@ -131,7 +132,7 @@ def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
     assert told["h2 gpu1"].log_dir == "/h2/esync/logs/lenet/dcasgd/h2"
     assert workers["h2 gpu1"].command[:2] == ["/py", "/h2/esync/main.py"]
     ports = [role.environment.get("PORT") for role in given.values() if role.host == "h1"]
-    assert ports == ["1003", "1004", "1005", "1006"]  # before them come the meeting's and a state server's
+    assert ports == [None, "1003", "1004", "1005", "1006"]  # before them come the meeting's and the state server's
     assert given["h1 scheduler"].environment["DMLC_PS_ROOT_PORT"] == "1001"
 
 
@@ -211,7 +212,7 @@ def test_flags_that_all_workers_must_share_are_compared_before_anything_is_start
 
 
 def test_standalone_workers_may_differ_in_every_flag(tmp_path):
-    given = roles(plan(hosts(tmp_path, "h1,1,cpu,-b 16\nh2,1,cpu,-b 32\n"), "-m", "local"))
+    given = roles(plan(hosts(tmp_path, "h1,1,cpu,-b 16\nh2,1,cpu,-b 32\n"), "-m", "local", "--page", "0"))
     assert [command_line.parse(role.command[2:]).batch_size for role in given.values()] == [16, 32]
 
 

@@ -81,12 +81,15 @@ def assert_told(first_job, second_job, rounds):
     """What the state server heard of a job under BSP, then ASP, and of its resumption."""
     assert [message["resumed"] for message in (first_job[0], second_job[0])] == [0, 1]
     assert "limits" not in first_job[0]  # its steps are no rounds of a worker under ASP
+    assert {message["msg_type"] for message in first_job + second_job} == {"RESET", "REPORT"}  # nobody asks anything
     for rank in range(2):
-        first, second = ([m for m in job[1:] if m["sender"] == f"worker-{rank}"] for job in (first_job, second_job))
+        first, second = (
+            [m for m in job if m["sender"] == f"worker-{rank}" and m["msg_type"] == "REPORT"]
+            for job in (first_job, second_job)
+        )
         ways = [message["way"] for message in first]
         assert ways == sorted(ways, reverse=True)  # BSP, then ASP
         assert "BSP" in ways
-        assert {message["msg_type"] for message in first + second} <= {"RESET", "REPORT"}  # nobody asks anything
         training = [message for message in first if message["doing"] == "training"]
         under_bsp, under_asp = ([m for m in training if m["way"] == way] for way in ("BSP", "ASP"))
         assert all(("decision" in message) == (message["status"]["local_iteration"] == 1) for message in under_bsp)

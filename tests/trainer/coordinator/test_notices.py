@@ -77,18 +77,26 @@ def test_training_does_not_notice_a_server_that_is_away(recorder, is_there):
     told(client)  # what it says of the absent server must not be heard in the next test
 
 
-def test_where_nobody_answers_when_the_job_begins_one_line_says_that_there_is_no_page(caplog):
+def test_where_nobody_answers_when_the_job_begins_one_line_of_rank_0_says_so(caplog):
     (port,) = free_ports(1)
-    client = http_client(port, "wbsp")
-    client.join("job", 0, 1)
     with caplog.at_level(logging.WARNING):
-        client.announce(resumed=False)
+        for rank in (0, 1):
+            client = http_client(port, "wbsp")
+            client.join("job", rank, 2)
+            client.announce()
+            for round_ in (1, 2):
+                client.tell(round_, 0, 0.5, 0.0)
+                told(client)
     (record,) = caplog.records
-    assert f"no status page of this job: the state server at http://127.0.0.1:{port} does not answer" in record.message
+    assert f"the state server at http://127.0.0.1:{port} does not answer" in record.message
 
 
 def test_where_a_state_server_answers_the_job_begins_there_without_a_word(recorder, caplog):
     client = joined(recorder)
     client.announce(resumed=True)
-    assert [(message["msg_type"], message["resumed"]) for message in recorder.heard] == [("RESET", 1)]
+    for round_ in (1, 2):
+        client.tell(round_, 0, 0.5, 0.0)
+        told(client)
+    assert [message["msg_type"] for message in recorder.heard] == ["RESET", "REPORT", "REPORT"]
+    assert recorder.heard[0]["resumed"] == 1
     assert not caplog.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any, NoReturn
 
 from django.conf import settings
@@ -45,6 +46,7 @@ class Command(BaseCommand):
             metavar="[ADDRESS:]PORT",
             help="where to listen; port 0: a free one, which is printed (%(default)s)",
         )
+        parser.add_argument("--page-file", type=Path, help="at its end the server writes its page there, as one file")
         for flag, field, kind, _, text in _FLAGS:
             default = getattr(_DEFAULTS, field)
             parser.add_argument(flag, dest=field, type=kind, default=default, metavar="N", help=f"{text} (%(default)g)")
@@ -72,7 +74,7 @@ class Command(BaseCommand):
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         line = f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it"
-        serve(listener, limits, ready=lambda: print(line, flush=True))
+        serve(listener, limits, lambda: print(line, flush=True), options["page_file"])
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -84,8 +84,9 @@ function showLegend(entries) {
 
 /* -------------------------------------------------------------------------------------------------- curves */
 
-/* `points` are [seconds since the job began, value]; `dots` are such points with a text; `level` is a dashed line. */
-function drawCurve(svg, points, { low, high, format, none, dots = [], level = null }) {
+/* `points` are [seconds since the job began, value]; `dots` are such points with a text; `level` is a dashed line;
+   `events` are marked. */
+function drawCurve(svg, points, { low, high, format, none, dots = [], level = null, events = [] }) {
   const height = 170, left = 52, axis = 20, top = 26, right = 8;
   const width = canvas(svg, height);
   if (points.length === 0) {
@@ -110,6 +111,12 @@ function drawCurve(svg, points, { low, high, format, none, dots = [], level = nu
   if (level !== null) {
     shapes.push(shape("line", { class: "target", x1: left, x2: width - right, y1: y(level), y2: y(level) }));
     shapes.push(shape("text", { class: "label", x: left + 6, y: y(level) - 5 }, `target ${format(level, 0)}`));
+  }
+  for (const [at, kind, text] of events) {
+    if (at > longest) continue;
+    const mark = shape("line", { class: "event", x1: x(at), x2: x(at), y1: top - 6, y2: height - axis });
+    mark.append(shape("title", {}, `${kind}: ${text}`));
+    shapes.push(mark);
   }
   shapes.push(shape("polyline", { class: "curve", points: points.map(([at, value]) => `${x(at)},${y(value)}`).join(" ") }));
   for (const [at, value, text, name] of dots) {
@@ -141,17 +148,44 @@ function showEvaluations(status) {
   const inPercent = (value, step) => `${(100 * value).toFixed(step < 0.00999 ? 1 : 0)} %`;
   const format = status.accuracies ? inPercent : (value) => measure(status, value);
   svg.setAttribute("aria-label", `Test ${status.metric.name} over time`);
-  drawCurve(svg, points, { low, high, format, none: "No evaluation was told yet.", dots, level: target });
+  const { events } = status;
+  drawCurve(svg, points, { low, high, format, none: "No evaluation was told yet.", dots, level: target, events });
   byId("lost").hidden = !status.history_lost;
   write(byId("lost"), status.history_lost
     ? `The state server was restarted ${clock(status.resumed_s)} ago; what was evaluated before is lost.` : "");
+}
+
+function showLosses(status) {
+  const values = status.losses.map(([, value]) => value);
+  const least = Math.min(...values), most = Math.max(...values), margin = 0.05 * (most - least || Math.abs(most) || 1);
+  const format = (value) => String(Number(value.toPrecision(4)));
+  const { events, losses } = status, none = "No loss was told yet.";
+  drawCurve(byId("losses"), losses, { low: least - margin, high: most + margin, format, none, events });
+}
+
+/* The latest first. */
+function showEvents({ events }) {
+  byId("events").hidden = !events.length;
+  const list = byId("events-list");
+  while (list.children.length > events.length) list.lastElementChild.remove();
+  while (list.children.length < events.length) {
+    const line = document.createElement("li");
+    line.append(document.createElement("small"), document.createElement("b"), document.createElement("span"));
+    list.append(line);
+  }
+  events.toReversed().forEach(([at, kind, text, round], place) => {
+    const [when, name, about] = list.children[place].children;
+    write(when, `${clock(at)}, round ${number(round)}`);
+    write(name, kind);
+    write(about, text);
+  });
 }
 
 function showRates(status) {
   const points = status.rates, most = Math.max(...points.map(([, rate]) => rate), 1e-9);
   const format = (value) => number(value);
   const none = status.samples > 0 ? "Not measured for long enough yet." : "The workers do not say how many samples they train on.";
-  drawCurve(byId("rates"), points, { low: 0, high: 1.08 * most, format, none });
+  drawCurve(byId("rates"), points, { low: 0, high: 1.08 * most, format, none, events: status.events });
   byId("rates-known").hidden = status.resumed_s === null;
   const since = status.generation > 1 ? "workers were lost or came" : "the state server was restarted";
   write(byId("rates-known"), status.resumed_s === null ? "" : `Measured since ${since}, ${clock(status.resumed_s)} ago.`);

@@ -60,7 +60,7 @@ function showEnd(status) {
 
 /* The page of a job is /jobs/ID/, that of the latest one /; links are relative, for servers that put it elsewhere. */
 const ofOneJob = /\/jobs\/[^/]+\/$/.test(location.pathname);
-const pageOf = (job) => `${ofOneJob ? "../" : "jobs/"}${encodeURIComponent(job)}/`;
+const pageOf = (job) => (isFile ? `#${encodeURIComponent(job)}` : `${ofOneJob ? "../" : "jobs/"}${encodeURIComponent(job)}/`);
 
 function showJobs({ job, jobs }) {
   const list = byId("jobs");
@@ -97,7 +97,9 @@ function notice(text, bad = true) {
 
 function showState(status) {
   if (status.state === "ended") {
-    notice(`This job has ended. It was last heard ${clock(status.quiet_s)} ago.`, false);
+    const lost = status.states.lost ?? 0;
+    const fates = lost ? `${number(lost)} of ${number(status.num_workers)} workers had not left it in order.` : "All its workers have left it in order.";
+    notice(`This job has ended after ${clock(status.elapsed_s)}. ${fates}`, lost > 0);
   } else if (status.state === "quiet") {
     notice(`No worker was heard for ${clock(status.quiet_s)}: the job has ended, or waits for a lost worker.`);
   } else notice(silentOnes(status));

@@ -6,12 +6,12 @@ let unfolded = false;
 
 const COLUMNS = [
   ["Rank", "number rank"], ["Host", "name host"], ["Device", "name device"], ["State", "state-cell"], ["Steps", "number"],
-  ["Step", "number"], ["Transmission", "number"], ["Computing", "number"], ["Samples/s", "number"], ["Heard", "number"],
+  ["Step", "number"], ["Transmission", "number transmission"], ["Computing", "number"], ["Samples/s", "number"], ["Heard", "number"],
   ["Last decision", "decision"],
 ];
 const STATES = {
   t: "training", e: "evaluating", w: "waiting", p: "pushing and pulling", l: "left out", s: "silent",
-  n: "not seen yet", d: "ended",
+  n: "not seen yet", d: "ended", x: "lost",
 };
 const classOf = (state) => state.replaceAll(" ", "-");
 
@@ -32,6 +32,7 @@ const shownOf = (status, list) => (status.many && !unfolded ? list.slice(0, fold
 
 function showWorkers(status) {
   const body = byId("workers"), shown = shownOf(status, status.workers);
+  body.parentElement.classList.toggle("told", !status.workers.some((worker) => worker.action)); // no rule decides
   while (body.rows.length > shown.length) body.deleteRow(-1);
   while (body.rows.length < shown.length) body.append(newRow());
   shown.forEach((worker, place) => showWorker(body.rows[place], worker));

@@ -1,0 +1,17 @@
+"""Of a job without a rule here: its workers ask nothing, they only tell what they do, for the page."""
+
+from __future__ import annotations
+
+from server.policies.journal import delay
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, train
+from server.state import Table
+from server.worker import Decision
+
+
+def decide(table: Table, rank: int, now: float) -> Decision:
+    """Answers a QUERY, whoever sends one."""
+    return train("no rule of the state server decides")
+
+
+WATCH = Watch("Training", "no rule of the state server decides", Sync.IS_NOT_SAID, mark_slowest("slowest"))
+POLICY = Policy("watched", delay, decide, WATCH)

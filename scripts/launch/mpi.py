@@ -1,0 +1,148 @@
+"""Runs a whole job by Open MPI's mpiexec, which starts its processes here, over ssh, or on the nodes of Slurm or PBS.
+
+    scripts/mpi.sh -m sync -n lenet workers=3 -- --max-seconds 600
+    scripts/mpi.sh --hosts hosts.csv -m esync -n resnet18-v1 -- -ll 0.0005 --max-seconds 3600
+
+Inside a job of Slurm or PBS the processes are on its nodes, with --hosts on those of the hosts file, else on this
+machine. NAME=VALUE with a column of the hosts file (workers, devices, flags, step_time_s, ...) holds for each node;
+other words that are no option here go to mpiexec. What follows `--` goes to every worker's main.py. Each process is an
+application context of one mpiexec; beside it, on this machine, runs the state server where the job has one. All nodes
+see the project, its data and the log tree; ports follow from the job's id. Ctrl-C and SIGTERM end the job with the
+workers' rounds. A process that fails ends all.
+Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
+import dataclasses
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import config
+from flag_parser import FlagParser
+from scripts.launch import host_network, job_options, node_groups
+from scripts.launch.console import console
+from scripts.launch.hosts_layout import SECRET, HostInfo, LaunchPlan, make_layout, port_ranges
+from scripts.launch.previous_run import previous_run
+from scripts.launch.process import Kind, Process, Role
+from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, base_environment, build
+from scripts.launch.supervisor import Supervisor, Timeouts
+from utils import EXIT_OK, EXIT_SETUP, SetupError, usable_cores
+
+CONTEXT = ("DMLC_", "PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PS_", "MXNET_")  # variables of a process
+OTHERS_ROUND = re.compile(
+    r"[\d :-]+ worker [1-9]\d*\b[^|]*\| round [^,]+, [^,]+, [\d.]+ s(, loss [^,]+)?(, \S+ s left)?$"
+)
+
+
+class Mpiexec(Process):
+    """The running mpiexec. It passes SIGUSR1 on, and kills all that it has started when it gets SIGTERM."""
+
+    def new_lines(self) -> list[str]:
+        return [line for line in super().new_lines() if not OTHERS_ROUND.match(line)]
+
+    def send(self, number: signal.Signals) -> None:
+        super().send(signal.SIGUSR1 if number is signal.SIGTERM else signal.SIGTERM)
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[LaunchPlan, list[str]]:
+    """Parses the command line; returns the job, and mpiexec with the user's options. Raises as cluster.parse."""
+    parser = FlagParser("scripts/mpi.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
+    parser.add_argument("--hosts", type=Path, metavar="FILE", help="a hosts file, as of scripts/cluster.sh")
+    own = Path(sys.executable).with_name("mpiexec")
+    parser.add_argument("--mpiexec", default=str(own if own.exists() else "mpiexec"), help="the program")
+    request = node_groups.parse(parser, arguments)
+    given, group = request.given, request.groups[0]
+    nodes = [name for names in node_groups.in_slurm(environment) for name in names]
+    if "PBS_NODEFILE" in environment:
+        nodes = [*dict.fromkeys(Path(environment["PBS_NODEFILE"]).read_text().split())]
+    if given.hosts and group.columns:
+        raise SetupError(f"--hosts has the columns: leave {next(iter(group.columns))}=... out")
+    with tempfile.TemporaryDirectory() as folder:
+        hosts = given.hosts or Path(folder) / "nodes"
+        if not given.hosts:
+            node_groups.write_hosts(hosts, [group], [nodes or [HOST]])
+        plan = node_groups.plan_of(given, hosts, node_groups.id_of(environment, os.getpid()), request.flags)
+    return plan, [given.mpiexec, "--oversubscribe", "--bind-to", "none", *group.options]
+
+
+def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
+    """Places the processes on the nodes, and the state server here. Raises SetupError where a name has no address."""
+    try:
+        addresses = {name: socket.gethostbyname(host.address) for name, host in plan.hosts.hosts.items()}
+    except OSError as error:
+        raise SetupError(f"the name of a node has no address: {error}") from None
+    about = (sys.executable, str(ROOT), len(usable_cores()))
+    infos = {name: HostInfo(*about, address, "") for name, address in addresses.items()}
+    job, layout = make_layout(plan, infos, port_ranges(plan, plan.base_port, addresses))
+    here, _ = host_network.find("", "", toward=layout.scheduler.address)
+
+    environment = base_environment(os.environ)
+    service = dataclasses.replace(layout.state_server, address=here, environment=environment, is_here=True)
+    # What is here is on all nodes.
+    workers = [dataclasses.replace(each, node=dataclasses.replace(each.node, is_here=True)) for each in layout.workers]
+    return job, dataclasses.replace(layout, state_server=service, workers=tuple(workers))
+
+
+def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
+    """The state server, if any, and mpiexec with all other processes."""
+    services = [role for role in build(job, layout) if role.kind is Kind.SERVICE]
+    nodes = [layout.scheduler, *layout.servers] if job.has_parameter_server else []
+    nodes += [worker.node for worker in layout.workers]
+    words = [*mpiexec, *(word for name in SECRET if name in os.environ for word in ("-x", name))]
+    others = [role for role in build(job, layout) if role.kind is not Kind.SERVICE]
+    for number, (role, node) in enumerate(zip(others, nodes, strict=True)):
+        variables = [f"{name}={value}" for name, value in role.environment.items() if name.startswith(CONTEXT)]
+        where = [] if node.address == HOST else ["--host", plan.hosts.hosts[node.name].address]
+        words += [":"] if number else []
+        words += ["-n", "1", *where, "--wdir", str(node.root), "env", *variables, *role.command]
+    log = job.log_folder / "mpiexec.log"
+    return [*services, Role("mpiexec", Kind.WORKER, words, os.environ, ROOT, log, show_all=True)]
+
+
+def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
+    """Runs the job to its end; returns the exit code."""
+    job, layout = place(plan)
+    if (survives := job_options.first_config(job, layout).on_worker_death) != config.END:
+        raise SetupError(f"--on-worker-death {survives}: mpiexec ends all processes when one fails: leave it out")
+    roles = roles_of(plan, job, layout, mpiexec)
+    if plan.is_dry_run:
+        for role in roles:
+            console(shlex.join(role.command))
+        return EXIT_OK
+    node_groups.check_runs([*mpiexec, "-n", "1", "true"], "requirements-mpi.txt has one; --mpiexec names another")
+    with job_options.claimed(job.log_folder):
+        before = previous_run(job, layout, console)
+        outcome = Supervisor(
+            [dataclasses.replace(role, appends=before.is_resumed) for role in roles],
+            console,
+            Timeouts(grace_s=job.grace_s),
+            lambda role: (Mpiexec if role.kind is Kind.WORKER else Process)(role),
+            begins=before.begins,
+        ).run()
+        for line in job_options.last_word(job, outcome):
+            console(line)
+    return outcome.exit_code
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """The command: parses, runs, returns the exit code."""
+    try:
+        return run(*parse(arguments, environment))
+    except (SetupError, OSError) as error:
+        print(f"scripts/mpi.sh: error: {error}", file=sys.stderr)
+        return EXIT_SETUP
+
+
+if __name__ == "__main__":
+    start.run(lambda: main(sys.argv[1:]))

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs a whole job by mpiexec. Its options: scripts/mpi.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script scripts/launch/mpi.py "$@"

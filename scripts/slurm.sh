@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs a whole job on a cluster with Slurm. Its options: scripts/slurm.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script scripts/launch/slurm.py "$@"

@@ -1,0 +1,62 @@
+"""Tells a state server, for its page, what a worker does in whose mode no rule of the state server decides. Training
+never waits for that."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from trainer.coordinator.client import draw_job_number, job_id
+from trainer.progress import TRAINING, WAITING
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
+
+
+class Watched:
+    """One worker's notices, each of which takes the training a few microseconds. In other modes, whose trainers tell
+    the state server themselves, and without one, this does nothing."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        algorithm = trainer.context.config.algorithm
+        self._trainer = trainer
+        self._state = None if algorithm.has_state_server else trainer.context.peers.state_server
+        self._waits = algorithm.waits and algorithm.is_distributed
+
+    def announce(self) -> None:
+        """All workers agree on the job's name. Every worker of the job's begin calls it."""
+        if self._state is None:
+            return
+        trainer = self._trainer
+        numbers = trainer.context.peers.gather("names of the job on the state server", draw_job_number())
+        if numbers is None:
+            logging.warning("there is no status page of this job: a plain MXNet program takes part, or one was lost")
+            self._state = None
+            return
+        membership = trainer.membership
+        self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
+        self._state.announce(trainer.resumes)
+
+    def tell(self) -> None:
+        """Tells of the last local step."""
+        if self._state is not None:
+            self._state.tell(self._trainer.rounds, self._trainer.steps, self._trainer.step_s, 0.0)
+
+    def wait(self) -> None:
+        """The round's local steps are done, and the exchange begins."""
+        if self._state is not None and self._waits:
+            self._trainer.progress.activity = WAITING
+        self.tell()
+
+    def next_round(self) -> None:
+        """A round begins; tells a new value of the metric too."""
+        if self._state is None:
+            return
+        trainer = self._trainer
+        trainer.progress.activity = TRAINING
+        self._state.tell(trainer.rounds + 1, 0, trainer.step_s, 0.0, trainer.evaluated.take())
+
+    def end(self) -> None:
+        """This worker leaves the job in order."""
+        if self._state is not None:
+            self._state.leave(self._trainer.evaluated.take(), self._trainer.rounds)
