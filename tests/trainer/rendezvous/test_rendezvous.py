@@ -352,7 +352,7 @@ def test_mxnet_gets_the_address_and_the_ports_that_were_tried():
 
 
 def test_a_port_in_use_is_named_on_every_process():
-    job = Job()
+    job = Job(num_workers=1)
     others = [Member(job, "scheduler"), Member(job, "server")]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
