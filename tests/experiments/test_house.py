@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_409, 8_161
+PRODUCT, EXPERIMENTS = 40_410, 8_161
 
 
 @pytest.fixture(scope="module")
