@@ -50,6 +50,7 @@ def commit() -> str | None:
     return finished.stdout.strip()
 
 
+@functools.cache  # each virtual job of a process asks for it
 def files_hash() -> str:
     """A hash of the program's files; needs no git."""
     digest = hashlib.sha256()

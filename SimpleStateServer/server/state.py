@@ -6,6 +6,7 @@ seconds on the server's monotonic clock, given by the caller.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -270,6 +271,8 @@ class Table:
         self.started = started
         self.round = 1  # the latest that any worker has entered
         self.num_ended = 0  # workers that have left in order
+        self.num_counted = num_workers if counted else 0
+        self.entered: dict[int, list[float]] = {}  # when the counted workers in a round entered it, in order
         self.rates = JobRates(started, resumed=not counted)
         self.rows = _new_rows(num_workers, counted)
         self._delay = delay
@@ -278,14 +281,26 @@ class Table:
         self._looked_at = 0  # rank of the worker that was checked last
 
     def put(self, row: Row) -> None:
-        self.num_ended += (row.doing is Activity.ENDED) - (self.rows[row.rank].doing is Activity.ENDED)
-        self.rates.note(self.rows[row.rank], row)
-        self.rows[row.rank] = row
+        before, self.rows[row.rank] = self.rows[row.rank], row
+        self.num_ended += (row.doing is Activity.ENDED) - (before.doing is Activity.ENDED)
+        self.num_counted += row.counted - before.counted
+        self.rates.note(before, row)
+        if (row.counted, row.round, row.entered) != (before.counted, before.round, before.entered):
+            self._note_entered(before, row)
         self.round = max(self.round, row.round)
         delay = self._counted_delay(row)
         if self._throughputs is not None:
             self._throughputs.change(self._delays.delay(row.rank), delay)
         self._delays.change(row.rank, delay)
+
+    def _note_entered(self, before: Row, row: Row) -> None:
+        if before.counted and before.entered is not None:
+            times = self.entered[before.round]
+            del times[bisect.bisect_left(times, before.entered)]
+            if not times:
+                del self.entered[before.round]
+        if row.counted and row.entered is not None:
+            bisect.insort(self.entered.setdefault(row.round, []), row.entered)
 
     def _counted_delay(self, row: Row) -> float:
         return self._delay(row) if row.counted else OUT

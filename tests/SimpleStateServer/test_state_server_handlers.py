@@ -312,8 +312,7 @@ def lines_run(call: Callable[[], object]) -> int:
     return lines
 
 
-# The quorum's rule counts all workers; it decides on the parameter server alone, where an upload costs more than that.
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "quorum"])
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_the_work_for_a_decision_grows_by_no_more_than_a_constant_when_the_workers_double(policy: str) -> None:
     """The worst case: the asker's step time has changed, and it becomes the slowest of all."""
     work = []

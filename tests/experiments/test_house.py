@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_391, 8_255
+PRODUCT, EXPERIMENTS = 40_410, 8_258
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 from cluster_processes import DEADLINE_S, ROOT, free_ports
 from few_images import on_few_images
@@ -30,6 +34,21 @@ def worker_environment():
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": "1",
     }
+
+
+@functools.cache
+def port_that_hangs_up() -> str:
+    """Where a scheduler reads a few bytes and ends the connection: a process that fails does not wait for one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up():
+        while True:
+            caller, _ = listener.accept()
+            with caller, contextlib.suppress(OSError):
+                caller.recv(64)
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    return str(listener.getsockname()[1])
 
 
 def assert_one_error_line(finished, *words, code=EXIT_SETUP):

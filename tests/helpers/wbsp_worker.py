@@ -31,7 +31,7 @@ from trainer.runtime.environment import prepare_environment
 from trainer.stop import Limits
 
 BATCH = 16
-SECONDS = 5.0
+SECONDS = 3.5
 
 
 class Recorded(WBSPTrainer):

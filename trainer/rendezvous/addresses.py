@@ -223,8 +223,11 @@ def listen(address: str, port: int | None, remedy: str) -> socket.socket:
 def listen_anywhere(address: str) -> socket.socket:
     """A listening socket at a free port of this host's address, empty for all; raises SetupError."""
     for port in random.sample(FREE_PORTS, 100):
-        with contextlib.suppress(OSError, UnicodeError):
+        try:
             return socket.create_server((address, port), backlog=256, family=family_of(address))
+        except (OSError, UnicodeError) as error:
+            if getattr(error, "errno", None) != errno.EADDRINUSE:
+                break  # no other port would be better, and a name that is looked up in vain takes time
     return listen(address, 0, "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST")
 
 

@@ -27,20 +27,19 @@ def merging(quorum: int = 0, grace_s: float | None = None) -> Policy:
 
     def decide(table: Table, rank: int, now: float) -> Decision:
         """Answers worker `rank`, which has uploaded."""
-        asker = table.rows[rank]
-        counted = [row for row in table.rows if row.counted]
-        entered = [row.entered for row in counted if row.round == asker.round and row.entered is not None]
-        needed = min(quorum or len(table.rows) // 2 + 1, len(counted))
-        are_in = f"{len(entered)} of {len(counted)} workers are in"
+        asker, counted = table.rows[rank], table.num_counted
+        entered = table.entered.get(asker.round, [])
+        needed = min(quorum or len(table.rows) // 2 + 1, counted)
+        are_in = f"{len(entered)} of {counted} workers are in"
         if len(entered) < needed:
             return train(f"{are_in}, the quorum is {needed}")
-        if len(entered) == len(counted):
+        if len(entered) == counted:
             return sync(are_in)
         if grace_s is None:
             if asker.action is None:
                 return train(f"{are_in}: waits until one of them uploads again")
             return sync(f"{are_in}, this one again")
-        waited = now - sorted(entered)[needed - 1]
+        waited = now - entered[needed - 1]
         if waited >= grace_s:
             return sync(f"{are_in}, the quorum since {waited:.3g} s")
         return train(f"{are_in}: waits for others until {grace_s:g} s after the quorum")

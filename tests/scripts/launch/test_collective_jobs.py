@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,35 +60,41 @@ def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, d
     assert [accuracy is not None for accuracy in accuracies] == [False, False, True] * 2
 
 
-@pytest.mark.parametrize(
-    ("signal_", "says"),
-    [
-        (signal.SIGKILL, " is gone: it was killed or crashed"),
-        (signal.SIGSTOP, ": no sign of life for 10 s: it is frozen, or its host or network is down"),
-    ],
-    ids=["killed", "frozen"],
-)
-def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(
-    tmp_path: Path, data: Path, signal_: signal.Signals, says: str
-) -> None:
-    with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
+@contextlib.contextmanager
+def losing_a_worker(folder: Path, data: Path, signal_: signal.Signals, says: str) -> Iterator[Callable[[], None]]:
+    """A job whose worker 1 gets a signal after some rounds; gives the check of how the others end."""
+    with running_state_server() as server, cluster(folder, num_workers=3, start=False) as processes:
         for rank in range(3):
             flags = ["-m", "esync", "--collective", "binary-blocks", "-c", "1", "-n", "mlp", "--dataset", "mnist"]
-            flags += ["-dd", str(data), "-ld", str(tmp_path), "-port", str(server.port), "-b", "8", "-e", "1000"]
+            flags += ["-dd", str(data), "-ld", str(folder), "-port", str(server.port), "-b", "8", "-e", "1000"]
             processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
-        wait_for((tmp_path / "cpu0" / "iter-3.txt").exists, "round 3")
+        wait_for((folder / "cpu0" / "iter-3.txt").exists, "round 3")
         lost = processes.running.pop("worker1")
+
+        def check() -> None:
+            assert set(processes.exit_codes().values()) == {EXIT_PEER_LOST}
+            for name in ("worker0", "worker2"):
+                errors = [line for line in processes.log(name).splitlines() if "error" in line]
+                assert len(errors) == 1, processes.log(name)
+                assert "worker 1 (cpu1 on host " in errors[0] and errors[0].endswith(says)
+            assert says in server.log.read_text()
+
         try:
             lost.send(signal_)
-            assert set(processes.exit_codes().values()) == {EXIT_PEER_LOST}
+            yield check
         finally:
             lost.send(signal.SIGKILL)
             lost.reap()
-        for name in ("worker0", "worker2"):
-            errors = [line for line in processes.log(name).splitlines() if "error" in line]
-            assert len(errors) == 1, processes.log(name)
-            assert "worker 1 (cpu1 on host " in errors[0] and errors[0].endswith(says)
-        assert says in server.log.read_text()
+
+
+def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(tmp_path: Path, data: Path) -> None:
+    """One of a job is frozen, which shows after 10 s; meanwhile one of another job is killed."""
+    frozen = ": no sign of life for 10 s: it is frozen, or its host or network is down"
+    with losing_a_worker(tmp_path / "frozen", data, signal.SIGSTOP, frozen) as check_frozen:
+        killed = " is gone: it was killed or crashed"
+        with losing_a_worker(tmp_path / "killed", data, signal.SIGKILL, killed) as check_killed:
+            check_killed()
+        check_frozen()
 
 
 @pytest.mark.skipif(not first_ipv6_address("lo"), reason="no IPv6 here")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, children, cluster, free_ports, wait_for
-from error_lines import ENDLESS, assert_one_error_line, run_main, worker_environment
-from few_images import on_few_images
+from error_lines import ENDLESS, assert_one_error_line, port_that_hangs_up, run_main, worker_environment
+from few_images import few_images, on_few_images
 from state_server_process import http_client
 
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
@@ -127,7 +127,7 @@ def test_an_answer_that_is_no_response_is_an_error_at_once():
 )
 @pytest.mark.parametrize("role", ["worker", "server"])
 def test_a_setting_that_cannot_work(tmp_path, name, value, role):
-    environment = worker_environment() | {"DMLC_ROLE": role, name: value}
+    environment = worker_environment() | {"DMLC_PS_ROOT_PORT": port_that_hangs_up(), "DMLC_ROLE": role, name: value}
     assert_one_error_line(run_main(tmp_path, *ENDLESS, "-m", "sync", **environment), name)
 
 
@@ -139,7 +139,7 @@ def test_a_batch_larger_than_the_data(tmp_path):
 def test_a_malformed_straggler_trace(tmp_path):
     (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s\n1,2,much\n")
     flags = [*ENDLESS, "-m", "sync", "--straggler-trace", str(tmp_path / "trace.csv")]
-    finished = run_main(tmp_path, *flags, **worker_environment())
+    finished = run_main(tmp_path, *flags, **worker_environment() | {"DMLC_PS_ROOT_PORT": port_that_hangs_up()})
     assert_one_error_line(finished, "trace.csv, line 2", "much")
 
 
@@ -288,18 +288,11 @@ def roles_of(supervisor):
 @pytest.mark.cluster
 @pytest.mark.parametrize("role", ["server", "scheduler"])
 def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
-    command = [
-        sys.executable,
-        "-m",
-        "scripts.launch.local_cluster",
-        "--log-base",
-        str(tmp_path),
-        "--workers",
-        "0.02,0.1",
-    ]
+    job = ["--log-base", str(tmp_path), "--workers", "0.02,0.1", "--data-dir", str(few_images())]
     with subprocess.Popen(
-        [*command, "--", "-e", "1000"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as supervisor:
+        [sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", "-e", "1000", "--dataset", "mnist"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as supervisor:  # fmt: skip
         wait_for(lambda: len(list(tmp_path.glob("lenet/esync/*/cpu0/iter-2.txt"))), "round 2")
         pids = roles_of(supervisor.pid)
         assert set(pids) == {"worker", "server", "scheduler", "state server", "fork server"}

@@ -1,4 +1,4 @@
-"""Whole jobs on several hosts as users start them: scripts/cluster.sh, real sshd, real processes, real data."""
+"""Whole jobs on several hosts as users start them: scripts/cluster.sh, real sshd, real processes, few images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from cluster_processes import DATA, DEADLINE_S, ROOT, wait_for
+from cluster_processes import DEADLINE_S, ROOT, wait_for
+from few_images import few_images
 from namespaces import Host, Network, network
 
 import summary
@@ -26,6 +27,7 @@ from utils import RUN_FILE, read_json
 pytestmark = pytest.mark.cluster
 
 STOPPED_TOGETHER = ("a signal came", "another worker asked for it")  # in either order
+DATASET = ("--dataset", "mnist")
 NOT_COPIED = (".git", ".venv*", "data", "logs", "results", "tests", ".*_cache", "__pycache__")
 
 
@@ -36,7 +38,7 @@ def net(tmp_path_factory: pytest.TempPathFactory, namespaces_can_be_made: None) 
         for host in made.hosts:
             shutil.copytree(ROOT, project(host), ignore=shutil.ignore_patterns(*NOT_COPIED))
             (project(host) / ".venv").symlink_to(sys.prefix)
-            (project(host) / "data").symlink_to(DATA.resolve())
+            (project(host) / "data").symlink_to(few_images())
         yield made
     assert not Path("/run/netns", made.switch).exists()
 
@@ -118,7 +120,7 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     """The job file is here alone: it gets to the hosts with the module that it imports."""
     (tmp_path / "mine.py").write_text("from layers import dense\n\n\ndef network():\n    return dense(10)\n")
     (tmp_path / "layers.py").write_text("from mxnet.gluon.nn import Dense as dense  # \u00e4\n")
-    flags = ["-m", "esync", "--job", str(tmp_path / "mine.py"), "--", "--max-rounds", "3", "-e", "3"]
+    flags = ["-m", "esync", "--job", str(tmp_path / "mine.py"), "--", *DATASET, "--max-rounds", "3", "-e", "3"]
     code, output = Launcher(net, tmp_path, hosts_of(net), *flags, "--min-step-time", "0.02").end()
     assert code == 0, output
     folder = tmp_path / "logs" / "mine" / "esync"
@@ -141,7 +143,7 @@ def start(net: Network, folder: Path, mode: str, *options: str, more: Sequence[s
     """A job without an end on the first hosts, once all have done some rounds, and the launcher has heard of one."""
     for host in net.hosts:  # what a job before has left is not to be taken for its rounds
         shutil.rmtree(project(host) / "logs" / "lenet" / mode, ignore_errors=True)
-    flags = ["-m", mode, *options, "--", "-e", "1000", "--min-step-time", "0.02", *more]
+    flags = ["-m", mode, *options, "--", *DATASET, "-e", "1000", "--min-step-time", "0.02", *more]
     launcher = Launcher(net, folder, hosts_of(net, count), *flags)
     wait_for(lambda: all(training(host, mode) for host in net.hosts[:count]), "round 3")
     logs = [folder / "logs" / "lenet" / mode / f"{host.name}-cpu.log" for host in net.hosts[:count]]

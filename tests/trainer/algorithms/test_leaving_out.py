@@ -296,10 +296,10 @@ def test_what_does_not_go_together_is_said(flags: str, why: str, capsys) -> None
 JOBS = {
     # mode: its flags, and who is killed, or leaves: the fastest evaluates, and is rank 0 or not; the slowest holds up
     # the others.
-    "ssp": ("-l 0.0006 --staleness 2 --max-rounds 60", 0),
-    "wbsp": ("-ll 0.001 --max-rounds 120", 2),
-    "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 60", 2),
-    "backup": ("-l 0.001 --backup 0 --max-rounds 80 --leave 1", 2),
+    "ssp": ("-l 0.0006 --staleness 2 --max-rounds 40", 0),
+    "wbsp": ("-ll 0.001 --max-rounds 80", 2),
+    "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 45", 2),
+    "backup": ("-l 0.001 --backup 0 --max-rounds 50 --leave 1", 2),
 }
 
 

@@ -29,14 +29,15 @@ ALL_WELL = {"scheduler": 0, "server0": 0, "worker0": 0, "worker1": 0}
 @pytest.mark.parametrize(
     ("program", "store", "seconds"),
     [
-        ("gluon_trainer", "dist_sync", 12),  # longer than this project's processes may be silent
+        ("gluon_trainer", "dist_sync", 9),  # longer than this project's processes may be silent
         ("gluon_trainer", "dist_async", 1),
         ("two_trainers", "dist_sync", 1),
         ("published_asgd", "dist_async", 1),
         ("published_esync", "dist_sync", 1),
     ],
 )
-def test_an_ordinary_program_trains_and_all_processes_end_well(tmp_path, program, store, seconds):
+def test_an_ordinary_program_trains_and_all_processes_end_well(tmp_path, program, store, seconds, monkeypatch):
+    monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "3")
     with cluster(tmp_path, num_workers=2) as job:
         for rank in range(2):
             job.start_worker(rank, FOREIGN, program, store, str(seconds))
