@@ -70,8 +70,8 @@ class LaunchPlan:
 PLANS = {
     "esync": LaunchPlan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": LaunchPlan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
-    "dcasgd": LaunchPlan(40, 20, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.08,0.1", network="mlp"),
-    "ssp": LaunchPlan(40, 20, ("-l", "0.0006", "--evaluator", "1"), network="mlp"),
+    "dcasgd": LaunchPlan(40, 20, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.05,0.06", network="mlp"),
+    "ssp": LaunchPlan(40, 20, ("-l", "0.0006", "--evaluator", "1"), step_times="0,0.05,0.06", network="mlp"),
 }
 
 
@@ -317,8 +317,9 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
 
 
 def test_ctrl_c_ends_a_local_cluster_cleanly(tmp_path):
+    job = ["--log-base", str(tmp_path), "--workers", "0.02,0.1", "--data-dir", str(few_images())]
     with subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"],
+        [sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", "--dataset", "mnist"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as supervisor:  # fmt: skip
         mode_folder = tmp_path / "lenet" / "esync"
