@@ -19,7 +19,7 @@ from utils import SetupError
 LOCAL, VIRTUAL, SLURM = BACK_ENDS = "local", "virtual", "slurm"
 PROGRAMS = {LOCAL: ("scripts/local_cluster.sh",), SLURM: ("scripts/slurm.sh", "--wait")}
 # Fields of Config that scripts/local_cluster.sh takes as options of its own, before `--`.
-LAUNCHER_OPTIONS = ("network", "job", "collective", "data_dir")
+LAUNCHER_OPTIONS = ("network", "job", "collective", "data_dir", "page")
 NETWORK_WITHOUT_N = "lenet"  # as in the launchers
 OWN = {"mode": "--modes", "seed": "--seeds"}  # fields that the sweep sets
 
@@ -133,9 +133,14 @@ def _alternatives(field: str, text: str) -> list[str]:
     return parts if not is_value(text) and all(map(is_value, parts)) else [text]
 
 
+def _modes_of(field: str) -> tuple[str, ...]:
+    """As `modes_of`; --page is left out where the workers ask the state server."""
+    return tuple(mode for mode in modes_of(field) if field != "page" or not OWNERS[mode].needs_state_server)
+
+
 def counts(field: str, mode: str) -> bool:
     """Whether a flag does something in a mode: one that needs the flag of a preset belongs to that preset alone."""
-    if OWNERS[mode].name not in modes_of(field):
+    if OWNERS[mode].name not in _modes_of(field):
         return False
     needs = FIELDS[field].metadata["needs"]
     having = [name for name, entry in ENTRIES.items() if needs in entry.values or field in entry.given]
@@ -158,7 +163,7 @@ def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
         if not any(counts(field, mode) for mode in modes):
             raise SetupError(
                 f"{names_of(field)[0]} does nothing in mode {one_of(modes)}: it counts in mode "
-                f"{one_of(modes_of(field))}; leave it out, or add a mode (--modes)"
+                f"{one_of(_modes_of(field))}; leave it out, or add a mode (--modes)"
             )
     found = []
     for mode in modes:

@@ -94,6 +94,7 @@ class Progress:
         self.activity = TRAINING  # or WAITING, EVALUATING, ENDED
         self.protocol = ""  # BSP or ASP, in a job that switches; else empty
         self.curve: Curve | None = None  # of the worker that evaluates
+        self.evaluations: list[Point] = []  # in this process
         self.events: list[Event] = []
         self._losses = (0.0, 0)  # sum and number, since the last message
         self._loss: float | None = None  # their mean then
@@ -126,9 +127,12 @@ class Progress:
             if not EVENTS[event["kind"]].is_frequent
         ]
 
-    def point(self, round_: int, value: float) -> Point:
-        """A point for the metric's value of this round that is reported now."""
-        return Point(round_, self._clock() if self._clock else 0.0, value)
+    def measured(self, round_: int, value: float) -> None:
+        """The metric's value of the model after this round is known."""
+        point = Point(round_, self._clock() if self._clock else 0.0, value)
+        self.evaluations.append(point)
+        if self.curve is not None:
+            self.curve.add(point)
 
     def to_wire(self) -> dict[str, Any]:
         """The fields of REPORT and QUERY."""
@@ -145,11 +149,10 @@ class Newest:
 
     def __init__(self) -> None:
         self.newest: float | None = None  # None before the first evaluation
-        self._untold: float | None = None
         self._all: list[float] = []
 
     def measured(self, value: float | None) -> None:
-        self.newest = self._untold = value
+        self.newest = value
         if value is not None:
             self._all.append(value)
 
@@ -157,8 +160,3 @@ class Newest:
         """The mean of the newest ones; None while this process has measured fewer."""
         newest = self._all[-evaluations:]
         return sum(newest) / evaluations if len(newest) == evaluations else None
-
-    def take(self) -> float | None:
-        """Returns the value measured since the last call, if any, and clears it."""
-        value, self._untold = self._untold, None
-        return value

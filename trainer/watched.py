@@ -49,14 +49,14 @@ class Watched:
         self.tell()
 
     def next_round(self) -> None:
-        """A round begins; tells a new value of the metric too."""
+        """A round begins."""
         if self._state is None:
             return
         trainer = self._trainer
         trainer.progress.activity = TRAINING
-        self._state.tell(trainer.rounds + 1, 0, trainer.step_s, 0.0, trainer.evaluated.take())
+        self._state.tell(trainer.rounds + 1, 0, trainer.step_s, 0.0)
 
     def end(self) -> None:
         """This worker leaves the job in order."""
         if self._state is not None:
-            self._state.leave(self._trainer.evaluated.take(), self._trainer.rounds)
+            self._state.leave(self._trainer.rounds)

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from scripts.launch.host_connection import HostConnection
-from trainer.run_logs.earlier_runs import config_in, is_same_run, set_aside, written
+from trainer.run_logs.earlier_runs import PAGE_FILE, config_in, is_same_run, set_aside, written
 from utils import SetupError
 
 
@@ -17,7 +17,7 @@ def fetch_logs(connection: HostConnection, home: Path, earlier: Path) -> None:
     """Waits for the logs that the job left on a host. A worker's logs are replaced as a whole.
 
     Args:
-        home: the host's folder in the log tree of this machine.
+        home: the host's folder in the log tree of this machine. The state server's page comes beside it.
         earlier: where those of another run are moved.
 
     Raises:
@@ -35,7 +35,7 @@ def fetch_logs(connection: HostConnection, home: Path, earlier: Path) -> None:
         archive.unlink()
         for path in arriving.iterdir():
             home.mkdir(exist_ok=True)
-            _replace(path, home / path.name, earlier)
+            _replace(path, (home.parent if path.name == PAGE_FILE else home) / path.name, earlier)
     finally:
         shutil.rmtree(arriving, ignore_errors=True)
 

@@ -17,13 +17,12 @@ from algorithms import OWNERS, Algorithm, folder_name
 from config import PS, name_in_logs, preset_flags
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
-from trainer.run_logs.earlier_runs import date_time
+from trainer.run_logs.earlier_runs import PAGE_FILE, date_time
 from trainer.simulation.cluster_file import ClusterProfile
 from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-PAGE_FILE = "page.html"  # the state server's page, as it was when the job ended
 JOB_FOLDER = ".job"  # of the job file and its modules, in the folder of a host to which they were sent
 
 
@@ -227,7 +226,7 @@ def build(job: JobSpec, layout: Layout) -> list[Role]:
 
 def _state_server(job: JobSpec, node: Node) -> Role:
     port, is_watched = job.state_server_port, job.page or job.algorithm.needs_state_server
-    page_file = node.root / (node.log_folder if node.is_here else node.folder) / PAGE_FILE
+    page_file = node.root / (node.log_folder if node.is_here or job.is_shared else node.folder) / PAGE_FILE
     return Role(
         name=f"{node.prefix}state server",
         kind=Kind.SERVICE,

@@ -162,6 +162,7 @@ class Supervisor:
         until = time.monotonic() + self._timeouts.page_s
         while any(process.exit_code is None for process in pages) and time.monotonic() < until:
             time.sleep(POLL_S)
+        self._console.forward(pages)
 
     def _outcome(self, end: _Finished) -> JobOutcome:
         outcome = JobOutcome(end.exit_code, bool(self._signals.first), end.failed_log)

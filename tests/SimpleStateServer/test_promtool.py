@@ -15,8 +15,9 @@ PROMTOOL = shutil.which("promtool")
 def test_promtool_finds_nothing_to_complain_about(num_workers):
     with running_state_server(command=("serve",)) as server:
         made = clients(server, num_workers) if num_workers else []
-        for rank, client in enumerate(made):
-            client.report(1, 0.1, 0.01, 0.5 if rank == 0 else None)
+        for client in made:
+            client._progress.measured(1, 0.5)
+            client.report(1, 0.1, 0.01)
         for client in made[1:]:  # of the first one nothing but its REPORT is known
             client.query(1, 1, 0.1, 0.01)
         requests.post(f"{server.url}/message/", data=b"{", timeout=10)  # and one that is refused

@@ -20,7 +20,7 @@ SERVE = ("serve",)
 def test_a_round_of_messages(state_server):
     fast, slow = (Queries(client, RealClock(), waits=True) for client in clients(state_server, 2))
     for queries in (fast, slow):
-        queries.report(1, 0.0, 0.0, None)
+        queries.report(1, 0.0, 0.0)
     assert fast.ask(1, 1, 0.1, 0.0) is False
     assert slow.ask(1, 1, 5.0, 0.0) is True
     assert fast.ask(1, 2, 0.1, 0.0) is True

@@ -73,16 +73,6 @@ def test_a_test_step_takes_the_shorter_of_two_passes_after_the_one_that_sets_up(
     assert told == [4.0]
 
 
-def test_an_accuracy_is_told_once(tmp_path):
-    told = []
-    run(
-        tmp_path,
-        passed=lambda trainer: told.append(trainer.evaluated.take()),
-        limits=Limits(4), evaluate=lambda: 0.5, eval_every=2,
-    )  # fmt: skip
-    assert told == [None, None, 0.5, None]
-
-
 class Abandons(Steps):
     """Gives up its second step half-way. `asked_s` has when it asked."""
 

@@ -51,7 +51,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         super().begin_round()
         self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
-        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.evaluated.take())
+        self._queries.report(self.rounds, self.step_s, self._transmission.value)
 
     def ready(self) -> bool:
         self.measure.next_step()
@@ -62,7 +62,7 @@ class ESyncTrainer(ModelAveragingTrainer):
 
     def end(self) -> None:
         self._queries.close()
-        self._state.leave(self.evaluated.take())
+        self._state.leave()
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         took_s = super().take_sum(arrays)

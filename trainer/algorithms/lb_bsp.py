@@ -40,7 +40,7 @@ class LBBSPTrainer(SyncTrainer):
     def broadcast(self) -> None:
         begin_job(self.context, self.progress, self.resumes)  # before any rank leaves the broadcast and asks
         super().broadcast()
-        self._state.report(self.rounds + 1, self.step_s, 0.0, None, self.step_samples)
+        self._state.report(self.rounds + 1, self.step_s, 0.0, self.step_samples)
 
     def begin_round(self) -> None:
         self.context.task.batches.resize(self._questions.batch_size() or self._batch_size)
@@ -53,7 +53,7 @@ class LBBSPTrainer(SyncTrainer):
     def computed(self) -> None:
         """Reports the step time and asks for the next batch size while the gradients travel."""
         super().computed()
-        self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples, self.evaluated.take)
+        self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples)
 
     def statistics_weight(self) -> float:
         """b_k / b: BatchNorm's statistics are averaged like the gradients."""
@@ -69,7 +69,7 @@ class LBBSPTrainer(SyncTrainer):
 
     def end(self) -> None:
         self._questions.close()
-        self._state.leave(self.evaluated.take(), self.rounds)
+        self._state.leave(self.rounds)
 
 
 def build(context: Context) -> LBBSPTrainer:

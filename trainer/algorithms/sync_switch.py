@@ -78,13 +78,12 @@ class SyncSwitchTrainer(Trainer):
         self._link.command(SAVE, self.rounds)
 
     def begin_round(self) -> None:
-        """Takes the phase's batch size; reports a new value of the metric or a resumed job to the state server."""
+        """Takes the phase's batch size; reports a resumed job to the state server."""
         status = self._status
         if size := self._settings.rule(phase_under(self._settings.order, status.phase, status.bsp)).batch_size:
             self.context.task.batches.resize(size)
-        value = self.evaluated.take()
-        if value is not None or self.is_first_of_resumed:
-            self._tell(0, value)
+        if self.is_first_of_resumed:
+            self._tell(0)
 
     def local_step(self, batch: Batch) -> bool:
         self.compute_gradients(batch, self.membership.weight)
@@ -139,7 +138,7 @@ class SyncSwitchTrainer(Trainer):
         return notes
 
     def end(self) -> None:
-        self._state.leave(self.evaluated.take(), self.rounds)
+        self._state.leave(self.rounds)
 
     # ---------------------------------------------------------------------------------------- the state server
 
@@ -148,10 +147,10 @@ class SyncSwitchTrainer(Trainer):
         """As `Schedule.policy_applies`."""
         return self._settings.order[self._status.phase] == "1"
 
-    def _tell(self, steps: int, value: float | None = None) -> None:
+    def _tell(self, steps: int) -> None:
         status = self._status
         decision = ("SYNC" if status.in_step else "TRAIN", status.reason) if self._policy_applies and steps else None
-        self._state.tell(self.rounds, steps, self.step_s, self._transmission.value, value, decision)
+        self._state.tell(self.rounds, steps, self.step_s, self._transmission.value, decision)
         self._told_at = self.clock.now()
 
     def _tell_if_due(self) -> None:

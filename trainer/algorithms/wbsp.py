@@ -144,7 +144,7 @@ class WBSPTrainer(Trainer):
             self._finish_upload()
         if self._round_to_save:
             self._link.command(SAVE, self._round_to_save)
-        self._state.leave(self.evaluated.take())
+        self._state.leave()
 
     # ------------------------------------------------------------------------------------- the training thread
 
@@ -165,9 +165,8 @@ class WBSPTrainer(Trainer):
             self._transmission.value,
         )
         self._pending_steps = self._pending_samples = 0
-        value = self.evaluated.take()
         save, self._round_to_save = self._round_to_save, 0
-        self._upload_task = self.clock.start(lambda: self._upload(update, report, value, save), "communication")
+        self._upload_task = self.clock.start(lambda: self._upload(update, report, save), "communication")
 
     def update_of(self, model: list[mx.nd.NDArray], base: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
         """What travels; all are in groups."""
@@ -198,9 +197,7 @@ class WBSPTrainer(Trainer):
 
     # -------------------------------------------------------------------------------- the communication thread
 
-    def _upload(
-        self, update: list[mx.nd.NDArray], report: UploadReport, value: float | None, save: int
-    ) -> UploadResult:
+    def _upload(self, update: list[mx.nd.NDArray], report: UploadReport, save: int) -> UploadResult:
         """Uploads, and pulls a new release: along with the status if one is expected, else in a further exchange.
         `save` is the round of a checkpoint that the server is to write; 0: none."""
         begin = self.clock.now()
@@ -230,7 +227,6 @@ class WBSPTrainer(Trainer):
             self._steps_since,
             report.step_s,
             self._transmission.value,
-            value,
             ("SYNC" if status.released else "TRAIN", status.reason),
         )
         if not status.is_new:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from trainer.clock import Clock
 from trainer.coordinator.asker import NOTICE_REST_S, Asker, UnknownJob
 from trainer.coordinator.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer
-from trainer.progress import ENDED, EVALUATING, MAX_EVENTS, Progress
+from trainer.progress import ENDED, EVALUATING, MAX_EVENTS, MAX_POINTS, Progress
 from utils import FLOAT32_COUNTS_TO, JobError
 
 PATIENCE_S = 60.0  # for a server that is restarted
@@ -94,10 +94,9 @@ class StateClient:
         self._progress = Progress()
         self._lock = clock.lock()
         self._latest: _Status | None = None  # of what was told
-        self._untold: Message = {}  # a value of the metric without an answer yet, and its round
         self._is_heard = True  # whether the last notice was answered
         self._to_announce: Message | None = None  # the RESET that the next notice sends first
-        self._events_told = 0  # how many of the progress's have an answer
+        self._told = (0, 0)  # how many of the progress's events and evaluations have an answer
 
     @property
     def round_trip_s(self) -> float:
@@ -137,43 +136,36 @@ class StateClient:
         """
         self._send(self._reset(resumed))
 
-    def report(
-        self, round_: int, step_s: float, transmission_s: float, value: float | None, samples: int | None = None
-    ) -> None:
+    def report(self, round_: int, step_s: float, transmission_s: float, samples: int | None = None) -> None:
         """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
-            value: of the metric, measured after the round before.
             samples: of the step that took `step_s`, where the rule decides on batch sizes.
         """
-        self._note(round_ - 1, value)
-        message = self._report(self._told(round_, 0, step_s, transmission_s))
-        self._send(_with(message, {self._keys[0]: value, "samples": samples}))
+        message = self._report(self._note(round_, 0, step_s, transmission_s))
+        self._send(message if samples is None else message | {"samples": samples})
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step; returns whether to aggregate now."""
-        status = self._told(round_, steps, step_s, transmission_s)
+        status = self._note(round_, steps, step_s, transmission_s)
         return self._ask(status, self._batch_size).get("action") == "SYNC"
 
-    def ask_batch_size(self, round_: int, step_s: float, samples: int, value: float | None) -> int | None:
+    def ask_batch_size(self, round_: int, step_s: float, samples: int) -> int | None:
         """QUERY after the one step of a round, under a rule that decides on batch sizes.
 
         Args:
             step_s: seconds of the step.
             samples: in it.
-            value: of the metric, measured after the round before.
 
         Returns:
             Samples of this worker's batches from the next round on; None while the server cannot decide.
         """
-        self._note(round_ - 1, value)
-        size = self._ask(self._told(round_, 1, step_s, 0.0), samples, value).get("batch_size")
+        size = self._ask(self._note(round_, 1, step_s, 0.0), samples).get("batch_size")
         return size if isinstance(size, int) and size > 0 else None
 
-    def _ask(self, status: _Status, samples: int, value: float | None = None) -> Mapping[str, Any]:
+    def _ask(self, status: _Status, samples: int) -> Mapping[str, Any]:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
-        message |= self._of_generation
-        answer = self._send(_with(message, {self._keys[0]: value}))
+        answer = self._send(message | self._of_generation)
         if self._progress.activity == EVALUATING:
             self.tell_doing()  # the question came from beside the training; the server takes it for a sign of training
         return answer
@@ -191,27 +183,21 @@ class StateClient:
         steps: int,
         step_s: float,
         transmission_s: float,
-        value: float | None = None,
         decision: tuple[str, str] | None = None,
     ) -> None:
-        """REPORT in the background: this worker's progress. Of several only the newest is sent, with the newest
-        value of the metric that has no answer yet. Training does not depend on it.
+        """REPORT in the background: this worker's progress. Of several only the newest is sent. Training does
+        not depend on it.
 
         Args:
             steps: local steps in the round so far.
             step_s: seconds of the last one.
             transmission_s: seconds of its push and pull.
-            value: of the metric, measured after the round before.
             decision: (SYNC or TRAIN, reason) of the optimizer on the server: after the steps of this round, or before
                 the first one, at the end of the round before.
         """
-        self._note(round_ - 1, value)
-        message = self._report(self._told(round_, steps, step_s, transmission_s))
+        message = self._report(self._note(round_, steps, step_s, transmission_s))
         if decision is not None:
             message["decision"] = {"action": decision[0], "reason": decision[1]}
-        if value is not None:
-            with self._lock:
-                self._untold = {self._keys[0]: value, "evaluated": round_ - 1}
         self._asker.notify(lambda: self._tell(message))
 
     def tell_doing(self) -> None:
@@ -224,21 +210,20 @@ class StateClient:
         """From now on unanswered messages are not sent again."""
         self._asker.stop_waiting()
 
-    def leave(self, value: float | None, round_: int = 0) -> None:
+    def leave(self, round_: int = 0) -> None:
         """REPORT, once, without patience: this worker has left the job in order.
 
         Args:
-            value: the metric's last one, unless a REPORT has told it.
             round_: its last, where that is later than what was told.
         """
         self.stop_waiting()
         self._progress.activity = ENDED
-        if self._latest is None or not self._is_heard:
+        if self._latest is None:
             return
         last = self._latest._replace(round=max(round_, self._latest.round))
-        self._note(last.round, value)
         self._asker.wait_until_idle(BRIEF.answer_s)  # earlier notices must not arrive after this
-        self._send_once(self._report_with_all(last))
+        with contextlib.suppress(NoAnswer, JobError):
+            self._send(self._report_with_all(last), once=True)
 
     # --------------------------------------------------------------------------------------------- the messages
 
@@ -271,11 +256,7 @@ class StateClient:
         """Of a value of the metric, and of all."""
         return ("accuracy", "accuracies") if self._progress.metric.is_accuracy else ("value", "values")
 
-    def _note(self, round_: int, value: float | None) -> None:
-        if value is not None and self._progress.curve is not None:
-            self._progress.curve.add(self._progress.point(round_, value))
-
-    def _told(self, round_: int, steps: int, step_s: float, transmission_s: float) -> _Status:
+    def _note(self, round_: int, steps: int, step_s: float, transmission_s: float) -> _Status:
         """Notes the progress. Questions may overtake each other: the latest status is that of the last step."""
         status = _Status(round_, steps, step_s, transmission_s)
         with self._lock:
@@ -297,8 +278,15 @@ class StateClient:
         envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}
         if "status" not in message:
             return envelope
-        events = self._progress.events[self._events_told :][-MAX_EVENTS:]
-        return envelope | self._progress.to_wire() | ({"events": [list(event) for event in events]} if events else {})
+        events = self._progress.events[self._told[0] :][-MAX_EVENTS:]
+        # A server that did not hear the last notice is told the whole curve after this message.
+        untold = self._progress.evaluations[self._told[1] :] if self._is_heard else []
+        more: Message = {"events": [list(event) for event in events]} if events else {}
+        if untold:
+            more |= {self._keys[0]: untold[-1].value, "evaluated": untold[-1].round}
+        if len(untold) > 1 and message["msg_type"] == "REPORT":
+            more[self._keys[1]] = [list(point) for point in untold[:-1][-MAX_POINTS:]]
+        return more | envelope | self._progress.to_wire()
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -311,12 +299,12 @@ class StateClient:
             JobError: the server refuses the message.
         """
         patience = (0.0, BRIEF if self._is_heard else QUICK) if once else (self._patience_s, PATIENT)
-        events = len(self._progress.events)
+        told = len(self._progress.events), len(self._progress.evaluations)
         said = self._asker.ask(message, *patience)
         if self._asker.is_another_server(said) and self._latest is not None:
-            self._events_told = 0
+            self._told = (0, 0)
             self._asker.ask(self._report_with_all(self._latest), *patience)
-        self._events_told = events
+        self._told = told
         return said
 
     def _send_once(self, message: Message) -> None:
@@ -324,18 +312,13 @@ class StateClient:
             self._asker.try_once(message, BRIEF)
 
     def _tell(self, message: Message) -> None:
-        """One try, with the value that has no answer yet; success and failure are logged where they change."""
-        with self._lock:
-            untold, self._untold = self._untold, {}
+        """One try; success and failure are logged where they change."""
         try:
             if self._to_announce is not None:
                 self._asker.try_once(self._to_announce, BRIEF if self._is_heard else QUICK)
                 self._to_announce = None
-            # A server that did not hear the last notice is told all values after this message.
-            self._send(message | (untold if self._is_heard else {}), once=True)
+            self._send(message, once=True)
         except (JobError, NoAnswer) as error:  # PeerLost, without an answer, is one too
-            with self._lock:
-                self._untold = self._untold or untold
             if self._to_announce is not None:
                 self._to_announce["resumed"] = 1  # from here on the job's beginning is not known there
             if self._is_heard:
@@ -351,8 +334,3 @@ class StateClient:
         """The server that answers next may not know this worker."""
         self._is_heard = False
         self._asker.forget_server()
-
-
-def _with(message: Message, more: Mapping[str, float | None]) -> Message:
-    """The message with those of the fields that are not None."""
-    return message | {name: value for name, value in more.items() if value is not None}

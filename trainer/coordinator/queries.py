@@ -72,10 +72,10 @@ class Queries:
         self._ready_round = -1  # round 0 is the time before training
         self._failure: Exception | None = None
 
-    def report(self, round_: int, step_s: float, transmission_s: float, value: float | None) -> None:
+    def report(self, round_: int, step_s: float, transmission_s: float) -> None:
         """Tells that the worker has entered the round. A question that overtakes the report tells the same."""
         delay_s = self._delay(step_s)
-        self._send(round_, lambda: self._client.report(round_, delay_s, transmission_s, value))
+        self._send(round_, lambda: self._client.report(round_, delay_s, transmission_s))
 
     def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """Asks after a local step; returns whether READY has arrived."""
@@ -96,15 +96,11 @@ class Queries:
         """Whether READY for this round has arrived. Late answers of earlier rounds do not count."""
         return self._ready_round >= round_
 
-    def ask_batch_size(self, round_: int, step_s: float, samples: int, take_value: Callable[[], float | None]) -> None:
+    def ask_batch_size(self, round_: int, step_s: float, samples: int) -> None:
         """Tells of the step of a round and asks for the batch size, beside the training. While an earlier question is
-        under way, this does nothing: the next one tells all.
-
-        Args:
-            take_value: returns the metric's newest value and clears it; called where a question begins.
-        """
+        under way, this does nothing: the next one tells all."""
         if not self._under_way:
-            question = partial(self._client.ask_batch_size, round_, step_s, samples, take_value())
+            question = partial(self._client.ask_batch_size, round_, step_s, samples)
             self._under_way.append(self._clock.start(question, "question"))
 
     def batch_size(self) -> int | None:

@@ -76,7 +76,7 @@ class Evaluations:
                 self._spent_s += trainer.measure.elapsed_s - began_s
                 value = None if found is None else self._metric.checked(found, trainer.rounds)
                 trainer.progress.activity = TRAINING
-                trainer.evaluated.measured(value)
+                self._measured(trainer.rounds, value)
             if saver is not None and (kinds := saver.due(value, last)):
                 trainer.measure.enter(SAVING)
                 saver.save(kinds, trainer.rounds, value)
@@ -126,9 +126,14 @@ class Evaluations:
         self._trainer.measure.enter(SAVING)
         value = self._metric.checked(found.value, found.round)
         self._late.append(found._replace(value=value))
-        self._trainer.evaluated.measured(value)
+        self._measured(found.round, value)
         self._run.saver.evaluated(value)
         logging.info("the model of round %d has %s %s", found.round, self._metric.name, self._metric.text(value))
+
+    def _measured(self, round_: int, value: float | None) -> None:
+        self._trainer.evaluated.measured(value)
+        if value is not None:
+            self._trainer.progress.measured(round_, value)
 
     def take_late(self) -> list[dict[str, Any]]:
         """Returns and clears the new values of earlier rounds' models, for the log."""

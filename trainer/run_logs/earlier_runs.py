@@ -25,12 +25,13 @@ from utils import CHECKPOINT_FOLDER, EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError
 
 KEPT = 5
 LOCK_FILE = ".lock"
+PAGE_FILE = "page.html"  # the state server's page, as it was when the job ended
 BEST, FINAL = "best", "final"  # saved models
 NEWEST = "newest"  # a saved model that another process evaluates
 _SAVED = rf"({BEST}|{FINAL}|{NEWEST})(\.json|-symbol\.json|-\d{{4,}}\.params)(\.tmp)?"
 _WRITTEN = re.compile(rf"(iter-[1-9]\d*\.txt|{re.escape(LINES_FILE)}|{re.escape(RUN_FILE)})(\.tmp)?|{_SAVED}")
 _RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
-_PROCESS_LOG = re.compile(r"\.(.+\.log)\.before")
+_PROCESS_LOG = re.compile(rf"\.(.+\.log|{re.escape(PAGE_FILE)})\.before")
 
 
 # ------------------------------------------------------------------------------------------------ what moves where
@@ -241,7 +242,7 @@ class Notice:
 
 
 def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
-    """Hides the process logs of the run before until training begins: the new processes log from the start.
+    """Hides the process logs and the page of the run before until training begins: the new ones are of this run.
 
     Args:
         goes_on: this run resumes that one, so the logs are its own.
@@ -252,12 +253,15 @@ def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
     if goes_on:
         names = {path: path.with_name(path.name[1 : -len(".before")]) for path in _process_logs(mode_folder)}
     else:
-        names = {path: path.with_name(f".{path.name}.before") for path in mode_folder.glob("*.log")}
+        there = [*mode_folder.glob("*.log"), *mode_folder.glob(PAGE_FILE)]
+        names = {path: path.with_name(f".{path.name}.before") for path in there}
         # Where a hidden log exists, the visible one is of a run that ended before training began.
         names = {path: before for path, before in names.items() if not before.exists()}
     try:
         for path, name in names.items():
             path.replace(name)
+        if not goes_on:
+            (mode_folder / PAGE_FILE).unlink(missing_ok=True)  # likewise of a run that ended before training began
     except OSError as error:
         raise SetupError(
             f"log folder {mode_folder}: {error.strerror}; {remedy('choose another with --log-base', RUN_AS_OWNER)}"

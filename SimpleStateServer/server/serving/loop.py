@@ -80,7 +80,7 @@ async def _part(page_file: Path) -> None:
         if page := last_page():
             page_file.write_bytes(page)
     except OSError as problem:
-        log.error("the page cannot be written to %s: %s", page_file, problem.strerror)
+        log.error("error: the page cannot be written to %s: %s", page_file, problem.strerror)
     if time.monotonic() - app.watched_at < OPEN_PAGE_S:
         await asyncio.sleep(OPEN_PAGE_S)
 

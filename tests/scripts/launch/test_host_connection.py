@@ -263,13 +263,14 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     (there / "cpu0" / "model").mkdir()
     (there / "cpu0" / "model" / "big").write_bytes(os.urandom(300_000))
     (there / "state.npz").write_text("new")
+    (there / "page.html").write_text("of the state server")
     (there / "worker.log").write_text("the launcher has its lines")
     fetch_logs(link, home, earlier)
     found = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
     assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "cpu0/notes.txt", "state.npz"}
     assert (earlier / "h1" / "cpu0" / "iter-9.txt").read_text() == "of an earlier job"
     assert (home / "cpu0" / "model" / "big").read_bytes() == (there / "cpu0" / "model" / "big").read_bytes()
-    assert sorted(path.name for path in home.parent.iterdir()) == ["earlier", "h1"]
+    assert sorted(path.name for path in home.parent.iterdir()) == ["earlier", "h1", "page.html"]  # one for all hosts
     # The job goes on with another worker there, and without one of before.
     mine = (there / ".job" / "layers" / "mine.py").read_bytes()
     link.ask(do="begin", folder=str(there), devices=["cpu0", "gpu7"], files={})

@@ -107,7 +107,7 @@ def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(way):
     def work() -> None:
         fast, slow = workers(way, 2)
         for client in (fast, slow):
-            client.report(1, 0.0, 0.0, None)
+            client.report(1, 0.0, 0.0)
         assert fast.query(1, 1, 0.1, 0.0) is False
         assert slow.query(1, 1, 5.0, 0.0) is True
         assert fast.query(1, 2, 0.1, 0.0) is True
@@ -121,7 +121,7 @@ def test_a_late_question_of_a_round_that_is_over_is_harmless(way):
     def work() -> None:
         alone, _ = workers(way, 2)
         for round_ in (1, 2, 3):
-            alone.report(round_, 0.1, 0.0, None)
+            alone.report(round_, 0.1, 0.0)
         assert alone.query(2, 3, 0.1, 0.0) is False
 
     way.run(work)
@@ -145,8 +145,9 @@ def test_who_leaves_ends_the_job_with_the_last_accuracy(way):
         progress.begin(lambda: 9.0, evaluates=True)
         (alone,) = workers(way, 1, job)
         alone.join(job, 0, 1, progress)
-        alone.report(1, 0.5, 0.0, None)
-        alone.leave(0.75)
+        alone.report(1, 0.5, 0.0)
+        progress.measured(1, 0.75)
+        alone.leave()
         shown = way.status(job)
         assert shown["state"] == "ended"
         assert [point[1:] for point in shown["accuracies"]] == [[0.75, 1]]
@@ -161,8 +162,9 @@ def test_a_server_that_was_restarted_is_told_of_the_job_and_of_all_that_it_has_l
         progress.add_step(64, 0.5)
         fast, slow = workers(way, 2, job)
         fast.join(job, 0, 2, progress)
-        fast.report(1, 0.1, 0.0, None)
-        fast.report(2, 0.1, 0.0, 0.5)
+        fast.report(1, 0.1, 0.0)
+        progress.measured(1, 0.5)
+        fast.report(2, 0.1, 0.0)
         way.end()
         way.start()
         assert slow.query(2, 1, 5.0, 0.0) is True
@@ -183,7 +185,7 @@ def test_other_settings_and_a_round_too_far_are_refused_with_the_servers_words(w
         with pytest.raises(JobError, match=r"refuses this RESET \(job-settings\): .*policy=journal"):
             other.begin_job()
         with pytest.raises(JobError, match=r"refuses this REPORT \(round-ahead\): worker 0 is in round 1, this is of"):
-            first.report(3, 0.1, 0.0, None)
+            first.report(3, 0.1, 0.0)
 
     way.run(work)
 
@@ -203,14 +205,14 @@ def test_a_job_for_which_there_is_no_room_waits_until_another_has_ended(way):
         way.start()
         others = [workers(way, 1)[0] for _ in range(MAX_JOBS)]
         for other in others:
-            other.report(1, 0.1, 0.0, None)
+            other.report(1, 0.1, 0.0)
         with pytest.raises(PeerLost, match=rf"has no room: {MAX_JOBS} jobs .* are at work.*; tried for 0.1 s"):
             workers(way, 1, patience_s=0.1)
-        leaving = way.clock.start(lambda: (way.clock.sleep(0.2), others[0].leave(None)), "one job ends")
-        workers(way, 1)[0].report(1, 0.1, 0.0, None)
+        leaving = way.clock.start(lambda: (way.clock.sleep(0.2), others[0].leave()), "one job ends")
+        workers(way, 1)[0].report(1, 0.1, 0.0)
         leaving.result()
         for other in others[1:]:
-            other.leave(None)
+            other.leave()
 
     way.run(work)
 

@@ -41,8 +41,10 @@ def told(client):
 
 
 def test_a_notice_says_where_the_worker_is_and_what_was_decided_on_it(recorder):
-    client = joined(recorder)
-    client.tell(7, 1, 0.5, 0.25, 0.75, ("TRAIN", "is a straggler"))
+    progress = evaluating_worker()
+    client = joined(recorder, progress)
+    progress.measured(6, 0.75)
+    client.tell(7, 1, 0.5, 0.25, ("TRAIN", "is a straggler"))
     told(client)
     (message,) = recorder.heard
     status = message["status"]
@@ -54,8 +56,10 @@ def test_a_notice_says_where_the_worker_is_and_what_was_decided_on_it(recorder):
 def test_a_server_that_comes_late_is_told_all():
     (port,) = free_ports(1)
     client = http_client(port, "wbsp")
-    client.join("late", 0, 1, evaluating_worker())
-    client.tell(5, 0, 0.5, 0.0, 0.25)
+    progress = evaluating_worker()
+    client.join("late", 0, 1, progress)
+    progress.measured(4, 0.25)
+    client.tell(5, 0, 0.5, 0.0)
     told(client)
     with running_state_server(port) as server:
         client.tell(6, 1, 0.5, 0.0, decision=("TRAIN", "by the test"))

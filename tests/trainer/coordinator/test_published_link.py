@@ -94,7 +94,7 @@ def test_a_job_is_four_forms_and_the_first_tells_the_time_of_a_step_before_any_i
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         first = client(0)
         first.begin_job()
-        first.report(1, 0.1, 0.0, None)
+        first.report(1, 0.1, 0.0)
         clock.sleep(2.0)
         assert first.query(1, 1, 0.2, 0.5) is True
         first.report(2, 0.2, 0.5, 0.75)
@@ -113,16 +113,16 @@ def test_what_the_forms_cannot_say_and_what_was_overtaken_is_not_sent() -> None:
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         second = client(1)
         server.restart(2)
-        second.report(1, 0.1, 0.0, None)
+        second.report(1, 0.1, 0.0)
         second.query(2, 3, 0.1, 0.0)  # overtakes the report of its round, which tells the same
         before = list(server.paths)
         assert before[-2:] == ["/reset/", "/apply/"]
-        second.report(2, 0.1, 0.0, None)
+        second.report(2, 0.1, 0.0)
         assert second.query(2, 2, 0.1, 0.0) is False
         assert second.query(1, 9, 0.1, 0.0) is False
         second._progress.activity = EVALUATING
         second.tell_doing()
-        second.leave(None)
+        second.leave()
         assert server.paths == before
 
     follow(work)
@@ -135,7 +135,7 @@ def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_o
         both = [client(0), client(1)]
         both[0].begin_job()
         for one in both:
-            one.report(7, 0.1, 0.0, None)
+            one.report(7, 0.1, 0.0)
         server.restart()
         server.heard.clear()
         assert both[1].query(7, 1, 0.1, 0.0) is True
@@ -150,7 +150,7 @@ def test_a_server_that_was_away_is_told_the_round_again() -> None:
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         first = client(0)
         first.begin_job()
-        first.report(7, 0.1, 0.0, None)
+        first.report(7, 0.1, 0.0)
         server.is_away, server.heard = True, []
         back = clock.start(lambda: (clock.sleep(1.0), setattr(server, "is_away", False)), "back")
         assert first.query(7, 1, 0.1, 0.0) is True
@@ -169,7 +169,7 @@ def test_a_worker_that_is_never_ready_aggregates_in_the_end(
         both = [client(0), client(1)]
         both[0].begin_job()
         for one, step_s in zip(both, (0.1, slowest_s), strict=True):
-            one.report(1, step_s, 0.0, None)
+            one.report(1, step_s, 0.0)
         begin, steps = clock.now(), 0
         while True:
             clock.sleep(1.0)
@@ -206,7 +206,7 @@ def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, sa
 
         def job() -> None:
             first.begin_job()
-            first.report(1, 0.1, 0.0, None)
+            first.report(1, 0.1, 0.0)
             first.query(1, 1, 0.1, 0.0)
 
         with pytest.raises(PeerLost) as error:
@@ -223,7 +223,7 @@ def test_while_no_question_is_answered_a_worker_does_not_train_on() -> None:
         first = client(0)
         queries = Queries(first, clock, waits=False)
         first.begin_job()
-        queries.report(1, 0.1, 0.0, None)
+        queries.report(1, 0.1, 0.0)
         server.instead["/apply/"] = Reply(502, {}, "bad gateway")
         steps = 0
 
@@ -248,7 +248,7 @@ def test_a_server_that_answers_nothing_but_errors_is_given_up(root: Reply) -> No
         first = client(0)
         first.begin_job()
         with pytest.raises(PeerLost, match="answered 500: IndexError at /apply/; tried for 60 s"):
-            first.report(1, 0.1, 0.0, None)
+            first.report(1, 0.1, 0.0)
 
     follow(work)
 
@@ -257,7 +257,7 @@ def test_of_two_jobs_on_one_server_the_one_that_has_no_row_any_more_ends() -> No
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         second = client(1)
         server.restart(2)
-        second.report(5, 0.1, 0.0, None)
+        second.report(5, 0.1, 0.0)
         server.restart(1)
         server.post("/apply/", Timeouts(1, 1), {"r": 0, "k": 1, "c": 0.3, "te": 9.0})
         with pytest.raises(JobError, match="has lost this job: another one has begun there"):

@@ -38,7 +38,7 @@ class Client:
         self.heard: list[tuple[float, Any]] = []
         self.waits = True
 
-    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+    def report(self, round_: int, step_s: float, transmission_s: float) -> None:
         self.heard.append((self._clock.now(), ("report", round_, step_s)))
         self._answer()
 
@@ -112,8 +112,8 @@ def test_the_computing_time_that_is_told_contains_a_round_trip_where_nobody_wait
         for waits in (True, False):
             client = Client(clock, (0.0, NOT_READY), round_trip_s=0.25)
             queries = Queries(client, clock, waits=waits)
-            queries.report(1, 0.0, 0.0, None)  # nothing was measured yet
-            queries.report(2, 0.5, 0.0, None)
+            queries.report(1, 0.0, 0.0)  # nothing was measured yet
+            queries.report(2, 0.5, 0.0)
             queries.ask(2, 1, 0.5, 0.0)
             queries.close()
             delay_s = 0.5 if waits else 0.75
@@ -126,7 +126,7 @@ def test_answers_of_an_earlier_round_do_not_end_a_later_one() -> None:
     def work(clock: VirtualClock) -> None:
         queries = Queries(Client(clock, (2.0, READY), round_trip_s=2.0), clock, waits=False)
         queries.ask(1, 4, 0.01, 0.0)
-        queries.report(2, 0.01, 0.0, None)
+        queries.report(2, 0.01, 0.0)
         queries.close()
         assert queries.is_ready(1) is True
         assert queries.is_ready(2) is False
@@ -170,7 +170,7 @@ def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
                 clock.sleep(0.5)
         assert clock.now() <= 1.5
         with pytest.raises(PeerLost, match="it is gone"):
-            queries.report(2, 0.5, 0.0, None)
+            queries.report(2, 0.5, 0.0)
         queries.close()  # what comes too late to be of use is of no use
 
     on_virtual(work)
@@ -180,7 +180,7 @@ def test_with_waiting_a_report_that_fails_ends_the_worker_at_once() -> None:
     def work(clock: VirtualClock) -> None:
         queries = Queries(Client(clock, (1.0, PeerLost("it is gone"))), clock, waits=True)
         with pytest.raises(PeerLost, match="it is gone"):
-            queries.report(1, 0.5, 0.0, None)
+            queries.report(1, 0.5, 0.0)
 
     on_virtual(work)
 
@@ -235,7 +235,7 @@ def server():
 def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server, waits: bool) -> None:
     fast, slow = (Queries(client, RealClock(), waits) for client in clients(server, 2, delay_s=0.05))
     for queries in (fast, slow):
-        queries.report(1, 0.0, 0.0, None)
+        queries.report(1, 0.0, 0.0)
     assert fast.ask(1, 1, 0.01, 0.0) is False
     assert fast.ask(1, 2, 0.01, 0.0) is False
     assert slow.ask(1, 1, 5.0, 0.0) is True

@@ -98,7 +98,7 @@ def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_
     clock = Clock(1.5)
     made = progress(clock, steps=[(64, 0.25), (32, 0.5)])
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0, None)
+    client.report(1, 0.5, 0.0)
     clock.now = 2.0
     made.add_step(64, 0.25)
     made.protocol = "ASP"
@@ -111,7 +111,7 @@ def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_
 
 
 def test_before_training_begins_no_time_is_told(recorder):
-    recorder.client().report(1, 0.5, 0.0, None)
+    recorder.client().report(1, 0.5, 0.0)
     assert "elapsed" not in recorder.heard[0]
 
 
@@ -121,13 +121,13 @@ def test_before_training_begins_no_time_is_told(recorder):
 def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the_next_report(recorder):
     made = progress()
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0, None)
+    client.report(1, 0.5, 0.0)
     client.query(1, 1, 0.5, 0.0)
     made.activity = EVALUATING
     client.tell_doing()
     recorder.wait_for(3)
     made.activity = TRAINING
-    client.report(2, 0.5, 0.0, 0.75)
+    client.report(2, 0.5, 0.0)
     told = [(message["msg_type"], message["status"]["round"], message.get("doing")) for message in recorder.heard]
     assert told == [
         ("REPORT", 1, "training"),
@@ -141,7 +141,7 @@ def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the
 def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(recorder, is_there):
     made = progress()
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0, None)
+    client.report(1, 0.5, 0.0)
     recorder.vanish(client, is_there)
     began = time.monotonic()
     for _ in range(3):
@@ -160,9 +160,12 @@ def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorde
 
 
 def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recorder):
-    client = joined(recorder, progress(Clock(9.0), evaluates=True))
-    client.report(4, 0.5, 0.0, 0.25)
-    client.leave(0.5)
+    made = progress(Clock(9.0), evaluates=True)
+    client = joined(recorder, made)
+    made.measured(3, 0.25)
+    client.report(4, 0.5, 0.0)
+    made.measured(4, 0.5)
+    client.leave()
     last = recorder.heard[-1]
     assert (last["msg_type"], last["status"]["round"], last["doing"]) == ("REPORT", 4, "ended")
     assert last["accuracies"] == [[3, 9.0, 0.25], [4, 9.0, 0.5]]
@@ -171,7 +174,7 @@ def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recor
 def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder):
     made = progress()
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0, None)
+    client.report(1, 0.5, 0.0)
     over = threading.Event()
 
     def answer(message):
@@ -185,7 +188,7 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
     recorder.wait_for(2)
     slow_answer = threading.Timer(0.1, over.set)
     slow_answer.start()
-    client.leave(None)
+    client.leave()
     assert recorder.heard[-1]["doing"] == "ended"
     assert over.is_set()
     slow_answer.join()
@@ -194,14 +197,14 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
 def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there):
     client = joined(recorder, progress())
-    client.report(1, 0.5, 0.0, None)
+    client.report(1, 0.5, 0.0)
     asks = non_blocking(client)
     recorder.vanish(client, is_there)
     if not is_there:
         asks.ask(1, 1, 0.5, 0.0)
     began = time.monotonic()
     asks.close()
-    client.leave(0.5)
+    client.leave()
     assert time.monotonic() - began < SOON_S
 
 
@@ -210,13 +213,15 @@ def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there
 
 def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder):
     clock = Clock()
-    clients_ = [joined(recorder, progress(clock, evaluates=rank == 0), rank) for rank in range(2)]
+    made = [progress(clock, evaluates=rank == 0) for rank in range(2)]
+    clients_ = [joined(recorder, its, rank) for rank, its in enumerate(made)]
     for client in clients_:
-        client.report(1, 0.5, 0.0, None)
+        client.report(1, 0.5, 0.0)
     for round_ in (2, 3):
         clock.now = float(round_)
-        clients_[0].report(round_, 0.5, 0.0, round_ / 10)
-    clients_[1].report(2, 0.5, 0.0, None)
+        made[0].measured(round_ - 1, round_ / 10)
+        clients_[0].report(round_, 0.5, 0.0)
+    clients_[1].report(2, 0.5, 0.0)
     before = len(recorder.heard)
     recorder.answer = lambda message: response(server="bbbbbbbb")
     for client in clients_:
@@ -236,7 +241,7 @@ def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder):
 
 def test_a_server_that_does_not_know_the_job_gets_it_before_the_message(recorder):
     client = joined(recorder, progress(evaluates=True))
-    client.report(1, 0.5, 0.0, None)
+    client.report(1, 0.5, 0.0)
     knows_it = threading.Event()
 
     def forgetful(message):
@@ -254,7 +259,7 @@ def test_a_server_that_does_not_know_the_job_gets_it_before_the_message(recorder
 def test_an_older_server_that_does_not_name_itself_is_told_nothing_more():
     with recording(lambda message: response(server=None)) as recorder:
         client = joined(recorder, progress(evaluates=True))
-        client.report(1, 0.5, 0.0, 0.5)
+        client.report(1, 0.5, 0.0)
         client.query(1, 1, 0.5, 0.0)
     assert len(recorder.heard) == 2
 
@@ -266,9 +271,10 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
         workers = clients(server, 2)
         for rank, client in enumerate(workers):
             client.join(client._job, rank, 2, made[rank])
-            client.report(1, 0.5, 0.0, None)
+            client.report(1, 0.5, 0.0)
         for round_ in (2, 3, 4):
-            workers[0].report(round_, 0.5, 0.0, round_ / 10)
+            made[0].measured(round_ - 1, round_ / 10)
+            workers[0].report(round_, 0.5, 0.0)
     with running_state_server(port) as server:
         assert workers[1].query(1, 1, 0.5, 0.0) in (True, False)
         assert workers[0].query(4, 1, 0.5, 0.0) in (True, False)
@@ -303,7 +309,7 @@ def test_a_real_server_refuses_other_settings_and_a_round_too_far():
         with pytest.raises(JobError, match=r"job-settings\): .*policy=journal"):
             other.begin_job()
         with pytest.raises(JobError, match=r"round-ahead\): worker 0 is in round 1, this is of round 3"):
-            first.report(3, 0.1, 0.0, None)
+            first.report(3, 0.1, 0.0)
 
 
 # --------------------------------------------------------------------------------- a signal while it is away
@@ -321,7 +327,7 @@ def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
         signal = threading.Timer(0.2, stop.set)
         signal.start()
         assert ready.result(SOON_S) >= 1  # the worker aggregates what it has
-        asks.report(2, 0.001, 0.0, None)  # and goes on to its end
+        asks.report(2, 0.001, 0.0)  # and goes on to its end
         asks.close()
         signal.join()
 
@@ -349,7 +355,7 @@ def test_no_message_is_of_a_round_beyond_the_next_however_they_overtake_each_oth
     with recording(late) as recorder:
         asks = queries(recorder.client())
         for round_ in range(1, 16):
-            asks.report(round_, 0.001, 0.0, None)
+            asks.report(round_, 0.001, 0.0)
             steps = 1
             while not asks.ask(round_, steps, 0.001, 0.0):
                 steps += 1

@@ -36,11 +36,11 @@ class Cluster:
         self._link = self.server.link(ROUND_TRIP_S)
         self.round_trip_s = self._link.round_trip_s
         self.client = StateClient(self, clock, "sync-switch-none", 0.0)
-        progress = Progress()
-        progress.begin(clock.now, evaluates=True)
-        self.client.join("job", 0, 1, progress)
+        self.progress = Progress()
+        self.progress.begin(clock.now, evaluates=True)
+        self.client.join("job", 0, 1, self.progress)
         self.client.begin_job()
-        self.client.report(1, 0.5, 0.0, None)
+        self.client.report(1, 0.5, 0.0)
         self.said.clear()
 
     def check(self) -> None:
@@ -61,11 +61,11 @@ class Cluster:
     def _all(self, message: Message) -> list[float] | None:
         return [point[2] for point in message["accuracies"]] if "accuracies" in message else message.get("accuracy")
 
-    def accuracies(self) -> list[float]:
-        """What the server knows of the curve."""
+    def curve(self) -> dict[int, float]:
+        """What the server knows of it."""
         snapshot = self.server.router.snapshot()
         assert snapshot is not None
-        return [point.value for point in snapshot.curve]
+        return {point.round: point.value for point in snapshot.curve}
 
 
 def with_a_cluster(work: Callable[[Cluster], None]) -> None:
@@ -100,13 +100,26 @@ def test_an_accuracy_is_told_with_the_newest_even_if_it_came_with_an_older_one(a
     def work(cluster: Cluster) -> None:
         cluster.client.tell(2, 1, 0.5, 0.0)
         cluster.clock.sleep(0.1)
-        cluster.client.tell(3, 1, 0.5, 0.0, accuracy)
+        cluster.progress.measured(2, accuracy)
+        cluster.client.tell(3, 1, 0.5, 0.0)
         cluster.client.tell(4, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         cluster.client.tell(5, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         assert cluster.told() == [(2, None), (4, accuracy), (5, None)]
-        assert cluster.accuracies() == [accuracy]
+        assert cluster.curve() == {2: accuracy}
+
+    with_a_cluster(work)
+
+
+def test_accuracies_that_came_between_two_messages_are_all_told_with_the_rounds_of_their_models() -> None:
+    def work(cluster: Cluster) -> None:
+        cluster.client.tell(6, 1, 0.5, 0.0)
+        for round_, accuracy in ((2, 0.25), (5, 0.5), (7, 0.75)):
+            cluster.progress.measured(round_, accuracy)
+        cluster.client.tell(8, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        assert cluster.curve() == {2: 0.25, 5: 0.5, 7: 0.75}
 
     with_a_cluster(work)
 
@@ -116,7 +129,8 @@ def test_while_the_server_is_away_training_goes_on_and_an_accuracy_is_told_when_
 
     def work(cluster: Cluster) -> None:
         cluster.server.is_away = True
-        cluster.client.tell(2, 1, 0.5, 0.0, 0.25)
+        cluster.progress.measured(1, 0.25)
+        cluster.client.tell(2, 1, 0.5, 0.0)
         for round_ in (3, 4):
             cluster.clock.sleep(5.0)
             cluster.client.tell(round_, 1, 0.5, 0.0)
@@ -128,7 +142,7 @@ def test_while_the_server_is_away_training_goes_on_and_an_accuracy_is_told_when_
         cluster.client.tell(6, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         assert cluster.told()[3:] == [(5, None), (5, [0.25]), (6, None)]
-        assert cluster.accuracies() == [0.25]
+        assert cluster.curve() == {1: 0.25}
 
     with_a_cluster(work)
     words = [record.message for record in caplog.records if Cluster.address in record.message]
@@ -141,9 +155,11 @@ def test_while_the_server_is_away_training_goes_on_and_an_accuracy_is_told_when_
 def test_a_newer_accuracy_takes_the_place_of_one_that_was_not_heard() -> None:
     def work(cluster: Cluster) -> None:
         cluster.server.is_away = True
-        cluster.client.tell(2, 1, 0.5, 0.0, 0.25)
+        cluster.progress.measured(1, 0.25)
+        cluster.client.tell(2, 1, 0.5, 0.0)
         cluster.clock.sleep(0.1)  # it is under way, in vain
-        cluster.client.tell(3, 1, 0.5, 0.0, 0.5)
+        cluster.progress.measured(2, 0.5)
+        cluster.client.tell(3, 1, 0.5, 0.0)
         cluster.clock.sleep(0.5)
         cluster.server.is_away = False
         cluster.clock.sleep(5.0)
@@ -155,25 +171,42 @@ def test_a_newer_accuracy_takes_the_place_of_one_that_was_not_heard() -> None:
 def test_a_server_that_was_restarted_gets_the_job_and_the_curve_with_what_is_told() -> None:
     def work(cluster: Cluster) -> None:
         for round_, accuracy in ((2, 0.25), (3, 0.5)):
-            cluster.client.tell(round_, 1, 0.5, 0.0, accuracy)
+            cluster.progress.measured(round_ - 1, accuracy)
+            cluster.client.tell(round_, 1, 0.5, 0.0)
             cluster.clock.sleep(5.0)
         cluster.server.restart()
         cluster.client.tell(4, 1, 0.5, 0.0)
         cluster.clock.sleep(9.0)
         assert [message["msg_type"] for _, message in cluster.said[2:]] == ["REPORT", "RESET", "REPORT", "REPORT"]
-        assert cluster.accuracies() == [0.25, 0.5]
+        assert cluster.curve() == {1: 0.25, 2: 0.5}
 
     with_a_cluster(work)
 
 
 def test_who_leaves_is_not_overtaken_by_what_was_told_before() -> None:
     def work(cluster: Cluster) -> None:
-        cluster.client.tell(2, 1, 0.5, 0.0, 0.25)
-        cluster.client.leave(None)
+        cluster.progress.measured(1, 0.25)
+        cluster.client.tell(2, 1, 0.5, 0.0)
+        cluster.client.leave()
         assert [message["doing"] for _, message in cluster.said] == ["training", "ended"]
         snapshot = cluster.server.router.snapshot()
         assert snapshot is not None and snapshot.ended is not None
-        assert cluster.accuracies() == [0.25]
+        assert cluster.curve() == {1: 0.25}
+
+    with_a_cluster(work)
+
+
+def test_who_leaves_tells_a_server_that_did_not_hear_the_last_notice() -> None:
+    def work(cluster: Cluster) -> None:
+        cluster.server.is_away = True
+        cluster.client.tell(2, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        cluster.server.is_away = False
+        cluster.progress.measured(2, 0.25)
+        cluster.client.leave(2)
+        snapshot = cluster.server.router.snapshot()
+        assert snapshot is not None and snapshot.ended is not None
+        assert cluster.curve() == {2: 0.25}
 
     with_a_cluster(work)
 
@@ -188,7 +221,7 @@ def test_who_leaves_while_the_server_is_away_does_not_take_that_for_an_answer(re
         cluster.client.tell(2, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         cluster.client.tell(3, 1, 0.5, 0.0)
-        cluster.client.leave(None)
+        cluster.client.leave()
 
     with_a_cluster(work)
     assert not any("hears" in record.message for record in caplog.records)

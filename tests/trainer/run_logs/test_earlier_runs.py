@@ -110,14 +110,20 @@ def test_checkpoints_go_with_the_run_that_has_written_them(tmp_path, keeps):
 
 
 def test_logs_of_processes_stay_until_training_begins_however_often_a_start_fails(tmp_path):
-    log = tmp_path / "worker0.log"
+    log, page = tmp_path / "worker0.log", tmp_path / "page.html"
     log.write_text("first run")
+    page.write_text("of the first run")
     for text in ("failed", "failed again"):
         earlier_runs.keep_process_logs(tmp_path, goes_on=False)
+        assert not page.exists()
         log.write_text(text)
+        page.write_text(text)
     assert (tmp_path / ".worker0.log.before").read_text() == "first run"
     earlier_runs.keep_process_logs(tmp_path, goes_on=True)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("worker0.log", "first run")]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        log.name: "first run",
+        page.name: "of the first run",
+    }
     earlier_runs.keep_process_logs(tmp_path / "new", goes_on=True)  # the checkpoint is elsewhere
 
 
