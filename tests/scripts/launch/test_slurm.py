@@ -35,6 +35,7 @@ def test_a_heterogeneous_job_has_a_component_for_each_group(capsys, tmp_path):
         "#SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:2 --time 5",
         "#SBATCH hetjob",
         "#SBATCH --nodes=2 --ntasks-per-node=1 --mem=500",
+        f"cd {Path.cwd()}",
         f"exec {ROOT}/scripts/slurm.sh --in-job -m esync --nodes 1 devices=gpu0,gpu1 --het '2 workers=2 --mem=500' "
         f"--requeue --log-base {tmp_path} -- --max-rounds 5 --ckpt-frequency 2",
     ]
@@ -43,7 +44,9 @@ def test_a_heterogeneous_job_has_a_component_for_each_group(capsys, tmp_path):
 def test_in_the_job_its_nodes_have_the_workers_of_their_groups_and_ports_by_its_id(tmp_path):
     request = slurm.parse(["--in-job", "-m", "esync", *HET, "--log-base", str(tmp_path), "--", *FLAGS])
     environment = {"SLURM_JOB_ID": "1030", "SLURM_ARRAY_TASK_ID": "7"}
-    plan = slurm.plan_of(request, [["a1"], ["b1", "b2"]], tmp_path / "hosts.csv", environment)
+    nodes = [["a1"], ["b1", "b2"]]
+    node_groups.write_hosts(tmp_path / "hosts.csv", request.groups, nodes)
+    plan = slurm.plan_in(request, nodes, tmp_path / "hosts.csv", environment)
     job, layout = example(plan)
     assert [(worker.node.name, worker.device) for worker in layout.workers] == [
         ("a1", "gpu0"),
