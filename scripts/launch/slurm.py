@@ -40,19 +40,14 @@ from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 
 def parse(arguments: Sequence[str]) -> Request:
-    """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError where words collide."""
+    """Parses the command line; a bad value ends the process with exit code 2."""
     parser = FlagParser("scripts/slurm.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("-N", "--nodes", type=at_least(1), default=1, help="number of nodes (of the first group)")
     parser.add_argument("--het", type=group, nargs="+", default=[], metavar="GROUP", help="'NODES [WORD...]', as above")
     parser.add_argument("--requeue", action="store_true", help="begin again where a process or node is lost")
     parser.add_argument("--wait", action="store_true", help="until the job has ended; Ctrl-C ends the job, too")
     parser.add_argument("--in-job", action="store_true", help=argparse.SUPPRESS)  # of the batch script
-    request = node_groups.parse(parser, arguments)
-    if word := request.option("--output", "-o"):
-        raise SetupError(f"{word}: the log of a job is LOG_BASE/slurm-JOB.log: leave it out, or give --log-base")
-    if request.is_array and (word := request.flag("seed", "checkpoint", "tensorboard")):
-        raise SetupError(f"{word}: each task of an array has its own seed and folders: leave it out")
-    return request
+    return node_groups.parse(parser, arguments)
 
 
 def plan_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[str, str]) -> LaunchPlan:
@@ -75,6 +70,10 @@ def plan_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[st
 
 def job_of(request: Request) -> JobSpec:
     """The job that is asked for, checked with nodes that Slurm may give. Raises SetupError as `plan_in`."""
+    if word := request.option("--output", "-o"):
+        raise SetupError(f"{word}: the log of a job is LOG_BASE/slurm-JOB.log: leave it out, or give --log-base")
+    if request.is_array and (word := request.flag("seed", "checkpoint", "tensorboard")):
+        raise SetupError(f"{word}: each task of an array has its own seed and folders: leave it out")
     nodes = [[f"node{number}-{place}" for place in range(g.nodes)] for number, g in enumerate(request.groups)]
     with node_groups.hosts_of(request.groups, nodes) as hosts:
         return plan_in(request, nodes, hosts, {}).job
