@@ -84,15 +84,16 @@ fi
 shift 2
 PATH="$scratch/mpi/bin:$PATH"
 logs=/var/esync-logs
-mkdir -p /run/munge /var/lib/slurm-state /etc/slurm "$logs"
+export SLURM_CONF=/etc/esync-slurm/slurm.conf # a site's own place
+mkdir -p /run/munge /var/lib/slurm-state /etc/esync-slurm "$logs"
 printf '127.0.0.1 localhost\n10.99.0.1 slurm0 n1 n2 n3\n' >/etc/hosts
 chown munge: /run/munge
 dd if=/dev/urandom bs=1 count=1024 of=/etc/munge/munge.key status=none
 chown munge: /etc/munge/munge.key
 chmod 400 /etc/munge/munge.key
 su -s /bin/sh munge -c munged
-echo CgroupPlugin=cgroup/v1 >/etc/slurm/cgroup.conf
-cat >/etc/slurm/slurm.conf <<'END'
+echo CgroupPlugin=cgroup/v1 >/etc/esync-slurm/cgroup.conf
+cat >"$SLURM_CONF" <<'END'
 ClusterName=check
 SlurmctldHost=slurm0(10.99.0.1)
 SlurmUser=root
@@ -232,10 +233,12 @@ case_requeue() {
 }
 
 case_array() {
-    scripts/slurm.sh --wait "${quick[@]}" --run array -m sync --nodes 1 workers=2 step_time_s=0.05 --array=0-1 -- "${short[@]}" \
-        >"$logs/array.txt" || wrong "array: exit code $?"
-    [[ -d "$logs/array/seed-0" && -d "$logs/array/seed-1" ]] || wrong "array: a seed is missing"
-    row "sync --array=0-1" "LOG_BASE/seed-0, LOG_BASE/seed-1" 0
+    local folder="$logs/an array's 50%j"
+    scripts/slurm.sh --wait "${quick[@]}" --log-base "$folder" -m sync --nodes 1 workers=2 step_time_s=0.05 --array=0-1 \
+        --chdir=/ -- "${short[@]}" >"$logs/array.txt" || wrong "array: exit code $?"
+    [[ -d "$folder/seed-0" && -d "$folder/seed-1" ]] || wrong "array: a seed is missing"
+    [[ $(grep -c 'round 10,' "$logs/array.txt") == 2 ]] || wrong "array: the logs of two tasks are not printed"
+    row "sync --array=0-1 --log-base \"an array's 50%j\" --chdir=/" "LOG_BASE/seed-0, LOG_BASE/seed-1" 0
 }
 
 case_sweep() {

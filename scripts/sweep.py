@@ -5,11 +5,10 @@
 Each mode is run with each seed and each value of the other flags. These are main.py's; one with several values, with
 commas, is a dimension of the grid, in the modes in which it counts. All other words go to the back end: simulate.py
 (--on virtual), scripts/local_cluster.sh (--on local, one run at a time) or scripts/slurm.sh (--on slurm, a Slurm job a
-run). Each run is a log tree of its own,
-LOG_BASE/POINT/seed-N, for draw.py -b LOG_BASE/POINT, and a line of LOG_BASE/runs.jsonl. The same command makes the
-missing runs, those of this version of the program; Ctrl-C ends the runs under way with their rounds. At the end come
-LOG_BASE/sweep.md, sweep.csv and sweep.png. --tune MINUTES makes no grid: it searches the step size of the job on one
-machine alone, with held-out samples, and prints -l, -ll and -gl.
+run). Each run is a log tree of its own, LOG_BASE/POINT/seed-N, for draw.py -b LOG_BASE/POINT, and a line of
+LOG_BASE/runs.jsonl. The same command makes the missing runs, those of this version of the program; Ctrl-C ends the runs
+under way with their rounds. At the end come LOG_BASE/sweep.md, sweep.csv and sweep.png. --tune MINUTES makes no grid:
+it searches the step size of the job on one machine alone, with held-out samples, and prints -l, -ll and -gl.
 Exit codes: 0 all done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -39,7 +38,7 @@ from scripts import run_lines, tune
 from scripts.launch import job_options
 from scripts.run_lines import RUNS_FILE, Progress, duration_text
 from scripts.run_process import Processes, curve_of, exit_code_of, result
-from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
+from scripts.sweep_grid import BACK_ENDS, LOCAL, SLURM, VIRTUAL, Point, mode_folder, points, split_flags
 from scripts.sweep_report import SweepLine, write
 from trainer import version
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
@@ -222,6 +221,8 @@ def _sweep(given: argparse.Namespace, others: Sequence[str], processes: Processe
 
 def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes) -> int:
     options, flags = split_flags(others)
+    if given.on == SLURM:
+        raise SetupError("--tune searches the step size of one machine alone: give --on local or --on virtual")
     if rates := [names_of(field)[0] for field in (*LEARNING_RATES, "global_lr") if field in flags]:
         raise SetupError(f"--tune searches the step size: leave {rates[0]} out")
     if several := [names_of(field)[0] for field, values in flags.items() if len(values) > 1]:

@@ -83,7 +83,12 @@ def mode_folder(words: Sequence[str], base: Path) -> str:
     if program == "simulate.py":
         _, (run,) = simulate.parse(arguments)
         return str(Path(run.job.config.log_dir).parent.relative_to(base))
-    return str((slurm.job_of if program == "scripts/slurm.sh" else local_cluster.parse)(arguments).mode_folder)
+    if program != "scripts/slurm.sh":
+        return str(local_cluster.parse(arguments).mode_folder)
+    request = slurm.parse(arguments)
+    if request.is_array:
+        raise SetupError("--array: a sweep makes the jobs of all seeds: leave it out, and give --seeds")
+    return str(slurm.job_of(request).mode_folder)
 
 
 # -------------------------------------------------------------------------------------------------- the command line

@@ -177,7 +177,10 @@ def test_a_command_for_several_hosts_is_one_with_the_hosts_file_above_it(command
 def test_a_command_for_slurm_is_one_whose_batch_script_runs_that_job(command, capsys):
     assert slurm.main(["--dry-run", *words(command)]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert slurm.job_of(shlex.split(last)[2:]).worker_arguments == slurm.job_of(words(command)).worker_arguments
+    assert (
+        slurm.job_of(slurm.parse(shlex.split(last)[2:])).worker_arguments
+        == slurm.job_of(slurm.parse(words(command))).worker_arguments
+    )
 
 
 @pytest.mark.parametrize("command", known("scripts/mpi.sh"))

@@ -90,7 +90,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         type=lambda text: int(port(text)),
         default=0,
         help="MXNet listens on this port of a host and those above it, one a process, except those that have a flag; "
-        "0: on free ones",
+        "0: on free ones, or in a job of Slurm or mpiexec on 16 that follow from its id",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
 
@@ -119,6 +119,7 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
         collective=given.collective,
         page=bool(given.page),
         restarts=given.restarts,
+        requeues=getattr(given, "requeue", False),
     )
     hosts = hosts_file.read(given.hosts)
     files = sources(given.job) if given.job else {}

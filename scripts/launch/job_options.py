@@ -165,7 +165,7 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         default=DEFAULT_RESTARTS,
         help=f"with --on-worker-death {config.RESTART} behind `--`: most starts of the job again without a new "
         f"checkpoint between them; with {config.CONTINUE}: most starts of workers again, each less than a minute after "
-        "the one before",
+        "the one before; with --requeue of scripts/slurm.sh: most times that the job begins again",
     )
 
 
@@ -251,8 +251,8 @@ def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
     if unknown:
         raise SetupError(
             f"-m {mode} takes {ENTRIES[mode].workers.value}, and the step time of {unknown[0]} is unknown: "
-            "give each worker a step_time_s above 0 in the hosts file, which emulates it; or choose yourself, by a "
-            f"hosts file without the others and -m {OWNERS[mode].name}"
+            "give each worker a step_time_s above 0, which emulates it (a column of the hosts file); or choose "
+            f"yourself, by hosts without the others and -m {OWNERS[mode].name}"
         )
 
 
@@ -315,7 +315,7 @@ def check_flags(
 
 def _check_restarts(job: JobSpec, layout: Layout, parsed: config.Config) -> None:
     if parsed.on_worker_death == config.END:
-        if job.restarts != DEFAULT_RESTARTS:
+        if job.restarts != DEFAULT_RESTARTS and not job.requeues:
             raise SetupError(
                 f"--restarts {job.restarts} does nothing without --on-worker-death {config.RESTART} or "
                 f"{config.CONTINUE} behind `--`: leave it out, or give both"

@@ -24,7 +24,6 @@ import shlex
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from scripts.launch.supervisor import Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_SETUP, SetupError, usable_cores
 
 CONTEXT = ("DMLC_", "PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PS_", "MXNET_")  # variables of a process
+UNUSED = ("user", "port", "folder", "interface")  # columns of the hosts file
 OTHERS_ROUND = re.compile(
     r"[\d :-]+ worker [1-9]\d*\b[^|]*\| round [^,]+, [^,]+, [\d.]+ s(, loss [^,]+)?(, \S+ s left)?$"
 )
@@ -68,11 +68,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Lau
         nodes = [*dict.fromkeys(Path(environment["PBS_NODEFILE"]).read_text().split())]
     if given.hosts and group.columns:
         raise SetupError(f"--hosts has the columns: leave {next(iter(group.columns))}=... out")
-    with tempfile.TemporaryDirectory() as folder:
-        hosts = given.hosts or Path(folder) / "nodes"
-        if not given.hosts:
-            node_groups.write_hosts(hosts, [group], [nodes or [HOST]])
-        plan = node_groups.plan_of(given, hosts, node_groups.id_of(environment, os.getpid()), request.flags)
+    with node_groups.hosts_of([group], [nodes or [HOST]]) as hosts:
+        job_id = node_groups.id_of(environment, os.getpid())
+        plan = node_groups.plan_on(given, given.hosts or hosts, job_id, request.flags)
+        for host in plan.hosts.hosts.values():
+            if column := next((name for name in UNUSED if getattr(host, name)), ""):
+                raise SetupError(f"{host.where}, column {column}: mpiexec does not take it: leave it out")
     return plan, [given.mpiexec, "--oversubscribe", "--bind-to", "none", *group.options]
 
 
@@ -96,17 +97,16 @@ def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
 
 def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
     """The state server, if any, and mpiexec with all other processes."""
-    services = [role for role in build(job, layout) if role.kind is Kind.SERVICE]
-    nodes = [layout.scheduler, *layout.servers] if job.has_parameter_server else []
-    nodes += [worker.node for worker in layout.workers]
+    roles = build(job, layout)
     words = [*mpiexec, *(word for name in SECRET if name in os.environ for word in ("-x", name))]
-    others = [role for role in build(job, layout) if role.kind is not Kind.SERVICE]
-    for number, (role, node) in enumerate(zip(others, nodes, strict=True)):
+    for number, role in enumerate(role for role in roles if role.kind is not Kind.SERVICE):
         variables = [f"{name}={value}" for name, value in role.environment.items() if name.startswith(CONTEXT)]
-        where = [] if node.address == HOST else ["--host", plan.hosts.hosts[node.name].address]
+        is_here = layout.nodes[role.node].address == HOST
+        where = [] if is_here else ["--host", plan.hosts.hosts[role.node].address]
         words += [":"] if number else []
-        words += ["-n", "1", *where, "--wdir", str(node.root), "env", *variables, *role.command]
+        words += ["-n", "1", *where, "--wdir", str(role.folder), "env", *variables, *role.command]
     log = job.log_folder / "mpiexec.log"
+    services = [role for role in roles if role.kind is Kind.SERVICE]
     return [*services, Role("mpiexec", Kind.WORKER, words, os.environ, ROOT, log, show_all=True)]
 
 
@@ -120,7 +120,9 @@ def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
         for role in roles:
             console(shlex.join(role.command))
         return EXIT_OK
-    node_groups.check_runs([*mpiexec, "-n", "1", "true"], "requirements-mpi.txt has one; --mpiexec names another")
+    where = "requirements-mpi.txt has an mpiexec; --mpiexec names another"
+    # Here alone: in a job of Slurm or PBS it would begin on all nodes.
+    node_groups.printed_by([*mpiexec, "-n", "1", "echo", "ready"], where, without=node_groups.OF_JOB)
     with job_options.claimed(job.log_folder):
         before = previous_run(job, layout, console)
         outcome = Supervisor(

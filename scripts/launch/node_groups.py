@@ -6,28 +6,35 @@ All of them see the project, its data and the log tree in the same folders.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import dataclasses
+import difflib
 import io
 import os
 import re
+import select
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from config import FIELDS, names_of
 from flag_parser import FlagParser
 from flag_values import at_least
 from scripts.launch import cluster, hosts_file, job_options
-from scripts.launch.hosts_layout import LaunchPlan
+from scripts.launch.hosts_layout import LaunchPlan, example, num_ports
+from scripts.launch.stop_signals import StopSignals
 from utils import SetupError
 
 COLUMNS = [name for name in hosts_file.COLUMNS if name not in ("address", "name", "user", "port", "folder")]
 FIRST_PORT, PORTS_A_JOB, JOBS = 10_000, 16, 1024  # below those that the system gives to clients
 Nodes = Sequence[Sequence[str]]  # their names, by group
 BOTH = ("--job-name",)  # a flag of main.py, and an option of others
+# Of variables by which mpiexec sees the job that it is in.
+OF_JOB = ("SLURM_JOB", "SLURM_NODELIST", "SLURM_TASKS", "SLURM_HET", "PBS_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +47,18 @@ class Group:
 
 
 def group_of(nodes: int, words: Sequence[str]) -> Group:
-    """Tells columns of the hosts file, as NAME=VALUE, from the options of another program."""
+    """Tells columns of the hosts file, as NAME=VALUE, from the options of another program.
+
+    Raises:
+        SetupError: a word is neither.
+    """
+    for before, word in zip(["", *words], words, strict=False):
+        name, is_given, _ = word.partition("=")
+        is_value = before.startswith("-") and "=" not in before  # of an option, unless it is a column misspelt
+        known = difflib.get_close_matches(name, hosts_file.COLUMNS, n=1, cutoff=0.7)
+        if is_given and name.isidentifier() and name not in COLUMNS and (known or not is_value):
+            columns = ", ".join(COLUMNS)
+            raise SetupError(f"{name} in {word} is none of {columns}; the value of an option is OPTION={word}")
     pairs = [word.partition("=")[::2] for word in words if _is_column(word)]
     columns = {name: value.replace(",", " ") if name == "devices" else value for name, value in pairs}
     return Group(nodes, columns, tuple(word for word in words if not _is_column(word)))
@@ -53,8 +71,13 @@ def _is_column(word: str) -> bool:
 
 def group(text: str) -> Group:
     """Parses a group: its number of nodes, then words as of `group_of`."""
-    nodes, *words = shlex.split(text) or [""]
-    return group_of(at_least(1)(nodes), words)
+    try:
+        nodes, *words = shlex.split(text)
+        number = at_least(1)(nodes)
+    except ValueError:
+        form = "give the number of its nodes, then its words, such as '2 workers=2 --mem=500'"
+        raise argparse.ArgumentTypeError(f"{text!r} is no group: {form}") from None
+    return group_of(number, words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +89,21 @@ class Request:
     groups: tuple[Group, ...]
     words: tuple[str, ...]  # before `--`, without the options of the other program
     flags: tuple[str, ...]  # behind it
+
+    @property
+    def is_array(self) -> bool:
+        return bool(self.option("--array", "-a"))
+
+    def option(self, *names: str) -> str:
+        """The first option of the other program that begins with one of these; empty if there is none."""
+        words = (word for each in self.groups for word in each.options)
+        return next((word for word in words if word.startswith(names)), "")
+
+    def flag(self, *fields: str) -> str:
+        """The first flag for the workers that sets one of these fields of Config; empty if there is none."""
+        words = [*self.flags, *(word for each in self.groups for word in each.columns.get("flags", "").split())]
+        names = {name for field in fields for name in names_of(field)}
+        return next((word for word in words if word.partition("=")[0] in names), "")
 
 
 def parse(parser: FlagParser, arguments: Sequence[str]) -> Request:
@@ -100,44 +138,97 @@ def write_hosts(path: Path, groups: Sequence[Group], nodes: Nodes) -> None:
     path.write_text(text.getvalue())
 
 
-def plan_of(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[str, ...]) -> LaunchPlan:
+@contextlib.contextmanager
+def hosts_of(groups: Sequence[Group], nodes: Nodes) -> Iterator[Path]:
+    """Makes such a file for the block. Errors in it do not name the file, which the user does not know."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "nodes"
+        write_hosts(path, groups, nodes)
+        try:
+            yield path
+        except SetupError as error:
+            file = rf"hosts file {re.escape(str(path))}(, line \d+)?"
+            raise SetupError(re.sub(file, "the job", str(error))) from None
+
+
+def plan_on(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[str, ...]) -> LaunchPlan:
     """The job on the hosts of a file; its ports follow from the id.
 
     Raises:
-        SetupError: the file or a flag is wrong.
+        SetupError: the file or a flag is wrong, or a host has more processes than the job has ports.
     """
+    is_by_id = not given.base_port
     given = argparse.Namespace(**{**vars(given), "hosts": hosts, "ssh": ""})
     given.base_port = given.base_port or FIRST_PORT + PORTS_A_JOB * (job_id % JOBS)
     plan = cluster.plan_of(given, flags)
-    if "--ckpt-frequency" in flags and "--checkpoint" not in flags:  # the job may resume on other nodes
+    if is_by_id and (most := max(num_ports(plan).values())) > PORTS_A_JOB:
+        raise SetupError(
+            f"a node needs {most} ports, and by its id a job has {PORTS_A_JOB}: give the first of yours by --base-port"
+        )
+    first = job_options.first_config(*example(plan))
+    if first.ckpt_frequency and not first.checkpoint:  # the job may resume on other nodes
         plan = cluster.plan_of(given, ("--checkpoint", str(plan.job.log_folder / ".checkpoints"), *flags))
     return dataclasses.replace(plan, job=dataclasses.replace(plan.job, is_shared=True))
 
 
 def refused(program: str, said: str) -> SetupError:
     """The error that another program has told, in one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip(" -")]
-    return SetupError(f"{program}: {' '.join(lines[:2]) or 'it fails without a word'}")
+    lines = [line.strip().removeprefix(f"{program}: ") for line in said.splitlines() if line.strip(" -")]
+    return SetupError(f"{program}: {' '.join(lines) or 'it fails without a word'}")
 
 
-def check_runs(command: Sequence[str], where: str) -> None:
-    """Runs a short command. Raises SetupError where its program is not here (`where`: what to do), or fails."""
+def printed_by(command: Sequence[str], where: str, without: tuple[str, ...] = ()) -> str:
+    """What a short command prints. Raises SetupError where its program is not here, fails, or prints nothing.
+
+    Args:
+        where: what to do without it.
+        without: prefixes of variables that it does not get.
+    """
     program = Path(command[0]).name
     if not shutil.which(command[0]):
-        raise SetupError(f"there is no {program} here: {where}")
-    # Here alone: in a job of Slurm or PBS mpiexec would begin on all nodes.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PBS_"))}
+        raise SetupError(f"there is no program {command[0]!r} here: {where}")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise refused(program, done.stderr)
+    if not done.stdout:
+        raise SetupError(f"{shlex.join(command)} prints nothing: {where}")
+    return done.stdout
+
+
+def submitted(command: Sequence[str], script: str, signals: StopSignals) -> tuple[subprocess.Popen[str], str]:
+    """Gives a program a batch script; returns it and its first line, with the id of the job.
+
+    A signal that came ends the program if it has no answer two seconds later; then the line is empty.
+
+    Raises:
+        SetupError: the program ends without one.
+    """
+    pipe = subprocess.PIPE
+    # In a session of its own, so that Ctrl-C does not end it before the job.
+    program = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    assert program.stdin and program.stdout and program.stderr
+    with contextlib.suppress(BrokenPipeError), program.stdin as stdin:  # it has not read what it refuses
+        stdin.write(script)
+    polls = 10
+    while polls and not select.select([program.stdout], [], [], 0.2)[0]:
+        polls -= bool(signals.first)
+    if not polls:
+        program.kill()
+    line = program.stdout.readline()
+    if not line and polls:
+        raise refused(command[0], program.stderr.read())
+    return program, line
 
 
 def in_slurm(environment: Mapping[str, str]) -> list[list[str]]:
-    """The names of the nodes of this Slurm job, by component; empty outside of one."""
-    size = int(environment.get("SLURM_HET_SIZE", 0))
-    names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(size)] or ["SLURM_JOB_NODELIST"]
-    commands = [["scontrol", "show", "hostnames", environment[name]] for name in names if name in environment]
-    return [subprocess.run(each, stdout=subprocess.PIPE, text=True, check=True).stdout.split() for each in commands]
+    """The names of the nodes of this Slurm job, by component; empty outside of one. Raises as `printed_by`."""
+    het = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(len(environment))]
+    lists = [environment[name] for name in het if name in environment]
+    if not lists and "SLURM_JOB_NODELIST" in environment:
+        lists = [environment["SLURM_JOB_NODELIST"]]
+    where = "it knows the nodes of a Slurm job; outside of one unset SLURM_JOB_NODELIST"
+    return [printed_by(["scontrol", "show", "hostnames", nodes], where).split() for nodes in lists]
 
 
 def id_of(environment: Mapping[str, str], other: int) -> int:

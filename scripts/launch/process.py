@@ -47,6 +47,7 @@ class Role:
     page: str = ""  # URL for the user, once it is ready
     is_for_page: bool = False  # and for nothing else: without it the job goes on
     host: str = ""  # empty: this machine; else command, variables and folder are that host's
+    node: str = ""  # name of its host in the layout, also where that is this machine
     appends: bool = False  # to the log of the process that it replaces
 
     @property

@@ -44,6 +44,7 @@ class JobSpec:
     collective: str = field(default=PS, kw_only=True)
     page: bool = field(default=True, kw_only=True)  # the workers tell a state server what they do
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
+    requeues: bool = field(default=False, kw_only=True)  # Slurm begins the job again where a process is lost
     job_file: Path | None = field(default=None, kw_only=True)  # absolute
     run: str = field(default="", kw_only=True)  # its name, which is also part of the log base
     is_shared: bool = field(default=False, kw_only=True)  # the other hosts see the log tree at its path here
@@ -242,6 +243,7 @@ def _state_server(job: JobSpec, node: Node) -> Role:
         is_for_page=not job.needs_state_server,
         is_ready=answers(node.address, port) if node.is_here and job.needs_state_server else None,
         host=node.role_host,
+        node=node.name,
     )
 
 
@@ -262,6 +264,7 @@ def _server(job: JobSpec, layout: Layout, node: Node, role: str, name: str, port
         folder=node.root,
         log=job.log_folder / f"{name.replace(' ', '')}.log",
         host=node.role_host,
+        node=node.name,
     )
 
 
@@ -279,6 +282,7 @@ def _workers(job: JobSpec, layout: Layout) -> Iterator[Role]:
             title=worker.device if node.is_here else "",
             show_all=node.is_here and number == 0,  # on one machine worker N has rank N
             host=node.role_host,
+            node=node.name,
         )
 
 

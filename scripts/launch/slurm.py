@@ -24,7 +24,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from scripts.launch.hosts_layout import LaunchPlan
 from scripts.launch.node_groups import Nodes, Request, group
 from scripts.launch.roles import ROOT, JobSpec
 from scripts.launch.stop_signals import StopSignals
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 
 def parse(arguments: Sequence[str]) -> Request:
@@ -51,14 +50,13 @@ def parse(arguments: Sequence[str]) -> Request:
     return node_groups.parse(parser, arguments)
 
 
-def plan_of(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[str, str]) -> LaunchPlan:
-    """The job on these nodes; `hosts` becomes the hosts file. Raises SetupError as cluster.parse."""
-    node_groups.write_hosts(hosts, request.groups, nodes)
+def plan_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[str, str]) -> LaunchPlan:
+    """The job on these nodes, which the hosts file has. Raises SetupError as cluster.parse."""
     given, flags = argparse.Namespace(**vars(request.given)), request.flags
     if task := environment.get("SLURM_ARRAY_TASK_ID"):
         given.log_base, given.run = request.log_base, f"seed-{task}"
         flags = (*flags, "--seed", task)
-    plan = node_groups.plan_of(given, hosts, node_groups.id_of(environment, 0), flags)
+    plan = node_groups.plan_on(given, hosts, node_groups.id_of(environment, 0), flags)
     groups = {name: number for number, names in enumerate(nodes) for name in names}
 
     def connect(host: Host) -> list[str]:
@@ -70,20 +68,23 @@ def plan_of(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[st
     return dataclasses.replace(plan, connect=connect)
 
 
-def job_of(arguments: Sequence[str]) -> JobSpec:
-    """The job that a command line asks for, checked with nodes that Slurm may give. Raises SetupError as `plan_of`."""
-    request = parse(arguments)
+def job_of(request: Request) -> JobSpec:
+    """The job that is asked for, checked with nodes that Slurm may give. Raises SetupError as `plan_in`."""
+    if word := request.option("--output", "-o"):
+        raise SetupError(f"{word}: the log of a job is LOG_BASE/slurm-JOB.log: leave it out, or give --log-base")
+    if request.is_array and (word := request.flag("seed", "checkpoint", "tensorboard")):
+        raise SetupError(f"{word}: each task of an array has its own seed and folders: leave it out")
     nodes = [[f"node{number}-{place}" for place in range(g.nodes)] for number, g in enumerate(request.groups)]
-    with tempfile.TemporaryDirectory() as folder:
-        return plan_of(request, nodes, Path(folder) / "nodes", {}).job
+    with node_groups.hosts_of(request.groups, nodes) as hosts:
+        return plan_in(request, nodes, hosts, {}).job
 
 
 def batch_script(request: Request, job: JobSpec) -> str:
     """What sbatch gets."""
-    is_array = any(word.startswith(("--array", "-a")) for word in request.groups[0].options)
+    log = str(request.log_base).replace("%", "%%") + f"/slurm-{'%A_%a' if request.is_array else '%j'}.log"
     lines = [
-        f"--job-name={request.given.mode}-{job.mode_folder.parent.name}",
-        f"--output={request.log_base}/slurm-{'%A_%a' if is_array else '%j'}.log",
+        shlex.quote(f"--job-name={request.given.mode}-{job.mode_folder.parent.name}"),
+        f"--output={shlex.quote(log)}",
         "--open-mode=append",
         "--signal=B:TERM@90",  # seconds before the time limit; Slurm may be a minute early
     ]
@@ -92,33 +93,30 @@ def batch_script(request: Request, job: JobSpec) -> str:
         lines += ["hetjob"] if number else []
         lines += [f"--nodes={each.nodes} --ntasks-per-node=1 {shlex.join(each.options)}".rstrip()]
     command = [str(ROOT / "scripts" / "slurm.sh"), "--in-job", *request.words, "--", *request.flags]
-    return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), f"exec {shlex.join(command)}", ""])
+    here = f"cd {shlex.quote(str(Path.cwd()))}"  # where relative paths begin
+    return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), here, f"exec {shlex.join(command)}", ""])
 
 
-def submit(script: str, log_base: Path, waits: bool) -> int:
+def submit(script: str, request: Request) -> int:
     """Gives Slurm a job. Where it waits, it prints the job's log at the end and returns the job's exit code."""
-    node_groups.check_runs(["sbatch", "--version"], "submit where Slurm's commands are")
-    log_base.mkdir(parents=True, exist_ok=True)
-    command = ["sbatch", "--parsable", *(["--wait"] if waits else [])]
-    pipe = subprocess.PIPE
-    # In a session of its own, so that Ctrl-C does not end it before the job.
-    sbatch = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    assert sbatch.stdin and sbatch.stdout and sbatch.stderr
-    with StopSignals() as signals, sbatch:
-        with contextlib.suppress(BrokenPipeError), sbatch.stdin as stdin:  # it has not read what it refuses
-            stdin.write(script)
-        if not (job := sbatch.stdout.readline().partition(";")[0].strip()):
-            raise node_groups.refused("sbatch", sbatch.stderr.read())
-        print(f"Slurm job {job}; its log: {log_base}/slurm-{job}.log", flush=True)
+    node_groups.printed_by(["sbatch", "--version"], "submit where Slurm's commands are")
+    request.log_base.mkdir(parents=True, exist_ok=True)
+    command, waits = ["sbatch", "--parsable"], request.given.wait
+    with StopSignals() as signals:
+        sbatch, line = node_groups.submitted([*command, *(["--wait"] if waits else [])], script, signals)
+        if not (job := line.partition(";")[0].strip()):
+            print("stopped before sbatch has answered: squeue shows whether there is a job", file=sys.stderr)
+            return EXIT_FORCED
+        print(f"Slurm job {job}; its log: {request.log_base}/slurm-{job}{'_*' * request.is_array}.log", flush=True)
         ends = [["--batch", "--signal=TERM"], ["--state=PENDING"]]
-        while sbatch.poll() is None:
-            while signals.first and ends:
+        while (is_due := bool(signals.first and ends)) or sbatch.poll() is None:
+            if is_due:
                 subprocess.run(["scancel", *ends.pop(), job], check=False)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 sbatch.wait(0.2)
-    for log in sorted(log_base.glob(f"slurm-{job}[._]*log")) if waits else ():
-        print(log.read_text(errors="replace"), end="")
-    return int(sbatch.returncode)
+    for path in sorted(request.log_base.glob(f"slurm-{job}[._]*log")) if waits else ():
+        print(path.read_text(errors="replace"), end="")
+    return EXIT_FORCED if signals.first and not waits else int(sbatch.returncode)
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
@@ -128,16 +126,18 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         if request.given.in_job:
             if not (nodes := node_groups.in_slurm(environment)):
                 raise SetupError("--in-job is for the batch script of a Slurm job: leave it out")
-            hosts = request.log_base / f"slurm-{environment['SLURM_JOB_ID']}-hosts.csv"
-            code = cluster.main((), lambda _: plan_of(request, nodes, hosts, environment))
+            job = node_groups.id_of(environment, 0)
+            hosts = request.log_base / f"slurm-{job}-hosts.csv"
+            node_groups.write_hosts(hosts, request.groups, nodes)
+            code = cluster.main((), lambda _: plan_in(request, nodes, hosts, environment))
             starts = int(environment.get("SLURM_RESTART_COUNT", 0))
             is_lost = code == EXIT_PEER_LOST or (code == EXIT_SETUP and starts)  # a dead node that Slurm gives again
             if request.given.requeue and is_lost and starts < request.given.restarts:
-                subprocess.run(["scontrol", "requeue", environment["SLURM_JOB_ID"]], check=False)
+                subprocess.run(["scontrol", "requeue", str(job)], check=False)
             return code
-        script = batch_script(request, job_of(arguments))
+        script = batch_script(request, job_of(request))
         if not request.given.dry_run:
-            return submit(script, request.log_base, request.given.wait)
+            return submit(script, request)
         print(script, end="")
         return EXIT_OK
     except (SetupError, OSError) as error:

@@ -144,6 +144,8 @@ def test_real_processes_get_the_launcher_s_options_before_the_workers_flags():
         ("--cluster nowhere", "nowhere"),
         ("--tune 1 -l 0.1", "--tune searches the step size: leave -l out"),
         ("--tune 1 -b 8,16", "--tune tunes one job: give -b one value"),
+        ("--tune 1 --on slurm", "--tune searches the step size of one machine alone"),
+        ("--on slurm --array=0-2", "--array: a sweep makes the jobs of all seeds"),
     ],
 )
 def test_what_is_no_sweep_is_refused_before_anything_runs(place, words, complaint, capsys):

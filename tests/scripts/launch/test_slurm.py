@@ -15,7 +15,7 @@ from scripts.launch.hosts_layout import example
 
 ROOT = Path(__file__).resolve().parents[3]
 HET = ["--nodes", "1", "devices=gpu0,gpu1", "--gres=gpu:2", "--time", "5", "--het", "2 workers=2 --mem=500"]
-FLAGS = ["--max-rounds", "5", "--ckpt-frequency", "2"]
+FLAGS = ["--max-rounds", "5", "--ckpt-frequency=2"]
 
 
 def script_of(capsys, *words):
@@ -35,15 +35,18 @@ def test_a_heterogeneous_job_has_a_component_for_each_group(capsys, tmp_path):
         "#SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:2 --time 5",
         "#SBATCH hetjob",
         "#SBATCH --nodes=2 --ntasks-per-node=1 --mem=500",
+        f"cd {Path.cwd()}",
         f"exec {ROOT}/scripts/slurm.sh --in-job -m esync --nodes 1 devices=gpu0,gpu1 --het '2 workers=2 --mem=500' "
-        f"--requeue --log-base {tmp_path} -- --max-rounds 5 --ckpt-frequency 2",
+        f"--requeue --log-base {tmp_path} -- --max-rounds 5 --ckpt-frequency=2",
     ]
 
 
 def test_in_the_job_its_nodes_have_the_workers_of_their_groups_and_ports_by_its_id(tmp_path):
     request = slurm.parse(["--in-job", "-m", "esync", *HET, "--log-base", str(tmp_path), "--", *FLAGS])
     environment = {"SLURM_JOB_ID": "1030", "SLURM_ARRAY_TASK_ID": "7"}
-    plan = slurm.plan_of(request, [["a1"], ["b1", "b2"]], tmp_path / "hosts.csv", environment)
+    nodes = [["a1"], ["b1", "b2"]]
+    node_groups.write_hosts(tmp_path / "hosts.csv", request.groups, nodes)
+    plan = slurm.plan_in(request, nodes, tmp_path / "hosts.csv", environment)
     job, layout = example(plan)
     assert [(worker.node.name, worker.device) for worker in layout.workers] == [
         ("a1", "gpu0"),
@@ -58,26 +61,99 @@ def test_in_the_job_its_nodes_have_the_workers_of_their_groups_and_ports_by_its_
     assert step[:2] == ["srun", "--het-group=1"] and "--nodelist=b2" in step and step[-1].startswith("trap '' TERM;")
 
 
+def test_words_that_bash_slurm_and_a_folder_take_apart_stay_whole(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = script_of(
+        capsys, "--dry-run", "--log-base", "it's 5%", "-a", "0-2", "--export", "A=3", "--requeue", "--restarts", "2"
+    )
+    assert shlex.split(script[2])[1] == f"--output={tmp_path}/it's 5%%/slurm-%A_%a.log"
+    assert script[-2] == f"cd {tmp_path}" and "'it'\"'\"'s 5%'" in script[-1]
+    assert "-a 0-2 --export A=3" in script[-3]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("--nodes 0", "0 is out of range"),
         ("-ll 0.003", "it is a flag of main.py: give it behind `--`"),
         ("--het 'x cpu'", "--het"),
-        ("--het '2 devices=tpu'", "'tpu' is no device"),
+        ("--het ''", "'' is no group: give the number of its nodes"),
+        ("--het '2 \"x'", "is no group"),
+        ("--het '2 devices=tpu'", "error: the job: 'tpu' is no device"),
         ("workers=two", "'two' is no number"),
+        ("workers=0", "error: the job has no worker"),
+        ("--exclusive wrokers=2", "wrokers in wrokers=2 is none of workers"),
+        ("address=x", "address in address=x is none of workers"),
+        ("-m alone --nodes 2", "by hosts without the others"),
+        ("workers=20", "a node needs 24 ports, and by its id a job has 16"),
+        ("--output=x.log", "leave it out"),
+        ("--array 0-3 -- --seed=7", "--seed=7: each task"),
+        ("-a0-3 flags='--checkpoint x'", "--checkpoint: each task"),
+        ("--restarts 2", "does nothing without"),
         ("--in-job", "leave it out"),
         ("-- --hosts x", "unknown argument --hosts"),
     ],
 )
 def test_a_wrong_word_is_one_line_before_anything_is_submitted(words, said, capsys, tmp_path):
-    arguments = ["--log-base", str(tmp_path), *shlex.split(words)]
+    error = error_of(slurm.main, ["--log-base", str(tmp_path), *shlex.split(words)], {}, capsys)
+    assert said in error
+
+
+def error_of(main, arguments, environment, capsys):
     try:
-        code = slurm.main(arguments, {})
+        code = main(arguments, environment)
     except SystemExit as end:
         code = end.code
     error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1) and said in error
+    assert (code, error.count("\n")) == (2, 1)
+    return error
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Makes a program on the path."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def make(name, *lines):
+        (tmp_path / name).write_text("\n".join(["#!/bin/sh", *lines]))
+        (tmp_path / name).chmod(0o755)
+        return str(tmp_path / name)
+
+    return make
+
+
+SITE = 'case "$SLURM_CONF" in /site) ;; *) exit 1 ;; esac; case $1 in --version) echo slurm; exit ;; esac'
+
+
+@pytest.mark.parametrize("answers", [["sleep 0.4", "echo '77;site'"], ["exec sleep 60"]])
+def test_a_signal_ends_a_submission(answers, program, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_CONF", "/site")
+    program("sbatch", SITE, "kill -INT $PPID", *answers)
+    program("scancel", f'echo "$@" >>{tmp_path}/cancelled')
+    assert slurm.main(["--log-base", str(tmp_path), "-m", "sync", "--array=0-1"], {}) == 130
+    said = capsys.readouterr()
+    if len(answers) == 2:
+        assert said.out == f"Slurm job 77; its log: {tmp_path}/slurm-77_*.log\n"
+        assert (tmp_path / "cancelled").read_text() == "--state=PENDING 77\n--batch --signal=TERM 77\n"
+    else:
+        assert "squeue" in said.err and not (tmp_path / "cancelled").exists()
+
+
+@pytest.mark.parametrize("variable", ["SLURM_JOB_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0"])
+def test_what_a_site_program_tells_of_its_failure_is_one_line(variable, program, tmp_path, capsys):
+    program("scontrol", "echo 'scontrol: error: no' >&2; echo -- >&2; echo controller >&2; echo give --one >&2; exit 1")
+    error = error_of(mpi.main, ["--log-base", str(tmp_path)], {variable: "n[", "SLURM_HET_SIZE": "abc"}, capsys)
+    assert error.endswith("error: scontrol: error: no controller give --one\n")
+    nothing = program("nothing")
+    words = ["--mpiexec", nothing, "--log-base", str(tmp_path)]
+    assert "prints nothing: requirements-mpi.txt" in error_of(mpi.main, words, {}, capsys)
+
+
+def test_mpiexec_refuses_columns_that_it_does_not_take(tmp_path, capsys):
+    (tmp_path / "hosts.csv").write_text("address,user\n127.0.0.1,me\n")
+    hosts = ["--hosts", str(tmp_path / "hosts.csv")]
+    assert "line 2, column user: mpiexec" in error_of(mpi.main, ["--dry-run", *hosts], {}, capsys)
+    assert "the job, column interface: mpiexec" in error_of(mpi.main, ["--dry-run", "interface=lo"], {}, capsys)
 
 
 def test_each_process_of_a_job_is_a_context_of_mpiexec(capsys, tmp_path):
