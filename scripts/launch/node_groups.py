@@ -16,6 +16,7 @@ import re
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,21 +53,19 @@ def group_of(nodes: int, words: Sequence[str]) -> Group:
     Raises:
         SetupError: a word is neither.
     """
-    for before, word in zip(["", *words], words, strict=False):
-        name, is_given, _ = word.partition("=")
-        is_value = before.startswith("-") and "=" not in before  # of an option, unless it is a column misspelt
-        known = difflib.get_close_matches(name, hosts_file.COLUMNS, n=1, cutoff=0.7)
-        if is_given and name.isidentifier() and name not in COLUMNS and (known or not is_value):
-            columns = ", ".join(COLUMNS)
-            raise SetupError(f"{name} in {word} is none of {columns}; the value of an option is OPTION={word}")
-    pairs = [word.partition("=")[::2] for word in words if _is_column(word)]
-    columns = {name: value.replace(",", " ") if name == "devices" else value for name, value in pairs}
-    return Group(nodes, columns, tuple(word for word in words if not _is_column(word)))
-
-
-def _is_column(word: str) -> bool:
-    name, is_given, _ = word.partition("=")
-    return bool(is_given) and name in COLUMNS
+    columns, options = dict[str, str](), [""]
+    for word in words:
+        name, is_given, value = word.partition("=")
+        is_value = options[-1].startswith("-") and "=" not in options[-1]  # unless it is a column misspelt
+        if is_given and name in COLUMNS:
+            columns[name] = value.replace(",", " ") if name == "devices" else value
+            continue
+        near = difflib.get_close_matches(name, hosts_file.COLUMNS, n=1, cutoff=0.7)
+        if is_given and name.isidentifier() and (near or not is_value):
+            allowed = ", ".join(COLUMNS)
+            raise SetupError(f"{name} in {word} is none of {allowed}; the value of an option is OPTION={word}")
+        options.append(word)
+    return Group(nodes, columns, tuple(options[1:]))
 
 
 def group(text: str) -> Group:
@@ -214,7 +213,7 @@ def submitted(command: Sequence[str], script: str, signals: StopSignals) -> tupl
     while polls and not select.select([program.stdout], [], [], 0.2)[0]:
         polls -= bool(signals.first)
     if not polls:
-        program.kill()
+        os.killpg(program.pid, signal.SIGKILL)
     line = program.stdout.readline()
     if not line and polls:
         raise refused(command[0], program.stderr.read())

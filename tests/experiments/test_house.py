@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_410, 8_258
+PRODUCT, EXPERIMENTS = 40_495, 8_258
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ def program(tmp_path, monkeypatch):
 SITE = 'case "$SLURM_CONF" in /site) ;; *) exit 1 ;; esac; case $1 in --version) echo slurm; exit ;; esac'
 
 
-@pytest.mark.parametrize("answers", [["sleep 0.4", "echo '77;site'"], ["exec sleep 60"]])
+@pytest.mark.parametrize("answers", [["sleep 0.4", "echo '77;site'"], ["sleep 60"]])
 def test_a_signal_ends_a_submission(answers, program, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SLURM_CONF", "/site")
     program("sbatch", SITE, "kill -INT $PPID", *answers)
