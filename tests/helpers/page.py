@@ -9,7 +9,7 @@ class Page:
     """In place of a StateClient.
 
     Attributes:
-        told: (round, steps, step_s, transmission_s, accuracy, decision) of each notice.
+        told: (round, steps, step_s, transmission_s, decision) of each notice.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,10 @@ class Page:
         steps: int,
         step_s: float,
         transmission_s: float,
-        accuracy: float | None = None,
         decision: tuple[str, str] | None = None,
     ) -> None:
         """Keeps it."""
-        self.told.append((round_, steps, step_s, transmission_s, accuracy, decision))
+        self.told.append((round_, steps, step_s, transmission_s, decision))
 
     def tell_doing(self) -> None:
         """What a worker does now."""

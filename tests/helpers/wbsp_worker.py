@@ -50,9 +50,9 @@ class Recorded(WBSPTrainer):
             total += new.asnumpy() - old
         return done
 
-    def _upload(self, update, about, accuracy, save):
+    def _upload(self, update, about, save):
         self.uploads.append((about.steps, [array.asnumpy() for array in update]))
-        uploaded = super()._upload(update, about, accuracy, save)
+        uploaded = super()._upload(update, about, save)
         if uploaded.model is not None:
             self.releases.append((uploaded.status, [array.asnumpy() for array in uploaded.model]))
         return uploaded

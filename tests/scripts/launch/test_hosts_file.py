@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -106,7 +107,8 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
     assert list(first) == ["h1 state server", "h1 scheduler", "h1 server 0", "h1 cpu", "h2 cpu"]
     rows = "h1,1,\nh2,0,server\nh3,1,scheduler server\nh4,0,state-server\n"
     path = hosts(tmp_path, rows, "address,workers,roles\n")
-    spread = roles(plan(path, "-m", "esync", "--servers", "3"))
+    given = plan(path, "-m", "esync", "--servers", "3")
+    spread = roles(given)
     assert list(spread) == [
         "h4 state server", "h3 scheduler", "h2 server 0", "h3 server 1", "h2 server 2", "h1 cpu", "h3 cpu",
     ]  # fmt: skip
@@ -116,6 +118,8 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
     assert command_line.parse(worker.command[2:]).state_server_ip == "10.0.0.4"
     assert spread["h4 state server"].command[3].startswith("10.0.0.4:")
     assert spread["h4 state server"].command[-1] == "/h4/esync/logs/lenet/esync/h4/page.html"
+    shared = roles(dataclasses.replace(given, job=dataclasses.replace(given.job, is_shared=True)))
+    assert shared["h4 state server"].command[-1] == str(given.job.log_folder / "page.html")  # whichever host has it
 
 
 def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):

@@ -132,9 +132,9 @@ def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_
     uploads: list[tuple[int, int, np.ndarray]] = []
 
     class Recorded(WBSPTrainer):
-        def _upload(self, update: Any, about: Any, accuracy: Any, save: Any) -> Any:
+        def _upload(self, update: Any, about: Any, save: Any) -> Any:
             uploads.append((self.membership.rank, about.steps, update[-1].asnumpy().reshape(2, 4)))
-            return super()._upload(update, about, accuracy, save)
+            return super()._upload(update, about, save)
 
     done, _ = trained(True, rounds=6, link=WorkerLink(latency_s=1.2), samples=(3, 1), kind=Recorded)
     for rank in (0, 1):
@@ -169,13 +169,13 @@ def test_the_page_is_told_of_each_upload_the_round_the_steps_in_it_and_the_decis
     assert told == [(1, 0, None), (1, 1, "TRAIN"), (1, 2, "TRAIN"), (2, 0, "TRAIN")]
     told = [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in slow.told]
     assert told == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (4, 0, "SYNC")]
-    assert slow.told[-1][5][1] == "is the slowest: reaches the server in 2.5 s"
+    assert slow.told[-1][4][1] == "is the slowest: reaches the server in 2.5 s"
 
 
 class Calls(WBSPTrainer):
     """Notes what each upload does to the transport, and how long it takes."""
 
-    def _upload(self, update: Any, about: Any, accuracy: Any, save: Any) -> Any:
+    def _upload(self, update: Any, about: Any, save: Any) -> Any:
         begin, calls = self.clock.now(), []
         with pytest.MonkeyPatch.context() as patch:
             for name in ("push", "pull"):
@@ -187,7 +187,7 @@ class Calls(WBSPTrainer):
                     real(shared, *arguments)
 
                 patch.setattr(MemoryArrays, name, noted)
-            uploaded = super()._upload(update, about, accuracy, save)
+            uploaded = super()._upload(update, about, save)
         exchanges = round((self.clock.now() - begin) / LATENCY_S)
         UPLOADS[self.membership.rank].append((exchanges, uploaded.model is not None, calls))
         return uploaded
