@@ -180,7 +180,7 @@ def test_readme_says_what_an_algorithm_needs():
     assert f"The state server decides for {titles([row for row in TABLE if row.needs_state_server])}, " in text
     assert f". {titles([row for row in TABLE if row.one_server])} take exactly one parameter server;" in text
     alone = titles([row for row in TABLE if not row.is_distributed])
-    assert f"; {alone.lower()} SGD takes no other process." in text
+    assert f"; {alone.lower()} SGD takes no other process than that of the page." in text
 
 
 COMMANDS = [command for *_, start in readme_table() for command in re.findall(r"`(-m [^`]*)`", start)]

@@ -46,7 +46,7 @@ def test_the_page_has_all_and_the_job_does_not_notice(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_server_that_is_away_costs_nothing_but_a_line(mode, monkeypatch, caplog):
+def test_a_server_that_is_away_costs_a_line_and_a_try_at_the_end(mode, monkeypatch, caplog):
     begin = InProcessServer.restart
 
     def restart(self):
@@ -57,7 +57,8 @@ def test_a_server_that_is_away_costs_nothing_but_a_line(mode, monkeypatch, caplo
     with caplog.at_level(logging.WARNING):
         away, alone = trained(mode, StateServer("watched", round_trip_s=2.0)), trained(mode)
     np.testing.assert_array_equal(away.weights(), alone.weights())
-    assert away.ended_s == alone.ended_s
+    for rank, ended_s in alone.ended_s.items():
+        assert ended_s <= away.ended_s[rank] <= ended_s + 2  # for one more try, at the very end
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
         "the state server at this process does not answer"
     ]

@@ -29,7 +29,7 @@ class Told:
 
     waits = True
 
-    def report(self, round_, step_s, transmission_s, accuracy):
+    def report(self, round_, step_s, transmission_s):
         self.transmission_s = transmission_s
 
 
