@@ -14,6 +14,8 @@ from cluster_processes import children, forks, wait_for
 from hypothesis import settings
 from state_server_process import StateServerProcess, running_state_server
 
+from trainer.runtime.environment import INTERVAL
+
 STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, and of what that starts in turn
 END_S = 10.0  # what was told to end may take so long
 
@@ -36,8 +38,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Marks this process's environment, before anything is started."""
+    """Marks this process's environment, before anything is started, and switches MXNet's heartbeats off: with them each
+    process of a job beside a parameter server ends up to a second later."""
     os.environ[STARTED_BY] = str(os.getpid())
+    os.environ.setdefault(INTERVAL, "0")
+
+
+@pytest.fixture(scope="module")
+def heartbeats() -> Iterator[None]:
+    """For files whose jobs have MXNet's heartbeats, as a user's have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(INTERVAL, raising=False)
+        yield
 
 
 def left_running() -> dict[int, str]:

@@ -251,6 +251,7 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path, monkey
 
 
 @pytest.mark.cluster
+@pytest.mark.usefixtures("heartbeats")
 def test_a_frozen_worker_is_named_by_all(tmp_path, monkeypatch):
     monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "4")
     with cluster(tmp_path, num_workers=2) as processes:

@@ -24,7 +24,7 @@ from scripts.launch.process import STARTED_AGAIN
 from trainer.run_logs.round_log import iter_files
 from utils import RUN_FILE, read_json
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("heartbeats")]
 
 STOPPED_TOGETHER = ("a signal came", "another worker asked for it")  # in either order
 DATASET = ("--dataset", "mnist")

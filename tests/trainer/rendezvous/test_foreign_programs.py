@@ -18,7 +18,7 @@ from few_images import few_images, on_few_images
 
 from trainer.run_logs.round_log import read_rounds
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("heartbeats")]
 
 FOREIGN = "tests/helpers/foreign_mxnet.py"
 ALL_WELL = {"scheduler": 0, "server0": 0, "worker0": 0, "worker1": 0}
