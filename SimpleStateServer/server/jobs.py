@@ -40,6 +40,7 @@ class Job:
         is_replaced: by another `/init/`.
         is_cut_off: this server stops before all its workers have left.
         left_alone: time of its last message, once all its workers are overdue or have left.
+        senders: of the first message of each rank in this generation.
     """
 
     settings: Reset
@@ -54,6 +55,7 @@ class Job:
     is_replaced: bool = False
     is_cut_off: bool = False
     left_alone: float | None = None
+    senders: dict[int, str] = field(default_factory=dict)
     _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
 
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
@@ -96,9 +98,10 @@ class Job:
         Args:
             settings: the RESET of their generation.
         """
-        self.settings = replace(settings, resumed=True)
+        self.settings = replace(settings, resumed=True, token=self.settings.token)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
+        self.senders.clear()
         self._loss_of.clear()
         log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
 

@@ -27,6 +27,7 @@ HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
 # SILENCE_S seconds at least.
 SILENCE_S = 30.0
 SILENCE_STEPS = 10
+BEHIND_S, BEHIND_STEPS = 5.0, 5  # likewise, where others have entered a round of which it has told nothing
 EVALUATION_S = 300.0  # likewise, for a worker that evaluates
 
 _NOWHERE = Device()
@@ -321,7 +322,7 @@ class Table:
         nothing meanwhile, so none counts as silent before the slowest would.
         """
         silent = []
-        while (row := self.slowest).counted and self.silence(row, now) > row.silence_limit:
+        while (row := self.slowest).counted and self.silence(row, now) > self._patience(row):
             silent.append(self._stop_counting_on(row))
         self._looked_at = (self._looked_at + 1) % len(self.rows)
         row = self.rows[self._looked_at]
@@ -329,6 +330,12 @@ class Table:
         if counts and silence > row.silence_limit and silence > self.slowest.silence_limit:
             silent.append(self._stop_counting_on(row))
         return silent
+
+    def _patience(self, row: Row) -> float:
+        """Seconds of silence after which decisions ignore a worker."""
+        if row.round == self.round or row.step_time is None or row.doing is Activity.EVALUATING:
+            return row.silence_limit
+        return max(BEHIND_S, BEHIND_STEPS * row.reach_server_time)
 
     def _stop_counting_on(self, row: Row) -> Row:
         self.put(row._replace(counted=False))

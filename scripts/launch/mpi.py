@@ -32,10 +32,10 @@ import config
 from flag_parser import FlagParser
 from scripts.launch import host_network, job_options, node_groups
 from scripts.launch.console import console
-from scripts.launch.hosts_layout import SECRET, HostInfo, LaunchPlan, make_layout, port_ranges
+from scripts.launch.hosts_layout import HostInfo, LaunchPlan, make_layout, port_ranges
 from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Kind, Process, Role
-from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, base_environment, build
+from scripts.launch.roles import HOST, ROOT, TOKEN, JobSpec, Layout, base_environment, build
 from scripts.launch.supervisor import Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_SETUP, SetupError, usable_cores
 
@@ -99,15 +99,16 @@ def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[s
     services = [role for role in build(job, layout) if role.kind is Kind.SERVICE]
     nodes = [layout.scheduler, *layout.servers] if job.has_parameter_server else []
     nodes += [worker.node for worker in layout.workers]
-    words = [*mpiexec, *(word for name in SECRET if name in os.environ for word in ("-x", name))]
+    words = [*mpiexec]
     others = [role for role in build(job, layout) if role.kind is not Kind.SERVICE]
     for number, (role, node) in enumerate(zip(others, nodes, strict=True)):
         variables = [f"{name}={value}" for name, value in role.environment.items() if name.startswith(CONTEXT)]
         where = [] if node.address == HOST else ["--host", plan.hosts.hosts[node.name].address]
         words += [":"] if number else []
-        words += ["-n", "1", *where, "--wdir", str(node.root), "env", *variables, *role.command]
+        words += ["-n", "1", "-x", TOKEN, *where, "--wdir", str(node.root), "env", *variables, *role.command]
     log = job.log_folder / "mpiexec.log"
-    return [*services, Role("mpiexec", Kind.WORKER, words, os.environ, ROOT, log, show_all=True)]
+    environment = os.environ | {TOKEN: others[0].environment[TOKEN]}
+    return [*services, Role("mpiexec", Kind.WORKER, words, environment, ROOT, log, show_all=True)]
 
 
 def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:

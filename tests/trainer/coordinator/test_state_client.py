@@ -222,7 +222,7 @@ def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder):
     for client in clients_:
         assert client.query(3, 1, 0.5, 0.0) is True
         client.query(3, 2, 0.5, 0.0)
-    told = [(message["sender"], message["msg_type"], message.get("accuracies")) for message in recorder.heard[before:]]
+    told = [(each["sender"][:8], each["msg_type"], each.get("accuracies")) for each in recorder.heard[before:]]
     assert told == [
         ("worker-0", "QUERY", None),
         ("worker-0", "REPORT", [[1, 2.0, 0.2], [2, 3.0, 0.3]]),
@@ -286,6 +286,24 @@ def test_a_refusal_ends_the_worker_with_the_servers_words(recorder, code):
     client = recorder.client()
     with pytest.raises(JobError, match=rf"{recorder.port} refuses this RESET \({code}\): there are 64 jobs"):
         client.begin_job()
+
+
+@pytest.mark.parametrize("code", ["stale", "other-sender"])
+def test_a_worker_whose_newest_message_is_refused_says_so_once_and_goes_on(recorder, caplog, code):
+    client = recorder.client(1)
+    client.report(20, 0.5, 0.0, None)
+    recorder.answer = lambda message: refusal(code, "worker 1 is in round 420 already, this is of round 21")
+    client.report(21, 0.5, 0.0, None)
+    assert client.query(21, 1, 0.5, 0.0) is False and client.is_refused
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.endswith(
+        "takes none: worker 1 is in round 420 already, this is of round 21; another program sends messages for this "
+        "worker, which ESYNC_TOKEN prevents"
+    )
+    client.query(20, 9, 0.5, 0.0)  # one that was overtaken says nothing
+    recorder.answer = lambda message: response("TRAIN")
+    client.query(21, 2, 0.5, 0.0)
+    assert not client.is_refused
 
 
 def test_a_job_for_which_there_is_no_room_yet_waits_for_some(recorder):
