@@ -135,8 +135,7 @@ class Queries:
         """Samples of this worker's batches by the newest answer; None before the first.
 
         Raises:
-            PeerLost: the state server has not answered within the client's patience.
-            JobError: it refuses the question.
+            JobError: the state server refuses the question.
         """
         if self._under_way and self._under_way[0].done():
             self._batch_size = self._under_way.pop().result() or self._batch_size
