@@ -348,7 +348,7 @@ def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnect
     """The processes; the host reports when a service is up."""
     return [
         dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE and not role.is_for_page
+        if role.kind is Kind.SERVICE
         else role
         for role in build(job, layout)
     ]

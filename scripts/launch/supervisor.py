@@ -210,7 +210,7 @@ class Supervisor:
         self._started_at = time.monotonic()
 
     def _wait_until_ready(self) -> None:
-        waiting = [role for role in self._roles if role.is_ready]
+        waiting = [role for role in self._roles if role.is_ready and not role.is_for_page]
         while waiting:
             self._step()
             waiting = [role for role in waiting if role.is_ready and not role.is_ready()]
@@ -271,7 +271,7 @@ class Supervisor:
             self._start_one(restarted(process.role))
 
     def _services_answer(self) -> bool:
-        return all(role.is_ready() for role in self._roles if role.is_ready)
+        return all(role.is_ready() for role in self._roles if role.is_ready and not role.is_for_page)
 
     # -------------------------------------------------------------------------------------------------- loop
 

@@ -96,10 +96,6 @@ class Asker:
                 if pause == FIRST_PAUSE_S:  # the first repetition comes at once: the server knows the job now
                     pause *= 2
                     continue
-            except JobError:
-                if not (patience_s and self._is_leaving()):
-                    raise
-                return LEAVE  # this worker trained on while the server was away, perhaps too far for it
             except NoAnswer as error:
                 trouble = str(error)
             if patience_s and self._is_leaving():

@@ -344,12 +344,6 @@ def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
         signal.join()
 
 
-def test_a_leaver_that_has_gone_too_far_without_the_server_is_not_stopped_by_its_refusal(recorder):
-    recorder.answer = lambda message: refusal("round-ahead")
-    client = recorder.client(stop_requested=lambda: True)
-    assert client.query(9, 1, 0.5, 0.0) is True
-
-
 # ------------------------------------------------------------------------------------- rounds go up by one
 
 
