@@ -27,7 +27,7 @@ HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
 # SILENCE_S seconds at least.
 SILENCE_S = 30.0
 SILENCE_STEPS = 10
-BEHIND_S, BEHIND_STEPS = 5.0, 5  # likewise, where others have entered a round of which it has told nothing
+BEHIND_S, BEHIND_STEPS = 5.0, 5  # likewise, where all aggregate and others have told of a later round
 EVALUATION_S = 300.0  # likewise, for a worker that evaluates
 
 _NOWHERE = Device()
@@ -314,7 +314,7 @@ class Table:
         """Seconds since the worker's last message, or since the job began where there was none."""
         return now - (self.started if row.heard is None else row.heard)
 
-    def stop_counting_on_the_silent(self, now: float) -> list[Row]:
+    def stop_counting_on_the_silent(self, now: float, all_aggregate: bool = False) -> list[Row]:
         """Excludes silent workers from the decisions until their next message; returns their rows.
 
         Each call checks the slowest, since others wait for it, and one of the others in turn, since each has its part
@@ -322,7 +322,12 @@ class Table:
         nothing meanwhile, so none counts as silent before the slowest would.
         """
         silent = []
-        while (row := self.slowest).counted and self.silence(row, now) > self._patience(row):
+        while (row := self.slowest).counted:
+            limit_s = row.silence_limit
+            if all_aggregate and row.round < self.round and row.step_time and row.doing is not Activity.EVALUATING:
+                limit_s = max(BEHIND_S, BEHIND_STEPS * row.reach_server_time)
+            if self.silence(row, now) <= limit_s:
+                break
             silent.append(self._stop_counting_on(row))
         self._looked_at = (self._looked_at + 1) % len(self.rows)
         row = self.rows[self._looked_at]
@@ -330,12 +335,6 @@ class Table:
         if counts and silence > row.silence_limit and silence > self.slowest.silence_limit:
             silent.append(self._stop_counting_on(row))
         return silent
-
-    def _patience(self, row: Row) -> float:
-        """Seconds of silence after which decisions ignore a worker."""
-        if row.round == self.round or row.step_time is None or row.doing is Activity.EVALUATING:
-            return row.silence_limit
-        return max(BEHIND_S, BEHIND_STEPS * row.reach_server_time)
 
     def _stop_counting_on(self, row: Row) -> Row:
         self.put(row._replace(counted=False))
