@@ -84,7 +84,7 @@ class Asker:
             PeerLost: no answer.
             JobError: the server refuses the message.
         """
-        give_up, pause = self._clock.now() + patience_s, FIRST_PAUSE_S
+        give_up, pause, has_told = self._clock.now() + patience_s, FIRST_PAUSE_S, False
         while True:
             try:
                 return self.try_once(message, timeouts)
@@ -92,10 +92,10 @@ class Asker:
                 logging.warning("the state server at %s was restarted; telling it about the job", self._link.address)
                 self._server = self._server and _LOST
                 self.ask(self._reset(), patience_s, timeouts)
-                trouble = "forgets the job again and again"
-                if pause == FIRST_PAUSE_S:  # the first repetition comes at once: the server knows the job now
-                    pause *= 2
+                if not has_told:  # the first repetition comes at once: the server knows the job now
+                    has_told = True
                     continue
+                trouble = "forgets the job again and again"
             except NoAnswer as error:
                 trouble = str(error)
             if patience_s and self._is_leaving():
