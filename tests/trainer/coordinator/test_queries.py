@@ -185,13 +185,13 @@ def test_only_so_many_questions_are_under_way_and_the_next_one_says_what_was_lef
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
     def work(clock: VirtualClock) -> None:
-        queries = Queries(Client(clock, (1.0, PeerLost("it is gone")), round_trip_s=1.0), clock, waits=waits)
-        with pytest.raises(PeerLost, match="it is gone"):
+        queries = Queries(Client(clock, (1.0, JobError("it is refused")), round_trip_s=1.0), clock, waits=waits)
+        with pytest.raises(JobError, match="it is refused"):
             for steps in range(1, 10):
                 queries.ask(1, steps, 0.5, 0.0)
                 clock.sleep(0.5)
         assert clock.now() <= 1.5
-        with pytest.raises(PeerLost, match="it is gone"):
+        with pytest.raises(JobError, match="it is refused"):
             queries.report(2, 0.5, 0.0, None)
         queries.close()  # what comes too late to be of use is of no use
 
@@ -200,8 +200,8 @@ def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
 
 def test_with_waiting_a_report_that_fails_ends_the_worker_at_once() -> None:
     def work(clock: VirtualClock) -> None:
-        queries = Queries(Client(clock, (1.0, PeerLost("it is gone"))), clock, waits=True)
-        with pytest.raises(PeerLost, match="it is gone"):
+        queries = Queries(Client(clock, (1.0, JobError("it is refused"))), clock, waits=True)
+        with pytest.raises(JobError, match="it is refused"):
             queries.report(1, 0.5, 0.0, None)
 
     on_virtual(work)

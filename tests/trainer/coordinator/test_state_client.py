@@ -313,17 +313,6 @@ def test_a_job_for_which_there_is_no_room_yet_waits_for_some(recorder):
     assert [message["msg_type"] for message in recorder.heard] == ["RESET"] * 3
 
 
-def test_a_real_server_refuses_other_settings_and_a_round_too_far():
-    with running_state_server() as server:
-        first, _ = clients(server, 2)
-        other = http_client(server.port, "preprint")
-        other.join(first._job, 0, 2)
-        with pytest.raises(JobError, match=r"job-settings\): .*policy=journal"):
-            other.begin_job()
-        with pytest.raises(JobError, match=r"round-ahead\): worker 0 is in round 1, this is of round 3"):
-            first.report(3, 0.1, 0.0, None)
-
-
 # --------------------------------------------------------------------------------- a signal while it is away
 
 
