@@ -20,7 +20,7 @@ from config import RESTART
 from experiments.fault_drill.drilled_hosts import HOST_NAME, HostsJob
 from experiments.fault_drill.drilled_job import ROOT, name_of
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
-from experiments.fault_drill.faults import NAMES, STATE_SERVER_PORT, Fault
+from experiments.fault_drill.faults import NAMES, PORT, Fault
 from scripts.launch import forking
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class CutJob(HostsJob):
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         options, logs = super().plan(mode, log_base)
         ssh = ["--ssh", f"ssh -F {self._network.ssh_config}"]
-        return [*options, *ssh, "--state-server-port", str(STATE_SERVER_PORT)], logs
+        return [*options, *ssh, "--state-server-port", str(PORT)], logs
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
         """A folder of checkpoints that all hosts see."""

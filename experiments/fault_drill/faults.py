@@ -13,7 +13,7 @@ NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is t
 # A schedule of sums for each mode that needs no parameter server: all three are drilled.
 AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
 
-STATE_SERVER_PORT = 10010  # on hosts of the drill's own
+PORT = 10010  # of the state server on hosts of the drill's own
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ FAULTS = {
     "damaged": Fault("a worker is killed, and its checkpoint damaged", ["worker2"], ways=(RESTART,), damages=True),
     "state-server": Fault("the state server is killed", ["state-server"]),
     "state-server-frozen": Fault("the state server is frozen for 90 s", ["state-server"], freeze_s=90.0),
-    "state-server-unreached": Fault(
-        "a worker cannot reach the state server for 20 s", cut_s=20.0, cut_port=STATE_SERVER_PORT
-    ),
+    "state-server-unreached": Fault("a worker cannot reach the state server for 20 s", cut_s=20.0, cut_port=PORT),
     "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
     "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
     "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
