@@ -220,7 +220,7 @@ class Handlers:
     def _decided(self, job: Job, row: Row, now: float) -> Row:
         table = job.table
         table.put(row)
-        for silent in table.stop_counting_on_the_silent(now, job.policy.watch.sync is Sync.AGGREGATES):
+        for silent in table.stop_counting_on_the_silent(now):
             log.warning(
                 "job %s | worker %d is silent; no decision counts on it until it is heard again", job.id, silent.rank
             )

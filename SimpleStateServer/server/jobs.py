@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset
-from server.policies import POLICIES, Policy
+from server.policies import POLICIES, Policy, Sync
 from server.state import SILENCE_S, Table
 from server.worker import Activity
 
@@ -124,6 +124,7 @@ def table_of(settings: Reset, policy: Policy, now: float) -> Table:
         counted=not settings.resumed,
         batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
         anchor=settings.anchor,
+        all_aggregate=policy.watch.sync is Sync.AGGREGATES,
     )
 
 

@@ -27,7 +27,6 @@ HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
 # SILENCE_S seconds at least.
 SILENCE_S = 30.0
 SILENCE_STEPS = 10
-BEHIND_S, BEHIND_STEPS = 5.0, 5  # likewise, where all aggregate and others have told of a later round
 EVALUATION_S = 300.0  # likewise, for a worker that evaluates
 
 _NOWHERE = Device()
@@ -253,6 +252,7 @@ class Table:
             round. In a job that was taken over they must not: a worker may already wait in the aggregation.
         batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
         anchor: local steps that ESync's straggler takes in a round (anchor.py).
+        all_aggregate: no worker enters a round before all have done the one before.
     """
 
     def __init__(
@@ -264,12 +264,15 @@ class Table:
         counted: bool = True,
         batch_size: int = 0,
         anchor: int | str = 0,
+        all_aggregate: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.anchor = anchor
         self.batches = BatchSizes(num_workers, batch_size, are_known=counted)
         self.started = started
         self.round = 1  # the latest that any worker has entered
+        self._entered = started  # by the first one
+        self._all_aggregate = all_aggregate
         self.num_ended = 0  # workers that have left in order
         self.rates = JobRates(started, resumed=not counted)
         self.rows = _new_rows(num_workers, counted)
@@ -282,7 +285,8 @@ class Table:
         self.num_ended += (row.doing is Activity.ENDED) - (self.rows[row.rank].doing is Activity.ENDED)
         self.rates.note(self.rows[row.rank], row)
         self.rows[row.rank] = row
-        self.round = max(self.round, row.round)
+        if row.round > self.round:
+            self.round, self._entered = row.round, row.entered or 0.0
         delay = self._counted_delay(row)
         if self._throughputs is not None:
             self._throughputs.change(self._delays.delay(row.rank), delay)
@@ -311,10 +315,12 @@ class Table:
         return self.batches.sizes[rank] if self.batches.total and self.batches.sizes else None
 
     def silence(self, row: Row, now: float) -> float:
-        """Seconds since the worker's last message, or since the job began where there was none."""
-        return now - (self.started if row.heard is None else row.heard)
+        """Seconds since the worker's last message, or since the job began where there was none. Where all aggregate it
+        lived when others entered a later round, though its messages may not arrive."""
+        since = self.started if row.heard is None else row.heard
+        return now - (max(since, self._entered) if self._all_aggregate and row.round < self.round else since)
 
-    def stop_counting_on_the_silent(self, now: float, all_aggregate: bool = False) -> list[Row]:
+    def stop_counting_on_the_silent(self, now: float) -> list[Row]:
         """Excludes silent workers from the decisions until their next message; returns their rows.
 
         Each call checks the slowest, since others wait for it, and one of the others in turn, since each has its part
@@ -322,12 +328,7 @@ class Table:
         nothing meanwhile, so none counts as silent before the slowest would.
         """
         silent = []
-        while (row := self.slowest).counted:
-            limit_s = row.silence_limit
-            if all_aggregate and row.round < self.round and row.step_time and row.doing is not Activity.EVALUATING:
-                limit_s = max(BEHIND_S, BEHIND_STEPS * row.reach_server_time)
-            if self.silence(row, now) <= limit_s:
-                break
+        while (row := self.slowest).counted and self.silence(row, now) > row.silence_limit:
             silent.append(self._stop_counting_on(row))
         self._looked_at = (self._looked_at + 1) % len(self.rows)
         row = self.rows[self._looked_at]
