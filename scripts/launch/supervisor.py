@@ -19,7 +19,6 @@ import enum
 import signal
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -267,8 +266,8 @@ class Supervisor:
             self._due = [each for each in self._due if each[1] is not process]
             self._processes.remove(process)
             _kill([process])
-            restarted = self._policy.restarted if self._policy else partial(dataclasses.replace, appends=True)
-            self._start_one(restarted(process.role))
+            again = dataclasses.replace(process.role, appends=True)
+            self._start_one(self._policy.restarted(process.role) if self._policy else again)
 
     def _services_answer(self) -> bool:
         return all(role.is_ready() for role in self._roles if role.is_ready and not role.is_for_page)
