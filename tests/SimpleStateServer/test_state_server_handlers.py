@@ -258,10 +258,25 @@ def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
     handlers = job_of(2)
     handlers.query(query(1, 1, 1, 1.5), now=1.5)
     handlers.report(report(0, 2), now=2.0)
-    assert handlers.query(query(0, 2, 1, 0.5), now=8.9).action is TRAIN  # it has not entered the round
-    assert handlers.query(query(0, 2, 2, 0.5), now=9.1).action is SYNC  # five of its steps after its last message
+    assert handlers.query(query(0, 2, 1, 0.5), now=31.9).action is TRAIN  # it has not entered the round
+    assert handlers.query(query(0, 2, 2, 0.5), now=32.1).action is SYNC
+    assert not shown(handlers, 32.1).rows[1].counted
     handlers.report(report(1, 2), now=40.0)
     assert shown(handlers, 40.0).slowest == 1
+
+
+def test_a_straggler_that_cannot_tell_of_the_round_counts_as_having_entered_it_with_the_others() -> None:
+    handlers = job_of(2)
+    handlers.query(Query("worker-1", "a", Status(1, 1, 1, 1.0, 0.5)), now=1.0)
+    handlers.report(report(0, 2), now=2.0)
+    assert handlers.query(query(0, 2, 1, 0.5), now=2.5).action is TRAIN  # it has not entered the round
+    handlers.report(report(0, 3), now=9.0)
+    assert handlers.query(query(0, 3, 1, 0.5), now=9.9).action is TRAIN  # it is due at 10.5
+    assert handlers.query(query(0, 3, 2, 0.5), now=10.1).action is SYNC
+    for round in range(4, 40):
+        handlers.report(report(0, round), now=3.0 * round)
+        assert handlers.query(query(0, round, 1, 0.5), now=3.0 * round + 0.5).action is TRAIN
+    assert shown(handlers, 120.0).rows[1].counted  # the others' rounds go on, so it lives
 
 
 def code_of(call: Callable[[], object]) -> str:

@@ -75,9 +75,9 @@ def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Ro
 
 
 def _is_out_of_reach(row: Row, now: float) -> bool:
-    """Whether a worker whose next message is due has been silent for long."""
-    is_due = row.heard is not None and row.step_time is not None and row.doing is Activity.TRAINING
-    return is_due and now - row.heard > max(LATE_S, LATE_STEPS * delay(row))
+    """Whether a worker has been silent for long; while its times are not known none is long."""
+    is_known = row.heard is not None and row.step_time and row.transmission_time and row.doing is Activity.TRAINING
+    return bool(is_known) and now - (row.heard or 0.0) > max(LATE_S, LATE_STEPS * delay(row))
 
 
 def while_one_fits(asker: Row, left: float, who: str) -> Decision:
