@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_649, 8_166
+PRODUCT, EXPERIMENTS = 40_662, 8_166
 
 
 @pytest.fixture(scope="module")
