@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+
 
 class BadMessage(Exception):
     """A malformed message. `field` names the wrong part, where there is one."""
@@ -30,8 +32,16 @@ class Conflict(Exception):
     stale          the worker is already known to be in a later round
     round-ahead    the worker is not known to be in the round before
     too-many-jobs  there is no room for another job
+    token          the job was begun with a token, and the message has another one or none
+    other-sender   another sender speaks for the worker in this generation
     """
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+def check_token(begun_with: str, given: str, job: str) -> None:
+    """Raises Conflict where a message has not the token with which its job was begun."""
+    if begun_with and not hmac.compare_digest(begun_with.encode(), given.encode()):
+        raise Conflict("token", f"job {job!r} was begun with a token; send the same (ESYNC_TOKEN)")

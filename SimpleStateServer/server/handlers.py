@@ -12,7 +12,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from server.curve import Event, Point
-from server.errors import BadMessage, Conflict
+from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
 from server.messages import Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
@@ -45,12 +45,13 @@ class Handlers:
             self.jobs.begin(message, now)
             return Response(message.sender, message.job, "the job begins in round 1")
         running = job.settings
+        check_token(running.token, message.token, job.id)
         if message.generation > running.generation:
             job.go_on_with(message, now)
             return Response(message.sender, message.job, f"the job goes on with {message.num_workers} worker(s)")
         if message.generation < running.generation:
             raise Conflict("stale", f"job {message.job!r} is in generation {running.generation} of its workers")
-        if replace(running, sender=message.sender, resumed=message.resumed) != message:
+        if replace(running, sender=message.sender, resumed=message.resumed, token=message.token) != message:
             raise Conflict(
                 "job-settings",
                 f"job {message.job!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
@@ -149,6 +150,7 @@ class Handlers:
         job = self.jobs.get(message.job)
         if job is None:
             raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET")
+        check_token(job.settings.token, message.token, job.id)
         if message.generation > job.settings.generation:
             why = f"generation {message.generation} of job {message.job!r} is not known here; send its RESET"
             raise Conflict("unknown-job", why)
@@ -164,15 +166,21 @@ class Handlers:
         if told.rank >= len(rows):
             raise BadMessage(f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
         row = rows[told.rank]
+        if job.senders.get(row.rank, message.sender) != message.sender:
+            raise Conflict(
+                "other-sender",
+                f"another sender speaks for worker {row.rank} of job {job.id!r} in this generation",
+            )
         round = row.round if told.round is None else told.round
         if round < row.round:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
-        if round > row.round + 1 and not _may_skip_rounds(job, row):
+        if round > row.round + 1 + message.missed and not _may_skip_rounds(job, row):
             # Accepted, it would make all later messages of the worker stale.
             raise Conflict(
                 "round-ahead", f"worker {row.rank} is in round {row.round}, this is of round {round}; rounds go up by 1"
             )
         if row.heard is None:
+            job.senders[row.rank] = message.sender
             self._first_heard(job, row, message)
         if round > row.round or row.entered is None:
             # A question that is the first message of its round comes after a step of it.

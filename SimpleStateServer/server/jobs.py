@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset
-from server.policies import POLICIES, Policy
+from server.policies import POLICIES, Policy, Sync
 from server.state import SILENCE_S, Table
 from server.worker import Activity
 
@@ -40,6 +40,7 @@ class Job:
         is_replaced: by another `/init/`.
         is_cut_off: this server stops before all its workers have left.
         left_alone: time of its last message, once all its workers are overdue or have left.
+        senders: of the first message of each rank in this generation.
     """
 
     settings: Reset
@@ -54,6 +55,7 @@ class Job:
     is_replaced: bool = False
     is_cut_off: bool = False
     left_alone: float | None = None
+    senders: dict[int, str] = field(default_factory=dict)
     _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
 
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
@@ -96,9 +98,10 @@ class Job:
         Args:
             settings: the RESET of their generation.
         """
-        self.settings = replace(settings, resumed=True)
+        self.settings = replace(settings, resumed=True, token=self.settings.token)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
+        self.senders.clear()
         self._loss_of.clear()
         log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
 
@@ -121,6 +124,7 @@ def table_of(settings: Reset, policy: Policy, now: float) -> Table:
         counted=not settings.resumed,
         batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
         anchor=settings.anchor,
+        all_aggregate=policy.watch.sync is Sync.AGGREGATES,
     )
 
 

@@ -165,9 +165,14 @@ class Metric(Struct, frozen=True):
 
 
 class Incoming(Struct, frozen=True, tag_field="msg_type", tag=str.upper, kw_only=True):
-    """A message to the state server; its tag is the class's name in capitals."""
+    """A message to the state server; its tag is the class's name in capitals.
+
+    Attributes:
+        token: of the HTTP request, whatever the JSON says.
+    """
 
     receiver: Annotated[Literal["state-server"], Meta(description=f"one of {STATE_SERVER}")] = "state-server"
+    token: str = ""
 
 
 class Reset(Incoming, frozen=True):
@@ -235,6 +240,7 @@ class WorkerMessage(Incoming, frozen=True):
         loss: mean of its last batches'.
         events: new ones, as (round, seconds since the job began, kind, text). Others may tell the same.
         generation: in which the worker has its rank.
+        missed: rounds before this one that it has not told: it trained on while it could not reach this server.
     """
 
     sender: Name
@@ -251,6 +257,7 @@ class WorkerMessage(Incoming, frozen=True):
     loss: Finite | None = None
     events: Events = ()
     generation: Generation = 1
+    missed: Count = 0
 
     def __post_init__(self) -> None:
         check_text("way", self.way, 16)

@@ -89,10 +89,7 @@ class Receiver:
         if "origin" in headers or "sec-fetch-site" in headers:
             origin = headers.get("origin", headers.get("sec-fetch-site", ""))[:80]
             return error(f"a page in a browser (Origin {origin!r}) may not send this; workers and programs may", 403)
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if self._token and not (
-            hmac.compare_digest(token.strip(" ").encode(), self._token) and scheme.lower() == "bearer"
-        ):
+        if self._token and not hmac.compare_digest(_token(headers).encode(), self._token):
             return error(
                 "this server needs a token; send 'Authorization: Bearer <token>' with the value of ESYNC_TOKEN",
                 401,
@@ -103,7 +100,8 @@ class Receiver:
     def _message(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """`POST /message/`: a message as JSON; answers with a RESPONSE."""
         _need_type(headers, JSON_TYPE, "the message as JSON")
-        return json_answer(self._router.ask(wire.parse(body, POLICIES)).to_wire(self._server))
+        message = wire.parse(body, POLICIES, _token(headers))
+        return json_answer(self._router.ask(message).to_wire(self._server))
 
     def _init(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """`POST /init/` as published: begins a new job for the workers that name none."""
@@ -124,6 +122,12 @@ class Receiver:
     def _ask_published(self, message: Query | Report) -> Response:
         with published.published_names():
             return self._router.ask(message)
+
+
+def _token(headers: Mapping[str, str]) -> str:
+    """Empty where there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip(" ") if scheme.lower() == "bearer" else ""
 
 
 def _need_type(headers: Mapping[str, str], wanted: str, send: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from server.errors import Conflict
-from server.membership import WAITING_S, Group, decide, names
+from server.errors import Conflict, check_token
+from server.membership import GONE_S, WAITING_S, Group, decide, names
 from server.messages import Beat, Call, Join, Left, Response
 
 MAX_JOBS = 64
@@ -29,7 +29,8 @@ class Rendezvous:
         self._counts = counts
         self._max_jobs = max_jobs
         self._groups: dict[str, Group] = {}
-        self._heard: dict[str, float] = {}  # time of a job's last message, the oldest first
+        # Time of a job's last message, the oldest first, and the token with which it was begun.
+        self._heard: dict[str, tuple[float, str]] = {}
 
     def join(self, message: Join, now: float) -> Response:
         """A worker is ready and waits for the others.
@@ -38,11 +39,12 @@ class Rendezvous:
             Conflict: it does not fit the waiting workers, or there is no room for its job.
         """
         self._counts["JOIN"] += 1
+        self._check_token(message, now)
         before = self._groups.get(message.job)
         if before is None:
             self._make_room(now)
         group, answer, reason = decide(before or Group(), message, now)
-        self._keep(message.job, group, now)
+        self._keep(message, group, now)
         if before is None or group.generation != before.generation:
             self._note_start(message.job, group)
         elif answer.call is Call.WAIT and len(group.waiting) != len(before.waiting):
@@ -52,20 +54,22 @@ class Rendezvous:
     def beat(self, message: Beat, now: float) -> Response:
         """Tells rank 0 of a running job whether workers wait to take part."""
         self._counts["BEAT"] += 1
+        self._check_token(message, now)
         if message.job not in self._groups:
             self._make_room(now)
         group, answer, reason = decide(self._groups.get(message.job, Group()), message, now)
-        self._keep(message.job, group, now)
+        self._keep(message, group, now)
         return Response(message.sender, message.job, reason, answer.call)
 
     def left(self, message: Left, now: float) -> Response:
         """Removes a worker; the answer tells why the job broke, where it did."""
         self._counts["LEFT"] += 1
+        self._check_token(message, now)
         before = self._groups.get(message.job)
         if before is None:
             return Response(message.sender, message.job, "this server has forgotten the workers of this job")
         group, _, reason = decide(before, message, now)
-        self._keep(message.job, group, now)
+        self._keep(message, group, now)
         if group.cause != before.cause:
             log.warning("job %s | %s", message.job, group.cause)
         elif len(group.left) == len(group.members) != len(before.left):
@@ -79,15 +83,23 @@ class Rendezvous:
                 names(group.members, range(len(group.members))),
             )  # fmt: skip
 
-    def _keep(self, job: str, group: Group, now: float) -> None:
-        self._groups[job] = group
-        self._heard.pop(job, None)
-        self._heard[job] = now
+    def _check_token(self, message: Join | Beat | Left, now: float) -> None:
+        """Raises Conflict where the message has another token than its job, unless that was silent for long."""
+        heard, token = self._heard.get(message.job, (now, message.token))
+        if now - heard <= GONE_S:
+            check_token(token, message.token, message.job)
+        elif message.job in self._heard:
+            self._heard[message.job] = (heard, message.token)
+
+    def _keep(self, message: Join | Beat | Left, group: Group, now: float) -> None:
+        self._groups[message.job] = group
+        _, token = self._heard.pop(message.job, (now, message.token))
+        self._heard[message.job] = (now, token)
 
     def _make_room(self, now: float) -> None:
         if len(self._groups) < self._max_jobs:
             return
-        oldest, heard = next(iter(self._heard.items()))
+        oldest, (heard, _) = next(iter(self._heard.items()))
         if now - heard <= WAITING_S:  # its workers may wait
             raise Conflict(
                 "too-many-jobs",

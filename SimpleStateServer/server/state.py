@@ -253,6 +253,7 @@ class Table:
             round. In a job that was taken over they must not: a worker may already wait in the aggregation.
         batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
         anchor: local steps that ESync's straggler takes in a round (anchor.py).
+        all_aggregate: no worker enters a round before all have done the one before.
     """
 
     def __init__(
@@ -264,12 +265,15 @@ class Table:
         counted: bool = True,
         batch_size: int = 0,
         anchor: int | str = 0,
+        all_aggregate: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.anchor = anchor
         self.batches = BatchSizes(num_workers, batch_size, are_known=counted)
         self.started = started
         self.round = 1  # the latest that any worker has entered
+        self._entered = started  # by the first one
+        self._all_aggregate = all_aggregate
         self.num_ended = 0  # workers that have left in order
         self.num_counted = num_workers if counted else 0
         self.entered: dict[int, list[float]] = {}  # when the counted workers in a round entered it, in order
@@ -287,7 +291,8 @@ class Table:
         self.rates.note(before, row)
         if (row.counted, row.round, row.entered) != (before.counted, before.round, before.entered):
             self._note_entered(before, row)
-        self.round = max(self.round, row.round)
+        if row.round > self.round:
+            self.round, self._entered = row.round, row.entered or 0.0
         delay = self._counted_delay(row)
         if self._throughputs is not None:
             self._throughputs.change(self._delays.delay(row.rank), delay)
@@ -325,8 +330,10 @@ class Table:
         return self.batches.sizes[rank] if self.batches.total and self.batches.sizes else None
 
     def silence(self, row: Row, now: float) -> float:
-        """Seconds since the worker's last message, or since the job began where there was none."""
-        return now - (self.started if row.heard is None else row.heard)
+        """Seconds since the worker's last message, or since the job began where there was none. Where all aggregate it
+        lived when others entered a later round, though its messages may not arrive."""
+        since = self.started if row.heard is None else row.heard
+        return now - (max(since, self._entered) if self._all_aggregate and row.round < self.round else since)
 
     def stop_counting_on_the_silent(self, now: float) -> list[Row]:
         """Excludes silent workers from the decisions until their next message; returns their rows.

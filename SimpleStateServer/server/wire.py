@@ -22,8 +22,12 @@ from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessa
 T = TypeVar("T")
 
 
-def parse(body: bytes, policies: Collection[str]) -> Message:
-    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`."""
+def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
+    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`.
+
+    Args:
+        token: of its request.
+    """
     try:
         value = msgspec.json.decode(body)
         # JSON has one colon for each field, and others only in strings: with a colon too many a field may be there
@@ -31,7 +35,7 @@ def parse(body: bytes, policies: Collection[str]) -> Message:
         is_clear = type(value) is dict and body.count(b":") == _count_fields(value)
     except (msgspec.DecodeError, ValueError, RecursionError):
         is_clear = False
-    return understand(value if is_clear else json_object(body), policies)
+    return understand({**(value if is_clear else json_object(body)), "token": token}, policies)
 
 
 def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:

@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS = "0.03,0.06,0.15"
 WRITTEN_S = 0.5  # in which a checkpoint is written
 AGAIN_S = 0.3  # between two deaths
-FREEZE_S = 20.0
 # The modes' flags; the step sizes were chosen by hand for LeNet-5.
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
@@ -67,7 +66,7 @@ class Job:
         command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
         self._launcher = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env=base_environment(os.environ),  # with the token of a worker that comes
         )  # fmt: skip
         self._late: subprocess.Popen[bytes] | None = None
         self.lines: list[tuple[float, str]] = []
@@ -159,11 +158,11 @@ class Job:
         began = time.time()
         if fault.comes:
             self._come(pids["worker2"])
-        _send(pids, fault.victims, signal.SIGSTOP if fault.freezes else signal.SIGKILL)
-        if fault.freezes:
-            threading.Timer(FREEZE_S, _send, (pids, fault.victims, signal.SIGCONT)).start()
+        _send(pids, fault.victims, signal.SIGSTOP if fault.freeze_s else signal.SIGKILL)
+        if fault.freeze_s:
+            threading.Timer(fault.freeze_s, _send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
-        never_back = fault.freezes or self._leaves_out
+        never_back = fault.freeze_s or self._leaves_out
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()

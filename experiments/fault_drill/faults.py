@@ -13,6 +13,8 @@ NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is t
 # A schedule of sums for each mode that needs no parameter server: all three are drilled.
 AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
 
+PORT = 10010  # of the state server on hosts of the drill's own
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -23,12 +25,13 @@ class Fault:
         victims: processes that are killed, by the names of their logs.
         ways: to survive, in which it is tried.
         then: processes that are killed AGAIN_S later.
-        freezes: the victims, for FREEZE_S, in place of kill -9.
+        freeze_s: seconds for which the victims are frozen, in place of kill -9.
         damages: cuts the newest checkpoint of rank 0 in half first.
         comes: another worker joins, and none dies.
         in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
         leaves_out: jobs of the async modes with a parameter server can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
+        cut_port: that alone is cut off from the host, in place of all.
         fills_disk: of logs and checkpoints.
     """
 
@@ -36,12 +39,13 @@ class Fault:
     victims: Sequence[str] = ()
     ways: Sequence[str] = (CONTINUE, RESTART)
     then: Sequence[str] = ()
-    freezes: bool = False
+    freeze_s: float = 0.0
     damages: bool = False
     comes: bool = False
     in_hosts: bool = False
     leaves_out: bool = False
     cut_s: float = 0.0
+    cut_port: int = 0
     fills_disk: bool = False
 
     @property
@@ -57,13 +61,15 @@ FAULTS = {
     "two": Fault("two workers at once are killed", ["worker0", "worker2"], leaves_out=True),
     "all": Fault("all workers and the state server are killed", [*NAMES, "state-server"]),
     "again": Fault("a worker is killed, and another one while all recover", ["worker2"], then=["worker0"]),
-    "freeze": Fault("a worker is frozen for 20 s", ["worker2"], freezes=True, leaves_out=True),
+    "freeze": Fault("a worker is frozen for 20 s", ["worker2"], freeze_s=20.0, leaves_out=True),
     "late": Fault("a worker comes", ways=(CONTINUE,), comes=True),
     "server": Fault("the parameter server is killed", ["server0"], ways=(RESTART,)),
     "scheduler": Fault("the scheduler is killed", ["scheduler"], ways=(RESTART,)),
     "worker-and-server": Fault("a worker and the parameter server are killed", ["worker2", "server0"], ways=(RESTART,)),
     "damaged": Fault("a worker is killed, and its checkpoint damaged", ["worker2"], ways=(RESTART,), damages=True),
     "state-server": Fault("the state server is killed", ["state-server"]),
+    "state-server-frozen": Fault("the state server is frozen for 90 s", ["state-server"], freeze_s=90.0),
+    "state-server-unreached": Fault("a worker cannot reach the state server for 20 s", cut_s=20.0, cut_port=PORT),
     "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
     "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
     "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
@@ -83,7 +89,7 @@ def can_happen(fault: str, way: str, mode: str) -> bool:
         return False
     if leaves_out(way, mode):
         return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
-    return fault != "state-server" or OWNERS[mode].has_state_server or way == CONTINUE
+    return not fault.startswith("state-server") or OWNERS[mode].has_state_server or way == CONTINUE
 
 
 def of_soak(way: str, mode: str) -> list[str]:
@@ -91,5 +97,6 @@ def of_soak(way: str, mode: str) -> list[str]:
     return [
         name
         for name, fault in FAULTS.items()
-        if name != "none" and not fault.comes and not fault.needs_root and can_happen(name, way, mode)
+        if name not in ("none", "state-server-frozen") and not (fault.comes or fault.needs_root)
+        if can_happen(name, way, mode)
     ]

@@ -40,7 +40,6 @@ from scripts.launch.host_connection import HostConnection
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
     EXAMPLE_INTERFACE,
-    SECRET,
     HostInfo,
     LaunchPlan,
     example,
@@ -52,7 +51,7 @@ from scripts.launch.hosts_layout import (
 from scripts.launch.previous_run import PreviousRun, previous_run
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
-from scripts.launch.roles import JOB_FOLDER, JobSpec, Layout, build
+from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.jobs.sources import sources
@@ -158,7 +157,7 @@ def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
         say(f"{name}: {shlex.join(plan.command(host))}")
     for role in build(job, layout):
         variables = {key: value for key, value in role.environment.items() if key != "PYTHONUNBUFFERED"}
-        variables |= {key: "..." for key in SECRET if key in variables}
+        variables[TOKEN] = "..."
         words = [*(f"{key}={value}" for key, value in variables.items()), *role.command]
         say(f"{role.host}: cd {shlex.quote(str(role.folder))} && {shlex.join(words)}")
 
@@ -350,7 +349,7 @@ def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnect
     """The processes; the host reports when a service is up."""
     return [
         dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE and not role.is_for_page
+        if role.kind is Kind.SERVICE
         else role
         for role in build(job, layout)
     ]

@@ -349,7 +349,7 @@ class RemoteProcess:
             self._log.write(f"{message['text']}\n".encode())
             self._log.flush()
         elif message["is"] == "ready":
-            self.is_ready = True
+            self.is_ready = message["is_up"]
         else:
             self._code, self._connection.is_silent = message["code"], False
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from scripts.launch.host_connection import ssh_command
 from scripts.launch.hosts_file import Host, Hosts, HostWorker
-from scripts.launch.roles import ROOT, JobSpec, Layout, Node, Placement, base_environment, worker_flags
+from scripts.launch.roles import ROOT, TOKEN, JobSpec, Layout, Node, Placement, base_environment, worker_flags
 from utils import SetupError
 
-SECRET = ("ESYNC_TOKEN",)  # variables whose values are not shown
-PASSED_ON = ("OMP_NUM_THREADS", *SECRET, "PS_", "MXNET_")  # prefixes of this shell's variables that all hosts get
+PASSED_ON = ("OMP_NUM_THREADS", TOKEN, "PS_", "MXNET_")  # prefixes of this shell's variables that all hosts get
 # Stand for the hosts' answers.
 EXAMPLE_PORT = 9091
 EXAMPLE_INTERFACE = "INTERFACE"

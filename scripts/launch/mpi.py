@@ -31,10 +31,10 @@ import config
 from flag_parser import FlagParser
 from scripts.launch import host_network, job_options, node_groups
 from scripts.launch.console import console
-from scripts.launch.hosts_layout import SECRET, HostInfo, LaunchPlan, make_layout, port_ranges
+from scripts.launch.hosts_layout import HostInfo, LaunchPlan, make_layout, port_ranges
 from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Kind, Process, Role
-from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, base_environment, build
+from scripts.launch.roles import HOST, ROOT, TOKEN, JobSpec, Layout, base_environment, build
 from scripts.launch.supervisor import Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_SETUP, SetupError, usable_cores
 
@@ -97,17 +97,18 @@ def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
 
 def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
     """The state server, if any, and mpiexec with all other processes."""
-    roles = build(job, layout)
-    words = [*mpiexec, *(word for name in SECRET if name in os.environ for word in ("-x", name))]
-    for number, role in enumerate(role for role in roles if role.kind is not Kind.SERVICE):
+    services = [role for role in build(job, layout) if role.kind is Kind.SERVICE]
+    others = [role for role in build(job, layout) if role.kind is not Kind.SERVICE]
+    words = [*mpiexec]
+    for number, role in enumerate(others):
         variables = [f"{name}={value}" for name, value in role.environment.items() if name.startswith(CONTEXT)]
         is_here = layout.nodes[role.node].address == HOST
         where = [] if is_here else ["--host", plan.hosts.hosts[role.node].address]
         words += [":"] if number else []
-        words += ["-n", "1", *where, "--wdir", str(role.folder), "env", *variables, *role.command]
+        words += ["-n", "1", "-x", TOKEN, *where, "--wdir", str(role.folder), "env", *variables, *role.command]
     log = job.log_folder / "mpiexec.log"
-    services = [role for role in roles if role.kind is Kind.SERVICE]
-    return [*services, Role("mpiexec", Kind.WORKER, words, os.environ, ROOT, log, show_all=True)]
+    environment = os.environ | {TOKEN: others[0].environment[TOKEN]}
+    return [*services, Role("mpiexec", Kind.WORKER, words, environment, ROOT, log, show_all=True)]
 
 
 def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ class Role:
     log: Path  # gets both output streams; on the launcher's machine
     title: str = ""  # for messages, where the name says too little
     show_all: bool = False  # on the console; else only warnings and errors
-    is_ready: Callable[[], bool] | None = None  # the workers start once it returns True
+    is_ready: Callable[[], bool] | None = None  # a service answers; the workers start once all that they need do
     page: str = ""  # URL for the user, once it is ready
     is_for_page: bool = False  # and for nothing else: without it the job goes on
     host: str = ""  # empty: this machine; else command, variables and folder are that host's

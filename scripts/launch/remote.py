@@ -3,7 +3,8 @@
 It reads requests as lines of JSON on stdin and answers with such lines on stdout. When stdin closes, because the
 launcher or the connection is gone, or when it receives nothing for a minute, it kills all that it has started.
 
-    {"do": "start", "name": ..., ...}   ->  {"is": "line", ...} for each line, {"is": "ended", "code": ...} at the end
+    {"do": "start", "name": ..., ...}   ->  {"is": "line", ...} for each line, {"is": "ended", "code": ...} at the end;
+                                            {"is": "ready", "is_up": ...} when a service begins or stops to answer
     {"do": "send", "name": ..., "signal": 15}
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
@@ -29,16 +30,17 @@ import shutil
 import signal
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scripts.launch import host_network
 from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
+from scripts.launch.health import Health
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.restart_policy import files_in
-from scripts.launch.roles import JOB_FOLDER, ROOT, answers, base_environment
+from scripts.launch.roles import JOB_FOLDER, ROOT, base_environment
 from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, usable_cores
 
 POLL_S = 0.1
@@ -62,7 +64,8 @@ class Agent:
 
     def __init__(self) -> None:
         self._processes: dict[str, Process] = {}
-        self._waiting: dict[str, Callable[[], bool]] = {}  # services that are not up yet
+        self._services: dict[str, Health] = {}
+        self._up: set[str] = set()  # services that answer
         self._ended: set[str] = set()
         self._logs: HostLogs | None = None
         self._forks: ForkServer | None = None
@@ -148,7 +151,8 @@ class Agent:
             say("ended", name=role.name, code=EXIT_SETUP)
             return
         if message["service"]:
-            self._waiting[role.name] = answers(*message["service"])
+            self._services[role.name] = Health(*message["service"])
+            self._up.discard(role.name)
 
     def look(self) -> None:
         """Reports what the processes have written since the last call, and which are ready or have ended."""
@@ -158,12 +162,12 @@ class Agent:
         for name, process in self._processes.items():
             if name in self._ended:
                 continue
+            if name in self._services and (is_up := self._services[name]()) is not (name in self._up):
+                self._up ^= {name}
+                say("ready", name=name, is_up=is_up)
             code = process.exit_code  # read before its last lines
             for line in process.new_lines():
                 say("line", name=name, text=line)
-            if name in self._waiting and self._waiting[name]():
-                del self._waiting[name]
-                say("ready", name=name)
             if code is not None:
                 self._ended.add(name)
                 say("ended", name=name, code=code)

@@ -5,16 +5,19 @@ A job on this machine and one on several hosts differ in their Layout only.
 
 from __future__ import annotations
 
+import functools
 import os
+import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorithms import OWNERS, Algorithm, folder_name
 from config import PS, name_in_logs, preset_flags
+from scripts.launch.health import Health
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from trainer.run_logs.earlier_runs import PAGE_FILE, date_time
@@ -23,6 +26,7 @@ from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
+TOKEN = "ESYNC_TOKEN"  # its variable: other users of a host can read command lines
 JOB_FOLDER = ".job"  # of the job file and its modules, in the folder of a host to which they were sent
 
 
@@ -241,7 +245,7 @@ def _state_server(job: JobSpec, node: Node) -> Role:
         title=f"port {port}",
         page=f"http://{node.address}:{port}/" if is_watched else "",
         is_for_page=not job.needs_state_server,
-        is_ready=answers(node.address, port) if node.is_here and job.needs_state_server else None,
+        is_ready=Health(node.address, port) if node.is_here else None,
         host=node.role_host,
         node=node.name,
     )
@@ -312,11 +316,17 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
 
 
 def base_environment(environment: Mapping[str, str], threads: int | None = 1) -> dict[str, str]:
-    """The user's variables without those of another job, and a number of threads unless the user gives one."""
+    """The user's variables without those of another job; a number of threads and a token unless the user gives them."""
     kept = {name: value for name, value in environment.items() if not name.startswith("DMLC_") and name != "PORT"}
     if threads and not kept.get("OMP_NUM_THREADS", "").strip():
         kept["OMP_NUM_THREADS"] = str(threads)
-    return kept | {"PYTHONUNBUFFERED": "1"}
+    return kept | {TOKEN: kept.get(TOKEN) or drawn_token(), "PYTHONUNBUFFERED": "1"}
+
+
+@functools.cache
+def drawn_token() -> str:
+    """Of the jobs of this launcher, where the user gives none."""
+    return secrets.token_urlsafe()
 
 
 def _cluster(job: JobSpec, layout: Layout, node: Node, role: str) -> dict[str, str]:
@@ -331,13 +341,3 @@ def _cluster(job: JobSpec, layout: Layout, node: Node, role: str) -> dict[str, s
         "DMLC_NUM_WORKER": str(len(layout.workers)),
         "DMLC_INTERFACE": node.interface,
     }
-
-
-def answers(address: str, port: int) -> Callable[[], bool]:
-    """Makes a function that tells whether a server listens there."""
-
-    def accepts() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex((address, port)) == 0
-
-    return accepts

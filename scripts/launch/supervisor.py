@@ -14,6 +14,7 @@ started again alone while the others run, or is left out where it cannot rejoin 
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import signal
 import time
@@ -23,6 +24,7 @@ from typing import NamedTuple, NoReturn
 
 from scripts.launch.console import Forwarder, has_ended_for, has_trained
 from scripts.launch.exit_reports import Failure, failure_of, how_it_ended, report_of
+from scripts.launch.health import FROZEN_S
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action
@@ -131,6 +133,8 @@ class Supervisor:
         self._left_out: list[RunningProcess] = []
         self._due: list[tuple[float, RunningProcess]] = []  # when failed processes are started again alone
         self._service_was_away = False  # since the last start of all
+        self._up: set[RunningProcess] = set()  # services that have answered
+        self._frozen: set[RunningProcess] = set()  # of these, those that were killed since they did so no longer
 
     def run(self) -> JobOutcome:
         """Runs the job, in the main thread. Every process has ended when this returns or raises."""
@@ -206,7 +210,7 @@ class Supervisor:
         self._started_at = time.monotonic()
 
     def _wait_until_ready(self) -> None:
-        waiting = [role for role in self._roles if role.is_ready]
+        waiting = [role for role in self._roles if role.is_ready and not role.is_for_page]
         while waiting:
             self._step()
             waiting = [role for role in waiting if role.is_ready and not role.is_ready()]
@@ -263,11 +267,11 @@ class Supervisor:
             self._due = [each for each in self._due if each[1] is not process]
             self._processes.remove(process)
             _kill([process])
-            assert self._policy is not None
-            self._start_one(self._policy.restarted(process.role))
+            again = dataclasses.replace(process.role, appends=True)
+            self._start_one(self._policy.restarted(process.role) if self._policy else again)
 
     def _services_answer(self) -> bool:
-        return all(role.is_ready() for role in self._roles if role.is_ready)
+        return all(role.is_ready() for role in self._roles if role.is_ready and not role.is_for_page)
 
     # -------------------------------------------------------------------------------------------------- loop
 
@@ -278,6 +282,7 @@ class Supervisor:
         if self._console.has_begun and not self._has_begun:
             self._has_begun = True
             self._begins()
+        self._kill_frozen()
         self._note_ends(now)
         self._obey_signals(now)
         if self._state is _State.SETTLING:
@@ -292,6 +297,18 @@ class Supervisor:
     def _of(self, kind: Kind) -> list[RunningProcess]:
         return [process for process in self._processes if process.role.kind is kind]
 
+    def _kill_frozen(self) -> None:
+        """Kills the services that answer no longer: they are started again as those that died."""
+        for service in self._of(Kind.SERVICE) if self._state is _State.RUNNING else ():
+            if service.role.is_ready is None:
+                continue
+            if service.role.is_ready():
+                self._up.add(service)
+            elif service in self._up - self._frozen and service.exit_code is None:
+                self._say(f"warning: {service.role.label} has not answered for {FROZEN_S:g} s and is killed")
+                self._frozen.add(service)
+                service.send(signal.SIGKILL)
+
     def _note_ends(self, now: float) -> None:
         new = self._newly_ended(now + CAUSE_S)
         for process in new:
@@ -305,6 +322,11 @@ class Supervisor:
             return
         self._fail([process for process in failed if process in self._connections])  # may leave out all on the host
         others = [process for process in failed if process in self._processes]
+        if self._policy is None and self._state is _State.RUNNING:
+            for service in self._up.intersection(others):  # the workers go on without it
+                self._say(f"{service.role.label} {how_it_ended(service.exit_code)}: it is started again")
+                self._due.append((now, service))
+                others.remove(service)
         if self._policy is not None and not self._policy.can_rejoin:
             self._fail([process for process in others if process.role.kind is Kind.SERVICE])
             others = [process for process in others if process.role.kind is not Kind.SERVICE]

@@ -596,6 +596,20 @@ def test_before_a_job_there_is_nothing_to_ask() -> None:
 
 
 @pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_where_others_reach_it(
+    command: tuple[str, ...],
+) -> None:
+    with running_state_server(command=command, host="0.0.0.0") as server:
+        assert server.log.read_text().count("warning: every program that reaches 0.0.0.0 can disturb jobs here") == 1
+        owner, stranger = Worker(server.url, "a", token="s3cret"), Worker(server.url, "a")
+        join = {"num_workers": 2, "address": "10.0.0.1", "port": 4000}
+        for call in (lambda worker: worker.reset(), lambda worker: worker.send("JOIN", **join)):
+            assert call(owner).status_code == 200
+            assert call(stranger).json()["code"] == "token"
+        assert post(server, "/init/").status_code == 200  # as published
+
+
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
 def test_with_a_token_every_post_needs_it(command: tuple[str, ...]) -> None:
     with running_state_server(command=command, ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
         assert Worker(server.url, "a", token="s3cret").reset().status_code == 200

@@ -88,14 +88,14 @@ def test_later_rounds_fill_the_stragglers_step() -> None:
 def test_a_test_step_before_the_first_round_makes_the_time_known() -> None:
     handlers = job_of(2)
     for rank, seconds in ((0, 1.0), (1, 4.0)):
-        handlers.report(Report("w", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
+        handlers.report(Report(f"worker-{rank}", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
     assert handlers.query(query(0, 1, 1), now=1.0).action is TRAIN
     assert handlers.query(query(0, 1, 2), now=3.5).action is SYNC
 
 
 def test_a_computation_time_of_zero_in_a_report_means_that_none_is_known() -> None:
     handlers = job_of(2)
-    handlers.report(Report("w", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
+    handlers.report(Report("worker-1", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
     assert shown(handlers, 0.0).rows[1].step_time is None
 
 
@@ -129,10 +129,10 @@ def test_a_query_that_a_later_one_has_overtaken_gets_the_later_answer() -> None:
 def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
     handlers = job_of(2)
     for rank, seconds in ((0, 4.0), (1, 1.0)):
-        handlers.report(Report("w", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
+        handlers.report(Report(f"worker-{rank}", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
     assert handlers.query(query(0, 1, 1, 4.0), now=4.0).action is SYNC
     # Now the other one turns out to be far away: without the first answer there would be time for a step.
-    handlers.report(Report("w", "a", Status(1, 0, 1, 1.0, 100.0)), now=4.0)
+    handlers.report(Report("worker-1", "a", Status(1, 0, 1, 1.0, 100.0)), now=4.0)
     assert shown(handlers, 4.0).slowest == 1
     assert handlers.query(query(0, 1, 2, 4.0), now=8.0).action is SYNC
 
@@ -226,7 +226,7 @@ def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
 
 def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_restarted() -> None:
     handlers = job_of(2, resumed=True)
-    handlers.report(Report("w", "a", Status(0, 3, 57, 1.0, 0.0), samples=64), now=0.0)
+    handlers.report(Report("worker-0", "a", Status(0, 3, 57, 1.0, 0.0), samples=64), now=0.0)
     row = shown(handlers, 0.0).rows[0]
     assert (row.round, row.local_iteration, row.step_times) == (57, 3, (1.0,))
     handlers.report(report(1, 57), now=0.1)
@@ -258,11 +258,67 @@ def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
     handlers = job_of(2)
     handlers.query(query(1, 1, 1, 1.5), now=1.5)
     handlers.report(report(0, 2), now=2.0)
-    assert handlers.query(query(0, 2, 1, 0.5), now=31.0).action is TRAIN  # it has not entered the round
-    assert handlers.query(query(0, 2, 2, 0.5), now=31.6).action is SYNC
-    assert not shown(handlers, 31.6).rows[1].counted
+    assert handlers.query(query(0, 2, 1, 0.5), now=31.9).action is TRAIN  # it has not entered the round
+    assert handlers.query(query(0, 2, 2, 0.5), now=32.1).action is SYNC
+    assert not shown(handlers, 32.1).rows[1].counted
     handlers.report(report(1, 2), now=40.0)
     assert shown(handlers, 40.0).slowest == 1
+
+
+def test_a_straggler_that_cannot_tell_of_the_round_counts_as_having_entered_it_with_the_others() -> None:
+    handlers = job_of(2)
+    handlers.query(Query("worker-1", "a", Status(1, 1, 1, 1.0, 0.5)), now=1.0)
+    handlers.report(report(0, 2), now=2.0)
+    assert handlers.query(query(0, 2, 1, 0.5), now=2.5).action is TRAIN  # it has not entered the round
+    handlers.report(report(0, 3), now=9.0)
+    assert handlers.query(query(0, 3, 1, 0.5), now=9.9).action is TRAIN  # it is due at 10.5
+    assert handlers.query(query(0, 3, 2, 0.5), now=10.1).action is SYNC
+    for round in range(4, 40):
+        handlers.report(report(0, round), now=3.0 * round)
+        assert handlers.query(query(0, round, 1, 0.5), now=3.0 * round + 0.5).action is TRAIN
+    assert shown(handlers, 120.0).rows[1].counted  # the others' rounds go on, so it lives
+
+
+def code_of(call: Callable[[], object]) -> str:
+    """Of the Conflict that it raises."""
+    with pytest.raises(Conflict) as refusal:
+        call()
+    return refusal.value.code
+
+
+def test_a_rank_speaks_for_one_sender_until_the_next_generation() -> None:
+    handlers = job_of(2)
+    handlers.report(report(1, 1), now=0.0)
+    for round in range(1, 401):
+        stranger = Report("worker-1-b", "a", Status(1, 0, round))
+        assert code_of(lambda said=stranger: handlers.report(said, now=1.0)) == "other-sender"  # type: ignore[misc]
+    assert handlers.query(query(1, 1, 1, 4.0), now=4.0).action is TRAIN
+    handlers.reset(Reset("server-0", "a", 2, "journal", 0.5, generation=2), now=5.0)
+    handlers.report(Report("worker-1-b", "a", Status(1, 0, 7), generation=2), now=5.0)
+    assert code_of(lambda: handlers.report(report(1, 8, generation=2), now=5.0)) == "other-sender"
+
+
+def test_a_job_that_was_begun_with_a_token_takes_no_message_without_it() -> None:
+    handlers = job_of(2, token="s3cret")
+    for token in ("", "s3cre", "another"):
+        later = Reset("x", "a", 2, "journal", 0.5, generation=2, token=token)
+        for call in (handlers.reset, handlers.report, handlers.query):
+            message = {"reset": later, "report": report(1, 1, token=token), "query": query(1, 1, 1, token=token)}
+            said = message[call.__name__]
+            assert code_of(lambda call=call, said=said: call(said, now=0.0)) == "token"  # type: ignore[misc]
+    handlers.reset(Reset("x", "a", 2, "journal", 0.5, generation=2, token="s3cret"), now=1.0)
+    assert code_of(lambda: handlers.report(report(1, 1, generation=2), now=1.0)) == "token"
+    assert handlers.query(query(1, 1, 1, 4.0, token="s3cret", generation=2), now=5.0).action is SYNC
+    handlers = job_of(2)  # of a job without one any will do
+    assert handlers.query(query(1, 1, 1, 4.0, token="s3cret"), now=4.0).action is TRAIN
+
+
+def test_a_worker_that_was_away_says_how_many_rounds_it_has_not_told() -> None:
+    handlers = job_of(2)
+    enter(handlers, 0, 5)
+    assert code_of(lambda: handlers.report(report(0, 9, missed=2), now=90.0)) == "round-ahead"
+    handlers.report(report(0, 9, missed=3), now=90.0)
+    assert shown(handlers, 90.0).rows[0].round == 9
 
 
 def test_the_table_keeps_what_a_status_page_shows() -> None:

@@ -183,7 +183,7 @@ def test_a_running_job_outlives_what_others_send(server, attack):
     attack(Target(server.port))
     assert slow.query(1, 1, 5.0, 0.0) is True
     assert fast.query(1, 2, 0.1, 0.0) is True
-    fast.report(2, 0.1, 0.0, None)
+    fast.report(2, 0.1, 0.0)
 
 
 def test_a_page_elsewhere_is_refused(server):

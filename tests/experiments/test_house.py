@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_495, 8_258
+PRODUCT, EXPERIMENTS = 40_764, 8_266
 
 
 @pytest.fixture(scope="module")

@@ -98,13 +98,20 @@ class Host:
             f" iifname != lo tcp dport {ports} ct state new drop; }}\n}}\n"
         )
 
-    def unplug(self) -> None:
-        """Takes the cable out."""
-        _run("ip", "-n", self._switch, "link", "set", self.plug, "down")
+    def unplug(self, port: int = 0) -> None:
+        """Takes the cable out; with a port: loses what is sent to this TCP port of any host."""
+        if port:
+            drop = f"tcp dport {port} drop"
+            self.nft(f"table inet cut{port} {{\nchain out {{ type filter hook output priority 0; {drop}; }}\n}}\n")
+        else:
+            _run("ip", "-n", self._switch, "link", "set", self.plug, "down")
 
-    def plug_in(self) -> None:
-        """Puts it back."""
-        _run("ip", "-n", self._switch, "link", "set", self.plug, "up")
+    def plug_in(self, port: int = 0) -> None:
+        """Undoes `unplug`."""
+        if port:
+            self.run("nft", "delete", "table", "inet", f"cut{port}")
+        else:
+            _run("ip", "-n", self._switch, "link", "set", self.plug, "up")
 
     def make(self) -> None:
         """Makes the namespace and plugs its card into the switch."""

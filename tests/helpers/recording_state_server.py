@@ -53,7 +53,7 @@ class Recorder:
         return [
             message
             for message in list(self.heard)
-            if message["sender"] == f"worker-{rank}" and (not kinds or message["msg_type"] in kinds)
+            if message["sender"].startswith(f"worker-{rank}-") and (not kinds or message["msg_type"] in kinds)
         ]
 
     def wait_for(self, count: int) -> list[Message]:

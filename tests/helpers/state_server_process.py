@@ -94,7 +94,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     give_up = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < give_up:
         said = log.read_text()
-        if match := re.search(r"server at http://(?:127\.0\.0\.1|\[::1\]):(\d+)/", said):
+        if match := re.search(r"server at http://(?:127\.0\.0\.1|0\.0\.0\.0|\[::1\]):(\d+)/", said):
             return int(match[1])
         if process.poll() is not None:
             break

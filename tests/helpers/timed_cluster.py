@@ -13,13 +13,14 @@ from config import NO_NETWORK, Config
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
+from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.coordinator.queries import Queries
 from trainer.emulation import Speed
 from trainer.from_flags import run_settings
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.simulation import stub_network
-from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
@@ -38,6 +39,7 @@ class Worker:
     transmission_s: float = 0.0  # of a model, each way
     round_trip_s: float = 0.0  # of a question to the state server
     pace: Pace = lambda round_, step: 1.0
+    cut: tuple[float, float] = (math.inf, math.inf)  # moments between which it does not reach the state server
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class _Noted:
     steps: int = 0
     arrived: float = math.nan
     ended: float = math.nan
+
+
+class _CutLink(InProcessLink):
+    cut = (math.inf, math.inf)
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        if self.cut[0] <= (now := self._clock.now()) < self.cut[1]:
+            self._clock.sleep(min(timeouts.answer_s, self.cut[1] - now))
+            raise NoAnswer("is cut off")
+        return super().send(message, timeouts)
 
 
 class _Watched(ESyncTrainer):
@@ -122,7 +134,9 @@ def follow(
     trainers: list[_Watched] = []
     for rank, worker in enumerate(workers):
         membership = Membership(rank, len(workers))
-        client = StateClient(state_server.link(worker.round_trip_s), clock, policy, epsilon_s, batch_size=1)
+        link = _CutLink(state_server, clock, worker.round_trip_s)
+        link.cut = worker.cut
+        client = StateClient(link, clock, policy, epsilon_s, batch_size=1)
         config = Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines", max_bad_steps=0)
         settings = run_settings(config, clock=clock, speed=Speed(worker.step_s, pace=_pace_of(worker, trainers, rank)))
         settings.tell_every_s = math.inf

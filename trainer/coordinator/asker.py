@@ -20,7 +20,8 @@ WATCHED_REST_S = 1.0  # where no rule decides by what is told
 
 # Codes of the state server.
 UNKNOWN_JOB = ("no-job", "unknown-job")  # not begun yet, or lost in a restart
-OVERTAKEN = "stale"  # the message is of a round that this worker has left: later messages were faster
+# The message is of a round that this worker has left, as where later ones were faster; another sender speaks for it.
+NOT_HEARD = ("stale", "other-sender")
 NO_ROOM = "too-many-jobs"  # until other jobs end
 
 # In place of a missing answer, for a worker that leaves: stop the local steps, stay in step, release.
@@ -64,6 +65,7 @@ class Asker:
         self._stop_requested = stop_requested
         self._leaves = clock.event()
         self._lock = clock.lock()
+        self._has_warned = False  # since the last answer
         self._server = ""  # the server process that answered last, or _LOST
         self._next_notice: Callable[[], None] | None = None
         self._notices: Task[None] | None = None
@@ -82,7 +84,7 @@ class Asker:
             PeerLost: no answer.
             JobError: the server refuses the message.
         """
-        give_up, pause = self._clock.now() + patience_s, FIRST_PAUSE_S
+        give_up, pause, has_told = self._clock.now() + patience_s, FIRST_PAUSE_S, False
         while True:
             try:
                 return self.try_once(message, timeouts)
@@ -90,14 +92,10 @@ class Asker:
                 logging.warning("the state server at %s was restarted; telling it about the job", self._link.address)
                 self._server = self._server and _LOST
                 self.ask(self._reset(), patience_s, timeouts)
-                trouble = "forgets the job again and again"
-                if pause == FIRST_PAUSE_S:  # the first repetition comes at once: the server knows the job now
-                    pause *= 2
+                if not has_told:  # the first repetition comes at once: the server knows the job now
+                    has_told = True
                     continue
-            except JobError:
-                if not (patience_s and self._is_leaving()):
-                    raise
-                return LEAVE  # this worker trained on while the server was away, perhaps too far for it
+                trouble = "forgets the job again and again"
             except NoAnswer as error:
                 trouble = str(error)
             if patience_s and self._is_leaving():
@@ -105,7 +103,8 @@ class Asker:
             if self._clock.now() + pause > give_up:
                 tried = f"; tried for {patience_s:g} s" if patience_s else ""
                 raise PeerLost(f"the state server at {self._link.address} {trouble}{tried}")
-            if pause == FIRST_PAUSE_S:
+            if not self._has_warned:
+                self._has_warned = True
                 logging.warning("the state server at %s %s; asking again", self._link.address, trouble)
             self._leaves.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -123,10 +122,11 @@ class Asker:
         except NoAnswer as error:
             raise NoAnswer(f"does not answer ({error})") from None
         said, code, kind = reply.said, reply.said.get("code"), message["msg_type"]
+        self._has_warned = False
         if reply.status == 200 and said.get("msg_type") == "RESPONSE":
             return said
-        if code == OVERTAKEN:
-            return {"action": "TRAIN"}
+        if code in NOT_HEARD:
+            return {"action": "TRAIN", "not_heard": said.get("error")}
         if code in UNKNOWN_JOB and kind != "RESET":
             raise UnknownJob
         if code == NO_ROOM:

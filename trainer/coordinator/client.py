@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,7 +68,7 @@ class StateClient:
             epsilon_s: tolerance of the preprint's rule.
             host_name: for the status page, as `device`.
             batch_size: samples of a local step.
-            patience_s: how long an unanswered message is sent again.
+            patience_s: how long an unanswered message is sent again that training depends on.
             title: the algorithm's name on the status page; empty: the policy's.
             limits: rounds, seconds and the metric's target at which the job will end, for the status page.
             stop_requested: a signal came: unanswered messages are not sent again.
@@ -97,6 +99,10 @@ class StateClient:
         self._is_heard = True  # whether the last notice was answered
         self._to_announce: Message | None = None  # the RESET that the next notice sends first
         self._told = (0, 0)  # how many of the progress's events and evaluations have an answer
+        self._answered = 0  # the last round of which a message of this generation has an answer
+        self.is_behind = False  # progress was noted that no message tells
+        self.is_refused = False  # the server takes no message of this worker
+        self._name = secrets.token_hex(8)  # which other senders do not know: a rank speaks for one
 
     @property
     def round_trip_s(self) -> float:
@@ -122,6 +128,7 @@ class StateClient:
             generation: of the job's workers.
         """
         self._job, self._rank, self._num_workers, self._generation = job, rank, num_workers, generation
+        self._answered = 0
         self._progress = progress or self._progress
 
     def begin_job(self, resumed: bool = False) -> None:
@@ -136,19 +143,44 @@ class StateClient:
         """
         self._send(self._reset(resumed))
 
-    def report(self, round_: int, step_s: float, transmission_s: float, samples: int | None = None) -> None:
+    def report(
+        self,
+        round_: int,
+        step_s: float,
+        transmission_s: float,
+        samples: int | None = None,
+        patience_s: float | None = None,
+    ) -> None:
         """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
             samples: of the step that took `step_s`, where the rule decides on batch sizes.
+            patience_s: seconds until it gives up; None: this client's; 0: one short try.
+
+        Raises:
+            PeerLost: no answer.
+            JobError: the server refuses the message.
         """
         message = self._report(self._note(round_, 0, step_s, transmission_s))
-        self._send(message if samples is None else message | {"samples": samples})
+        self._send(message if samples is None else message | {"samples": samples}, patience_s)
 
-    def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
-        """QUERY after a local step; returns whether to aggregate now."""
+    def query(
+        self, round_: int, steps: int, step_s: float, transmission_s: float, patience_s: float | None = None
+    ) -> bool:
+        """QUERY after a local step, like `report`; returns whether to aggregate now."""
         status = self._note(round_, steps, step_s, transmission_s)
-        return self._ask(status, self._batch_size).get("action") == "SYNC"
+        return self._ask(status, self._batch_size, patience_s).get("action") == "SYNC"
+
+    def note(self, round_: int, steps: int, step_s: float, transmission_s: float) -> None:
+        """Notes the progress, which `catch_up` tells."""
+        self._note(round_, steps, step_s, transmission_s)
+        self.is_behind = True
+
+    def catch_up(self, patience_s: float) -> None:
+        """REPORT of what was noted, unless it was told meanwhile; otherwise like `report`."""
+        was_behind, self.is_behind = self.is_behind, False
+        if was_behind and self._latest is not None:
+            self._send(self._report_with_all(self._latest), patience_s)
 
     def ask_batch_size(self, round_: int, step_s: float, samples: int) -> int | None:
         """QUERY after the one step of a round, under a rule that decides on batch sizes.
@@ -160,12 +192,12 @@ class StateClient:
         Returns:
             Samples of this worker's batches from the next round on; None while the server cannot decide.
         """
-        size = self._ask(self._note(round_, 1, step_s, 0.0), samples).get("batch_size")
+        size = self._ask(self._note(round_, 1, step_s, 0.0), samples, math.inf).get("batch_size")
         return size if isinstance(size, int) and size > 0 else None
 
-    def _ask(self, status: _Status, samples: int) -> Mapping[str, Any]:
+    def _ask(self, status: _Status, samples: int, patience_s: float | None) -> Mapping[str, Any]:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
-        answer = self._send(message | self._of_generation)
+        answer = self._send(message | self._of_generation, patience_s)
         if self._progress.activity == EVALUATING:
             self.tell_doing()  # the question came from beside the training; the server takes it for a sign of training
         return answer
@@ -223,7 +255,7 @@ class StateClient:
         last = self._latest._replace(round=max(round_, self._latest.round))
         self._asker.wait_until_idle(BRIEF.answer_s)  # earlier notices must not arrive after this
         with contextlib.suppress(NoAnswer, JobError):
-            self._send(self._report_with_all(last), once=True)
+            self._send(self._report_with_all(last), 0.0)
 
     # --------------------------------------------------------------------------------------------- the messages
 
@@ -275,9 +307,12 @@ class StateClient:
         }
 
     def _complete(self, message: Message) -> Message:
-        envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}
+        sender = f"worker-{self._rank}-{self._name}"
+        envelope = {"sender": sender, "receiver": "state-server", "job": self._job, **message}
         if "status" not in message:
             return envelope
+        if (missed := message["status"]["round"] - 1 - self._answered) > 0:
+            envelope["missed"] = missed
         events = self._progress.events[self._told[0] :][-MAX_EVENTS:]
         # A server that did not hear the last notice is told the whole curve after this message.
         untold = self._progress.evaluations[self._told[1] :] if self._is_heard else []
@@ -290,22 +325,36 @@ class StateClient:
 
     # ------------------------------------------------------------------------------------------------- sending
 
-    def _send(self, message: Message, once: bool = False) -> Mapping[str, Any]:
-        """Sends a message until it is answered, or `once`. Then a restarted server is told all that it has lost of this
+    def _send(self, message: Message, patience_s: float | None = None) -> Mapping[str, Any]:
+        """Sends a message until it is answered; 0: once. Then a restarted server is told all that it has lost of this
         worker.
 
         Raises:
-            PeerLost: no answer within this client's patience.
+            PeerLost: no answer in time.
             JobError: the server refuses the message.
         """
-        patience = (0.0, BRIEF if self._is_heard else QUICK) if once else (self._patience_s, PATIENT)
+        patience_s = self._patience_s if patience_s is None else patience_s
+        patience = patience_s, PATIENT if patience_s else BRIEF if self._is_heard else QUICK
         told = len(self._progress.events), len(self._progress.evaluations)
         said = self._asker.ask(message, *patience)
+        self._note_answer(message, said.get("not_heard"))
         if self._asker.is_another_server(said) and self._latest is not None:
             self._told = (0, 0)
             self._asker.ask(self._report_with_all(self._latest), *patience)
         self._told = told
         return said
+
+    def _note_answer(self, message: Message, refusal: str | None) -> None:
+        """Says where the server takes even the newest message of this worker for an old one, or for another's."""
+        if (status := message.get("status")) is None or message.get("generation", 1) != self._generation:
+            return
+        self._answered = max(self._answered, status["round"])
+        is_newest = self._latest is not None and status["round"] >= self._latest.round
+        if refusal and is_newest and not self.is_refused:
+            why = "another program sends messages for this worker, which ESYNC_TOKEN prevents"
+            logging.warning("warning: the state server at %s takes none: %s; %s", self._link.address, refusal, why)
+        if is_newest or not refusal:
+            self.is_refused = bool(refusal)
 
     def _send_once(self, message: Message) -> None:
         with contextlib.suppress(NoAnswer, UnknownJob, JobError):
@@ -317,7 +366,7 @@ class StateClient:
             if self._to_announce is not None:
                 self._asker.try_once(self._to_announce, BRIEF if self._is_heard else QUICK)
                 self._to_announce = None
-            self._send(message, once=True)
+            self._send(message, 0.0)
         except (JobError, NoAnswer) as error:  # PeerLost, without an answer, is one too
             if self._to_announce is not None:
                 self._to_announce["resumed"] = 1  # from here on the job's beginning is not known there

@@ -134,7 +134,7 @@ class PublishedLink:
                     self._begin(message, timeouts)
                 elif kind == "QUERY":
                     ready = self._ask(message["status"], timeouts)
-                elif not message["status"]["local_iteration"]:  # others are for this project's page
+                else:
                     self._report(message["status"], timeouts)
         except NoAnswer:
             self._entered = 0  # the next answer may come from another process
@@ -150,7 +150,7 @@ class PublishedLink:
             self._post("/init/", {"num_workers": reset["num_workers"], "epsilon": reset["epsilon"]}, timeouts)
 
     def _report(self, status: Message, timeouts: Timeouts) -> None:
-        is_known = self._entered > 0
+        is_known = self._entered > 0 and not status["local_iteration"]
         if self._enter(status, timeouts) and not is_known:  # the others' first questions need a step time
             self._apply(status, timeouts)
 

@@ -9,6 +9,8 @@ runs a pass to its end; where waiting is cheaper, a worker waits after all (`wor
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,12 +18,13 @@ from typing import Any
 from trainer.clock import Clock, Task
 from trainer.coordinator.client import StateClient
 from trainer.emulation import FORWARD_SHARE
-from utils import JobError
+from utils import JobError, PeerLost
 
 MAX_UNDER_WAY = 16  # messages at once; the question after the next step tells all that is left out
 
 LATENESS = 2.0  # usual round trips that a worker waits for an answer, at least
-SILENCE_S = 0.25  # without an answer, at least, until the state server counts as away
+SILENCE_S = 0.25  # without an answer, at least, until a worker does no more steps than in the round before
+AWAY_S = 1.0  # likewise, until it goes on without the state server
 
 
 def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) -> float:
@@ -46,9 +49,10 @@ class Queries:
     """Asks whether a round's local steps are done, or how large batches are to be. Arguments of its methods as in
     StateClient.
 
-    Without waiting, questions go beside the training; they may overtake each other, and the server expects that. While
-    the state server is away, a worker does no more steps than in the round before, and waits: with more steps on one
-    global model its update would be too large beside those of others.
+    Without waiting, questions go beside the training; they may overtake each other, and the server expects that.
+
+    While the state server is away, each worker goes on with as many local steps a round as in the last one that ended
+    by an answer, sends nothing new, and tells its progress once the server answers again.
     """
 
     def __init__(self, client: StateClient, clock: Clock, waits: bool, max_under_way: int = MAX_UNDER_WAY) -> None:
@@ -63,7 +67,8 @@ class Queries:
         self._under_way: list[Task[Any]] = []  # perhaps some that have ended
         self._batch_size: int | None = None
         self._round = 0
-        self._steps = self._steps_before = 1  # local steps in this round and in the one before
+        self._steps = self._steps_before = 1  # local steps in this round and in the last one that ended by READY
+        self._is_alone = False  # the round before ended without an answer
         # Tasks beside the training write the following too.
         self._lock = clock.lock()
         self._unanswered = 0
@@ -75,22 +80,40 @@ class Queries:
     def report(self, round_: int, step_s: float, transmission_s: float) -> None:
         """Tells that the worker has entered the round. A question that overtakes the report tells the same."""
         delay_s = self._delay(step_s)
-        self._send(round_, lambda: self._client.report(round_, delay_s, transmission_s))
+        if not (self._silent_s() >= AWAY_S and self._noted(round_, 0, delay_s, transmission_s)):
+            self._send(
+                round_, lambda patience_s: self._client.report(round_, delay_s, transmission_s, patience_s=patience_s)
+            )
 
     def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
-        """Asks after a local step; returns whether READY has arrived."""
+        """Asks after a local step; returns whether READY has arrived, or the worker aggregates without it."""
         if round_ != self._round:
-            self._round, self._steps_before = round_, self._steps
+            if self.is_ready(self._round):
+                self._steps_before = self._steps
+            self._round = round_
         self._steps = steps
-        if self._unanswered < self._max_under_way:
-            delay_s = self._delay(step_s)
-            question = self._send(round_, lambda: self._client.query(round_, steps, delay_s, transmission_s))
+        delay_s = self._delay(step_s)
+        if self._silent_s() < AWAY_S and self._unanswered < self._max_under_way:
+            question = self._send(round_, partial(self._client.query, round_, steps, delay_s, transmission_s))
             if question is not None:
                 self._wait_for(question, step_s, max(steps, self._steps_before))
-        if steps >= self._steps_before:
-            self._wait_while_away()
+        is_away = steps >= self._steps_before and self._stays_away()
         self._raise_failure()
-        return self.is_ready(round_)
+        if self.is_ready(round_):
+            if self._is_alone:
+                logging.info("the state server decides again")
+            self._is_alone = False
+            return True
+        if steps < self._steps_before or not (
+            self._client.is_refused or (is_away and self._noted(round_, steps, delay_s, transmission_s))
+        ):
+            return False
+        if not self._is_alone:
+            why = "takes none of its messages" if self._client.is_refused else "does not answer"
+            steps_before = self._steps_before
+            logging.warning("this worker goes on with %d local step(s) a round: the state server %s", steps_before, why)
+        self._is_alone = True
+        return True
 
     def is_ready(self, round_: int) -> bool:
         """Whether READY for this round has arrived. Late answers of earlier rounds do not count."""
@@ -107,8 +130,7 @@ class Queries:
         """Samples of this worker's batches by the newest answer; None before the first.
 
         Raises:
-            PeerLost: the state server has not answered within the client's patience.
-            JobError: it refuses the question.
+            JobError: the state server refuses the question.
         """
         if self._under_way and self._under_way[0].done():
             self._batch_size = self._under_way.pop().result() or self._batch_size
@@ -126,48 +148,77 @@ class Queries:
         # answer can be here. 0: none was measured yet.
         return step_s if self.waits or not step_s else step_s + self._client.round_trip_s
 
-    def _send(self, round_: int, message: Callable[[], bool | None]) -> Task[None] | None:
-        """Sends a message and waits for its answer, or begins to do so and returns that."""
+    def _silent_s(self) -> float:
+        """Seconds since the last answer, or since there is a message without one; 0: there is none."""
+        with self._lock:
+            silent_s = self._clock.now() - self._silent_since if self._unanswered else 0.0
+        return silent_s if silent_s >= LATENESS * self._client.round_trip_s else 0.0
+
+    def _stays_away(self) -> bool:
+        """Waits for the next answer where the state server is late; returns whether it is away."""
+        news = self._news
+        if SILENCE_S <= (silent_s := self._silent_s()) < AWAY_S:
+            news.wait(AWAY_S - silent_s)
+        return self._silent_s() >= AWAY_S
+
+    def _noted(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
+        """Leaves the progress to the messages that are under way; returns whether there is one."""
+        with self._lock:
+            if self._unanswered:
+                self._client.note(round_, steps, step_s, transmission_s)
+            return self._unanswered > 0
+
+    def _send(self, round_: int, message: Callable[[float], bool | None]) -> Task[None] | None:
+        """Sends a message and waits for its answer, or begins to do so and returns that.
+
+        Args:
+            message: sends it, with this patience in seconds.
+        """
         self._raise_failure()
         with self._lock:
             if not self._unanswered:
                 self._silent_since = self._clock.now()
             self._unanswered += 1
-        if self.waits:
-            self._until_answered(round_, message)
+        if self.waits and self._until_answered(round_, message, 0.0):
             self._raise_failure()
             return None
         self._under_way = [task for task in self._under_way if not task.done()]
         self._under_way.append(self._clock.start(lambda: self._until_answered(round_, message), "question"))
-        return self._under_way[-1]
+        return None if self.waits else self._under_way[-1]
 
-    def _until_answered(self, round_: int, message: Callable[[], bool | None]) -> None:
-        ready, failure = None, None
-        try:
-            ready = message()
-        except Exception as error:  # raised in the training thread, which can end the job
-            failure = error
-        with self._lock:
-            self._unanswered -= 1
-            self._silent_since = self._clock.now()
-            self._failure = failure or self._failure
-            if ready:
-                self._ready_round = max(self._ready_round, round_)
-            news, self._news = self._news, self._clock.event()
-        news.set()
+    def _until_answered(
+        self, round_: int, message: Callable[[float], bool | None], patience_s: float = math.inf
+    ) -> bool:
+        """Sends a message, and what was noted meanwhile; returns whether it was answered within the patience.
+
+        A failure is raised in the training thread, which can end the job.
+        """
+        ready, failure = False, None
+        while True:
+            try:
+                ready = bool(message(patience_s)) or ready
+            except Exception as error:
+                if not patience_s and isinstance(error, PeerLost):
+                    return False
+                failure = error
+            with self._lock:
+                self._silent_since = self._clock.now()
+                if patience_s and self._client.is_behind and failure is None:
+                    message, patience_s = self._client.catch_up, math.inf
+                    continue
+                self._unanswered -= 1
+                self._failure = failure or self._failure
+                if ready:
+                    self._ready_round = max(self._ready_round, round_)
+                news, self._news = self._news, self._clock.event()
+            news.set()
+            return True
 
     def _wait_for(self, question: Task[None], step_s: float, steps_per_round: int) -> None:
         patience_s = worthwhile_wait(step_s, self._client.round_trip_s, steps_per_round)
         if patience_s:
             with contextlib.suppress(TimeoutError):
                 question.result(patience_s)
-
-    def _wait_while_away(self) -> None:
-        """Waits for the next answer where the state server has left messages unanswered for long."""
-        with self._lock:
-            is_open, silent_s, news = self._unanswered, self._clock.now() - self._silent_since, self._news
-        if is_open and silent_s >= max(SILENCE_S, LATENESS * self._client.round_trip_s):
-            news.wait()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -8,8 +8,10 @@ round or was told to aggregate, or when one more step would bring its update lat
 now + d_k > t_s + d_s. There is no epsilon. With an anchor (anchor.py) s has A steps to do, of which L are left at t_s:
 the last of them takes the place of its step, and t_s + L * c_s + m_s that of t_s + d_s.
 
-Two additions. A worker whose step time is not known yet counts as the slowest of all, so the first round needs no
-times: the others train until it has done its first step. And a straggler that is a round ahead is not waited for.
+Three additions. A worker whose step time is not known yet counts as the slowest of all, so the first round needs no
+times: the others train until it has done its first step. A straggler that is a round ahead is not waited for. One that
+has told nothing of the asker's round for long is gone, or cannot reach this server: it counts as having entered the
+round with the asker, since all leave an aggregation together.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from collections.abc import Callable
 from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
-from server.worker import Action, Decision
+from server.worker import Action, Activity, Decision
+
+LATE_S, LATE_STEPS = 1.0, 5  # seconds, and a worker's own reach-server times
 
 
 def delay(row: Row) -> float:
@@ -46,6 +50,8 @@ def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Ro
         stepped: gives that answer, from (asker, straggler, which of the two in words).
     """
     asker, straggler = table.rows[rank], table.slowest
+    if straggler.round < asker.round and _is_out_of_reach(straggler, now):
+        straggler = straggler._replace(round=asker.round, local_iteration=0, since=asker.entered, action=None)
     left = anchor.left(table, straggler)
     if asker.local_iteration == 0:
         return train("no local step in this round yet")
@@ -66,6 +72,13 @@ def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Ro
         return train(f"the step time of worker {straggler.rank} is not known yet")
     due = straggler.since + (left * straggler.step_time + straggler.transmission_time)
     return while_one_fits(asker, due - now, f"straggler {straggler.rank}")
+
+
+def _is_out_of_reach(row: Row, now: float) -> bool:
+    """Whether a worker has been silent for long; while its times are not known none is long."""
+    if not (row.step_time and row.transmission_time and row.doing is Activity.TRAINING):
+        return False
+    return row.heard is not None and now - row.heard > max(LATE_S, LATE_STEPS * delay(row))
 
 
 def while_one_fits(asker: Row, left: float, who: str) -> Decision:

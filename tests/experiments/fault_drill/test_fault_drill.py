@@ -18,7 +18,7 @@ from experiments.fault_drill.faults import AMONG_WORKERS, FAULTS, can_happen, of
 from scripts.launch import hosts_file
 
 ROOT = Path(__file__).resolve().parents[3]
-CUTS = [name for name, fault in FAULTS.items() if fault.cut_s]
+CUTS = [name for name, fault in FAULTS.items() if fault.cut_s and not fault.cut_port]
 ROW = {"way": "continue", "mode": "esync", "seconds": 20.0, "exit_code": 0, "accuracy": 0.8, "left_running": 0}
 CUT = ROW | {
     "fault": "cut-20", "noticed_s": 9.9, "again_s": 10.2, "rounds_lost": 0, "back_s": 0.9, "pause_s": 9.93,

@@ -157,6 +157,10 @@ def test_a_token_for_the_state_server_is_passed_on_and_other_variables_are_not(t
     assert {role.environment["ESYNC_TOKEN"] for role in given.values()} == {"secret"}
     assert "HOME" not in given["h1 cpu"].environment
     assert "DMLC_ROLE" not in given["h1 state server"].environment
+    monkeypatch.delenv("ESYNC_TOKEN")  # then one is drawn, which no command shows
+    given = roles(plan(hosts(tmp_path, "h1,1,cpu,\nh2,1,cpu,\n"), "-m", "esync"))
+    (drawn,) = {role.environment["ESYNC_TOKEN"] for role in given.values()}
+    assert len(drawn) > 30 and not any(drawn in " ".join(role.command) for role in given.values())
 
 
 @pytest.mark.parametrize("flags", [["-m", "sync"], ["-g", "3"], ["-ld", "x"], ["--device-name", "x"]])

@@ -162,7 +162,9 @@ def test_each_process_of_a_job_is_a_context_of_mpiexec(capsys, tmp_path):
     contexts = " ".join(shlex.split(capsys.readouterr().out)).split(" : ")
     assert ["DMLC_ROLE=scheduler" in contexts[0], "DMLC_ROLE=server" in contexts[1]] == [True, True]
     assert ["--device-name cpu" in context for context in contexts] == [False, False, True, True, True]
-    assert "--allow-run-as-root -n 1 --wdir" in contexts[0] and not any("--host" in each for each in contexts)
+    assert "--allow-run-as-root -n 1 -x ESYNC_TOKEN --wdir" in contexts[0] and not any(
+        "--host" in each for each in contexts
+    )
 
 
 def test_mpiexec_gets_the_nodes_of_pbs_once_each(tmp_path):

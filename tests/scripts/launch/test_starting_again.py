@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from cluster_processes import DEADLINE_S, ROOT, children, running, wait_for
+from cluster_processes import DEADLINE_S, ROOT, children, free_ports, running, wait_for
 from few_images import on_few_images
 from stand_ins import DONE, FOREVER, LINE, ROUND, SERVER, UP, role
 
 import summary
-from scripts.launch import local_cluster
+from scripts.launch import health, local_cluster
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.restart_policy import RestartPolicy, of_job
 from scripts.launch.roles import LocalJobSpec, build_roles
@@ -271,6 +271,34 @@ def test_a_service_that_does_not_answer_is_started_again_too(tmp_path):
     outcome = Supervisor(roles, lines.append, Timeouts(ready_s=1.0), policy=policy).run()
     assert (outcome.exit_code, starts(tmp_path, "state-server"), running(tmp_path)) == (EXIT_OK, 2, [])
     assert "state server did not answer within 1 s: there is no checkpoint yet" in lines[0]
+
+
+ANSWERS_ONCE = """
+import http.server
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers(); self.wfile.flush()
+        if len((here / f"{{sys.argv[2]}}.pids").read_text().split()) == 1: os.kill(os.getpid(), signal.SIGSTOP)
+http.server.HTTPServer(("127.0.0.1", {port}), Answers).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_state_server_that_is_frozen_is_started_again_alone_in_every_job(tmp_path, monkeypatch, survives):
+    monkeypatch.setattr(health, "FROZEN_S", 0.3)
+    monkeypatch.setattr(health, "ASK_EVERY_S", 0.1)
+    (port,) = free_ports(1)
+    program = f"{UP}{PIDS}{ANSWERS_ONCE.format(port=port)}"
+    service = role(tmp_path, Kind.SERVICE, program, "state server", is_ready=health.Health("127.0.0.1", port))
+    worker = role(tmp_path, Kind.WORKER, f"{PIDS}{UNTIL_AGAIN.format(name='state-server')}{DONE}", "worker 0")
+    lines: list[str] = []
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: ()) if survives else None
+    outcome = Supervisor([service, worker], lines.append, Timeouts(settle_s=5), policy=policy).run()
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
+    assert [starts(tmp_path, name) for name in ("state-server", "worker-0")] == [2, 1]
+    assert lines[0] == "warning: state server has not answered for 10 s and is killed"
+    assert "state server was killed by signal 9: " in lines[1] and "it is started again" in lines[1]
 
 
 def test_a_wrong_set_up_is_not_tried_again(tmp_path):

@@ -255,3 +255,19 @@ def test_a_straggler_that_falls_silent_in_its_step_is_not_waited_for_longer_than
     assert snapshot is not None and snapshot.rows[0].synced is not None
     assert [len(history) for history in outcome.history] == [2, 2]
     assert snapshot.rows[0].synced - outcome.began_s == 2 * 6.0 + 4.0
+
+
+@either_way
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (2,)], ids=["all", "the straggler"])
+def test_a_worker_that_cannot_reach_the_state_server_costs_the_others_a_second_and_then_nothing(
+    waits: bool, ranks: Sequence[int]
+) -> None:
+    """For 4 s, which are some 20 rounds. A worker that was told to aggregate just before notices it a round later."""
+    cut = [(2.0, 6.0) if rank in ranks else (math.inf, math.inf) for rank in range(3)]
+    workers = [Worker(step_s, 0.002, 0.002, cut=cut[rank]) for rank, step_s in enumerate((0.03, 0.06, 0.15))]
+    rounds = list(zip(*follow(workers, 45, waits=waits).history, strict=True))
+    *lengths, second, longest_s = sorted(of_all[0].length_s for of_all in rounds)
+    assert lengths[-1] < 0.2 and longest_s < 1.2
+    assert second < (1.2 if len(ranks) > 1 else 0.2)
+    taken = [tuple(each.steps for each in of_all) for of_all in rounds]
+    assert sum(steps not in ((4, 2, 1), (5, 2, 1)) for steps in taken) <= 3

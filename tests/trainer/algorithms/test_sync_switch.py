@@ -84,7 +84,7 @@ def assert_told(first_job, second_job, rounds):
     assert {message["msg_type"] for message in first_job + second_job} == {"RESET", "REPORT"}  # nobody asks anything
     for rank in range(2):
         first, second = (
-            [m for m in job if m["sender"] == f"worker-{rank}" and m["msg_type"] == "REPORT"]
+            [m for m in job if m["sender"].startswith(f"worker-{rank}-") and m["msg_type"] == "REPORT"]
             for job in (first_job, second_job)
         )
         ways = [message["way"] for message in first]

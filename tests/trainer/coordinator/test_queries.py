@@ -6,17 +6,21 @@ Most of it in virtual time, against a coordinator whose answers come when the te
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+import os
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
 from cluster_processes import free_ports, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from state_server_process import clients, http_client, running_state_server
 
 from trainer.clock import Clock, RealClock
-from trainer.coordinator.queries import FORWARD_SHARE, MAX_UNDER_WAY, SILENCE_S, Queries, worthwhile_wait
+from trainer.coordinator.queries import AWAY_S, FORWARD_SHARE, MAX_UNDER_WAY, Queries, worthwhile_wait
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from utils import JobError, PeerLost, SetupError
 
@@ -28,8 +32,11 @@ class Client:
 
     Attributes:
         answers: (seconds, answer) of the questions to come, the last of them for ever; an exception is raised.
+        away: (moment, moment) between which it answers nothing.
         heard: (moment, what) of all that was said.
     """
+
+    away = (math.inf, math.inf)
 
     def __init__(self, clock: Clock, *answers: tuple[float, bool | Exception], round_trip_s: float = 0.0) -> None:
         self._clock = clock
@@ -37,19 +44,32 @@ class Client:
         self.round_trip_s = round_trip_s
         self.heard: list[tuple[float, Any]] = []
         self.waits = True
+        self.is_refused = self.is_behind = False
 
-    def report(self, round_: int, step_s: float, transmission_s: float) -> None:
+    def report(self, round_: int, step_s: float, transmission_s: float, patience_s: float) -> None:
         self.heard.append((self._clock.now(), ("report", round_, step_s)))
-        self._answer()
+        self._answer(patience_s)
 
-    def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
+    def note(self, round_: int, steps: int, *_: object) -> None:
+        self.is_behind, self._noted = True, round_
+
+    def catch_up(self, patience_s: float) -> None:
+        self.is_behind = False
+        self.heard.append((self._clock.now(), ("catch up", self._noted)))
+        self._answer(patience_s)
+
+    def query(self, round_: int, steps: int, step_s: float, transmission_s: float, patience_s: float) -> bool:
         self.heard.append((self._clock.now(), ("query", round_, steps, step_s)))
-        return self._answer()
+        return self._answer(patience_s)
 
     def stop_waiting(self) -> None:
         self.waits = False
 
-    def _answer(self) -> bool:
+    def _answer(self, patience_s: float) -> bool:
+        if self.away[0] <= (now := self._clock.now()) < self.away[1]:
+            self._clock.sleep(self.away[1] - now if patience_s else 1.0)
+            if not patience_s:
+                raise PeerLost("does not answer")
         seconds, answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         self._clock.sleep(seconds)
         if isinstance(answer, Exception):
@@ -146,7 +166,7 @@ def test_only_so_many_questions_are_under_way_and_the_next_one_says_what_was_lef
     def work(clock: VirtualClock) -> None:
         client = Client(clock, (10.0, NOT_READY), round_trip_s=10.0)
         queries = Queries(client, clock, waits=False)
-        queries._steps = 1000  # of the round before: this one is far from its end
+        queries._steps_before = 1000  # this round is far from its end
         for steps in range(1, 31):
             queries.ask(1, steps, 0.1, 0.0)
             clock.sleep(0.1)
@@ -163,13 +183,13 @@ def test_only_so_many_questions_are_under_way_and_the_next_one_says_what_was_lef
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
     def work(clock: VirtualClock) -> None:
-        queries = Queries(Client(clock, (1.0, PeerLost("it is gone")), round_trip_s=1.0), clock, waits=waits)
-        with pytest.raises(PeerLost, match="it is gone"):
+        queries = Queries(Client(clock, (1.0, JobError("it is refused")), round_trip_s=1.0), clock, waits=waits)
+        with pytest.raises(JobError, match="it is refused"):
             for steps in range(1, 10):
                 queries.ask(1, steps, 0.5, 0.0)
                 clock.sleep(0.5)
         assert clock.now() <= 1.5
-        with pytest.raises(PeerLost, match="it is gone"):
+        with pytest.raises(JobError, match="it is refused"):
             queries.report(2, 0.5, 0.0)
         queries.close()  # what comes too late to be of use is of no use
 
@@ -178,48 +198,94 @@ def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
 
 def test_with_waiting_a_report_that_fails_ends_the_worker_at_once() -> None:
     def work(clock: VirtualClock) -> None:
-        queries = Queries(Client(clock, (1.0, PeerLost("it is gone"))), clock, waits=True)
-        with pytest.raises(PeerLost, match="it is gone"):
+        queries = Queries(Client(clock, (1.0, JobError("it is refused"))), clock, waits=True)
+        with pytest.raises(JobError, match="it is refused"):
             queries.report(1, 0.5, 0.0)
 
     on_virtual(work)
 
 
-def steps_while_away(answers: Sequence[tuple[float, bool | Exception]], steps_before: int) -> list[tuple[int, float]]:
-    """(steps, moment) of a worker of 0.1 s a step that stops when it waits for longer than a step."""
-    done: list[tuple[int, float]] = []
+def rounds_of_three_steps(client: Client, queries: Queries, clock: VirtualClock, until_s: float) -> list[float]:
+    """The moments at which a worker of 0.1 s a step ends its rounds; all take part in an aggregation of 0.05 s."""
+    ends: list[float] = []
+    for round_ in itertools.count(2):
+        queries.report(round_, 0.1, 0.0)
+        steps, is_ready = 0, False
+        while not is_ready:
+            clock.sleep(0.1)
+            steps += 1
+            is_ready = queries.ask(round_, steps, 0.1, 0.0)
+        ends.append(round(clock.now(), 6))
+        clock.sleep(0.05)
+        if clock.now() > until_s:
+            queries.close()
+            return ends
+    raise AssertionError
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_while_the_state_server_is_away_rounds_go_on_with_the_steps_of_the_last_one_that_it_ended(waits: bool) -> None:
+    """It says at once that three steps are a round, in rounds 2 and 3; then it is silent for 60 s, and comes back."""
 
     def work(clock: VirtualClock) -> None:
-        queries = Queries(Client(clock, *answers, round_trip_s=0.2), clock, waits=False)
-        queries._steps = steps_before
-        for steps in itertools.count(1):
-            clock.sleep(0.1)
-            done.append((steps, round(clock.now(), 6)))
-            if queries.ask(2, steps, 0.1, 0.0) or clock.now() > 60.0:
-                queries.close()
-                return
+        client = Client(clock, *([(0.0, NOT_READY)] * 3 + [(0.0, READY)]) * 2, (0.0, READY))
+        client.away = (0.7, 60.7)
+        ends = rounds_of_three_steps(client, Queries(client, clock, waits), clock, until_s=70.0)
+        gaps = [round(later - earlier, 6) for earlier, later in itertools.pairwise(ends)]
+        assert gaps[1] == (1.35 if waits else 1.05)  # it notices
+        assert {*gaps[2:160]} == {0.35}
+        assert gaps[-1] == 0.15  # it says READY after each step now
+        # Nothing was sent meanwhile; the first answer is followed by what was done.
+        assert not [what for moment, what in client.heard if 3.0 < moment < 60.7]
+        (noted,) = [(moment, what) for moment, what in client.heard if what[0] == "catch up"]
+        assert noted == (60.7, ("catch up", pytest.approx(172, abs=3)))
 
     on_virtual(work)
-    return done
 
 
-def test_while_the_state_server_is_away_a_worker_does_no_more_steps_than_in_the_round_before() -> None:
-    done = steps_while_away([(60.0, NOT_READY)], steps_before=12)
-    assert done == [(steps, round(0.1 * steps, 6)) for steps in range(1, 13)]
+def test_a_short_round_before_is_no_reason_to_go_on_alone_before_the_server_has_been_silent_for_long() -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (60.0, NOT_READY), round_trip_s=0.2), clock, waits=False)
+        queries._steps_before = 2
+        for steps in itertools.count(1):
+            clock.sleep(0.1)
+            if queries.ask(2, steps, 0.1, 0.0):
+                break
+        assert steps == 5  # the first question was at 0.1 s, and the state server is late from 0.5 s on
+        assert clock.now() == pytest.approx(0.1 + AWAY_S)
+        queries.close()
+
+    on_virtual(work)
 
 
-def test_a_short_round_before_is_no_reason_to_wait_before_the_server_has_been_silent_for_long() -> None:
-    done = steps_while_away([(60.0, NOT_READY)], steps_before=2)
-    limit_s = max(SILENCE_S, 2 * 0.2)
-    assert done[-1] == (5, 0.5)  # the first question was at 0.1 s
-    assert done[-1][1] - 0.1 == pytest.approx(limit_s)
+def test_the_first_answer_after_a_silence_ends_the_way_alone_though_earlier_questions_are_open() -> None:
+    def work(clock: VirtualClock) -> None:
+        late = [(60.0, NOT_READY), *[(5.0, NOT_READY)] * 4]  # of the questions from 0.1 to 0.5 s
+        client = Client(clock, *late, (0.2, NOT_READY), round_trip_s=0.2)
+        queries, alone = Queries(client, clock, waits=False), []
+        queries._steps_before = 4
+        for steps in range(1, 101):
+            clock.sleep(0.1)
+            if queries.ask(2, steps, 0.1, 0.0):
+                alone.append(round(clock.now(), 6))
+        assert alone[0] == pytest.approx(0.1 + AWAY_S)
+        assert alone[-1] == pytest.approx(5.1, abs=0.11)
+        queries.close()
+
+    on_virtual(work)
 
 
-def test_the_first_answer_after_a_silence_ends_the_wait_and_only_the_next_silence_begins_another() -> None:
-    done = steps_while_away([(60.0, NOT_READY), (5.0, NOT_READY), (0.2, NOT_READY)], steps_before=4)
-    gaps = [later[1] - earlier[1] for earlier, later in itertools.pairwise(done)]
-    assert done[5] == (6, pytest.approx(done[4][1] + 0.1))
-    assert max(gaps[:20]) == pytest.approx(0.1)  # answers come, though the first question is still open
+def test_where_the_server_takes_none_of_a_workers_messages_it_goes_on_alone() -> None:
+    def work(clock: VirtualClock) -> None:
+        client = Client(clock, (0.0, NOT_READY))
+        queries = Queries(client, clock, waits=True)
+        queries._steps_before = 2
+        client.is_refused = True
+        assert [queries.ask(2, steps, 0.1, 0.0) for steps in (1, 2)] == [False, True]
+        client.is_refused = False
+        assert queries.ask(3, 1, 0.1, 0.0) is False
+
+    on_virtual(work)
 
 
 # ---------------------------------------------------------------------------------------------- a real state server
@@ -243,6 +309,31 @@ def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server, wait
     wait_for(lambda: fast.is_ready(1), "READY")
     for queries in (fast, slow):
         queries.close()
+
+
+def test_a_server_that_was_frozen_hears_at_once_of_the_rounds_that_it_has_missed(server, monkeypatch) -> None:
+    monkeypatch.setattr("trainer.coordinator.queries.AWAY_S", 0.3)
+    (alone,) = clients(server, 1)
+    queries = Queries(alone, RealClock(), waits=False)
+
+    def go_through(*rounds: int) -> None:
+        for round_ in rounds:
+            queries.report(round_, 0.01, 0.0)
+            assert any(queries.ask(round_, steps, 0.01, 0.0) for steps in range(1, 10**6))
+
+    def told() -> int:
+        return requests.get(f"{server.url}/status.json", timeout=10).json()["round"]
+
+    go_through(1, 2, 3)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        go_through(*range(4, 40))
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    wait_for(lambda: told() == 39, "the round that was noted last")
+    go_through(40, 41)
+    wait_for(lambda: told() == 41, "a round with an answer")
+    queries.close()
 
 
 def test_an_answer_wakes_whoever_waits_for_it_at_once(server) -> None:

@@ -9,11 +9,18 @@ from typing import Any
 from django.core.management.commands.runserver import Command as DjangoRunserver
 from django.core.servers.basehttp import WSGIServer
 
+from server.management.commands.serve import warning
+
 
 class StateServerWSGIServer(WSGIServer):
     """Django's server, but answers leave at once and a whole cluster may connect at the same moment."""
 
     request_queue_size = 1024  # Django's 10 drops connections when 32 workers start together
+
+    def server_bind(self) -> None:
+        super().server_bind()
+        if line := warning(self.server_address[0]):
+            print(line, flush=True)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accepts a connection that does not hold back small writes.

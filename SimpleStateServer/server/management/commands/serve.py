@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import sys
 from argparse import ArgumentParser
@@ -74,7 +75,15 @@ class Command(BaseCommand):
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         line = f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it"
-        serve(listener, limits, lambda: print(line, flush=True), options["page_file"])
+        lines = "\n".join(filter(None, (warning(host), line)))
+        serve(listener, limits, lambda: print(lines, flush=True), options["page_file"])
+
+
+def warning(host: str) -> str:
+    """A line for the user where other machines reach a server without a token; else empty."""
+    if settings.STATE_SERVER_TOKEN or ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return ""
+    return f"warning: every program that reaches {host} can disturb jobs here: set ESYNC_TOKEN here and for the workers"
 
 
 def split_address(text: str) -> tuple[str, int]:
