@@ -11,7 +11,7 @@ from scripts.launch.process import Kind
 from scripts.launch.restarts import STABLE_S, Action, ExitReport, RestartHistory, decide
 from trainer.survival import checkpoint_rounds
 from trainer.survival.checkpoint_manager import CheckpointManager
-from trainer.survival.checkpoint_rounds import file_name, round_of, unfinished, worker_name
+from trainer.survival.checkpoint_rounds import beside_server, file_name, round_of, unfinished, worker_name
 from trainer.survival.checkpoints import Checkpoints, job_of
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
@@ -195,8 +195,8 @@ def newest(mode: str, *taken: tuple[str, int], max_rounds: int = 0, before: dict
 
 def test_workers_that_sum_go_on_from_the_newest_round_that_all_have():
     assert newest("sync", ("worker-0", 4), ("worker-0", 6), ("worker-1", 2), ("worker-1", 4)) == 4
-    assert newest("sync", ("worker-0", 6), ("worker-1", 4)) is None
-    assert newest("sync", ("worker-0", 6)) is None
+    assert newest("sync", ("worker-0", 6), ("worker-1", 4)) == 6  # all have the same model after a round
+    assert newest("sync", ("worker-0", 6)) == 6
     assert newest("sync") is None
 
 
@@ -232,6 +232,10 @@ def test_a_job_that_dies_at_its_very_end_does_its_last_rounds_again():
     assert unfinished([6, 2, 4], 0) == [2, 4, 6]
 
 
+    assert newest("wbsp", ("worker-0", 4), ("server", 6), ("worker-1", 9)) == 4
+    assert beside_server([4, 6, 8], [2, 4, 6]) == {4: 4, 6: 6}
+    assert beside_server([2, 4], [6, 8]) == {4: 8}
+    assert beside_server([], [6]) == beside_server([6], []) == {}
 @pytest.mark.parametrize(("given", "good"), [("end", [2, 4, 6]), ("restart", [2, 4])])
 def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
     config = Config(
@@ -289,7 +293,7 @@ def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_
 def test_each_worker_goes_on_from_its_own_where_nobody_waits():
     good = [[2, 4], [6, 8]]
     assert [round_of(good, rank, Config(mode="async")) for rank in (0, 1)] == [4, 8]
-    assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [None, None]
+    assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [8, 8]
 
 
 def test_a_worker_that_is_ahead_of_its_server_keeps_the_round_that_both_have(tmp_path):

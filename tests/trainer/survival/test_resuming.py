@@ -119,8 +119,15 @@ def test_all_workers_go_back_to_a_round_that_all_have_whole(place: Path, mode: s
 
 
 @pytest.mark.parametrize("mode", [mode for mode in EVERY if OWNERS[mode].is_distributed])
-def test_in_every_mode_several_workers_go_on_and_draw_the_batches_that_follow(place: Path, mode: str) -> None:
+def test_in_every_mode_several_workers_go_on_from_what_is_whole_and_draw_the_batches_that_follow(
+    place: Path, mode: str
+) -> None:
+    """Only the oldest checkpoint of rank 0 is whole, and only the newest ones of worker 1 and of the server."""
     run(place, "job", mode, 6, cluster="two.csv")
+    for whose, whole in ((worker_name(0), 0), (worker_name(1), -1), (SERVER, -1)):
+        paths = sorted((folder_of(place, "job", mode) / ".checkpoints").glob(f"{whose}-*.ckpt"))
+        for path in {*paths} - {*paths[whole:][:1]}:
+            path.write_bytes(path.read_bytes()[:-1])
     before = [records(folder_of(place, "job", mode) / f"cpu{rank}") for rank in (0, 1)]
     run(place, "job", mode, 12, "--resume", cluster="two.csv")
     for rank in (0, 1):
