@@ -11,11 +11,11 @@ import tiny_data
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
-from trainer.run_logs import earlier_runs
+from trainer.run_logs import earlier_runs, measure
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from trainer.survival.checkpoint_rounds import SERVER, worker_name
-from utils import RUN_FILE, SetupError
+from utils import RUN_FILE, Incomplete, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
@@ -188,6 +188,18 @@ def test_auto_resumes_if_one_worker_has_a_checkpoint_and_begins_if_none_has_a_wh
 def test_every_mode_has_the_flags() -> None:
     for flag in ("ckpt_frequency", "ckpt_keep", "checkpoint", "resume"):
         assert set(modes_of(flag)) == {row.name for row in OWNERS.values()}
+
+
+def test_a_job_whose_logs_the_disk_never_takes_trains_to_its_end_and_says_what_is_missing(
+    place: Path, monkeypatch
+) -> None:
+    def full(path: Path, line: str) -> None:
+        raise SetupError(f"{path} cannot be written: No space left on device")
+
+    monkeypatch.setattr(measure, "append_line", full)
+    with pytest.raises(Incomplete, match=r"done, but .*: the logs of 4 round\(s\) are lost: .*rounds.jsonl cannot be"):
+        run(place, "job", "local", 4)
+    assert checkpoint(place, "job", "local", worker_name(0), 4).exists()
 
 
 def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path) -> None:
