@@ -171,7 +171,7 @@ case_server() {
     row "sync -n mlp --nodes 3 (the others: a job file)" "10 rounds over the parameter server" 0
     local code=0
     SECONDS=0
-    scripts/slurm.sh --wait "${quick[@]}" --run wrong -m sync --nodes 2 -- --data-dir /nothing >/dev/null 2>&1 || code=$?
+    scripts/slurm.sh --wait -n mlp --log-base "$logs" --run wrong -m sync --nodes 2 -- --data-dir /nothing >/dev/null 2>&1 || code=$?
     [[ $code == 2 ]] || wrong "data that is not there: exit code $code"
     row "sync --nodes 2, data that is not there" "the job ends with the launcher's exit code" 2
 }

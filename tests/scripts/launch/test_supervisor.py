@@ -253,7 +253,7 @@ def test_workers_start_after_a_service_is_ready_and_not_without_it(tmp_path):
 
 def test_a_service_that_is_there_for_its_page_alone_may_die_and_one_that_lives_writes_the_page(tmp_path):
     page = "http://127.0.0.1:1/"
-    writes = f"signal.signal(signal.SIGTERM, lambda *_: (here / 'page.html').write_text('') or sys.exit()){FOREVER}"
+    writes = f"signal.signal(signal.SIGINT, lambda *_: (here / 'page.html').write_text('') or sys.exit()){FOREVER}"
     dies = role(tmp_path, Kind.SERVICE, "sys.exit(1)", "dead", page=page, is_for_page=True)
     lives = role(tmp_path, Kind.SERVICE, writes, page=page, is_for_page=True)
     worker = role(tmp_path, Kind.WORKER, "time.sleep(1)")
