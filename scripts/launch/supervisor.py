@@ -346,9 +346,11 @@ class Supervisor:
             self._fail_to_end(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
             self._fail_to_end(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
-        elif left and self._others_continue and self._done_at is not None and now > self._done_at + grace_s:
-            self._say(f"warning: {', '.join(worker.role.label for worker in left)} did not end with the others; killed")
-            self._leave_out(left)
+        elif left and self._others_continue and self._done_at is not None:
+            has_any = any(has_trained(worker.role) for worker in left)  # else they were started when the job was over
+            if now > self._done_at + (grace_s if has_any else self._timeouts.lead_s):
+                self._say(f"warning: {', '.join(each.role.label for each in left)} did not end with the others; killed")
+                self._leave_out(left)
 
     def _others_are_done(self, server: RunningProcess) -> bool:
         """Whether the workers that still run are frozen ones, without which the others have finished."""

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_573, 8_158
+PRODUCT, EXPERIMENTS = 40_575, 8_158
 
 
 @pytest.fixture(scope="module")

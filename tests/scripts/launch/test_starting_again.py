@@ -160,11 +160,14 @@ def test_a_worker_that_fails_again_and_again_is_left_out_and_the_tries_of_the_ot
     assert any(line.startswith("worker 1 was killed by signal 9: the others go on; the lost worker") for line in said)
 
 
-def test_a_worker_that_is_frozen_when_the_others_have_done_the_job_is_killed_after_a_while(tmp_path):
+@pytest.mark.parametrize(("program", "grace_s", "lead_s"), [(ROUND + FOREVER, 0.3, 60.0), (FOREVER, 60.0, 0.3)])
+def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if_it_has_not_trained(
+    tmp_path, program, grace_s, lead_s
+):
     lines: list[str] = []
     policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
-    roles = (role(tmp_path, Kind.WORKER, FOREVER, "worker 0"), role(tmp_path, Kind.WORKER, "", "worker 1"))
-    outcome = Supervisor(roles, lines.append, Timeouts(grace_s=0.3), policy=policy).run()
+    roles = (role(tmp_path, Kind.WORKER, program, "worker 0"), role(tmp_path, Kind.WORKER, "", "worker 1"))
+    outcome = Supervisor(roles, lines.append, Timeouts(grace_s=grace_s, lead_s=lead_s), policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
     assert lines == ["warning: worker 0 did not end with the others; killed"]
 
