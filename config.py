@@ -561,7 +561,8 @@ class Config:
     )
     min_workers: int = _flag(
         1,
-        "with fewer workers the job waits until others join; with a parameter server it ends",
+        "with fewer workers the job waits until others join; with a parameter server, or where the launchers have "
+        "given up the others, it ends",
         type=at_least(1),
         needs=("on_worker_death", CONTINUE),
     )

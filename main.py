@@ -1,8 +1,8 @@
 """ESync on MXNet: runs this process's role. `python main.py --help` lists the flags.
 
 DMLC_ROLE is the role: scheduler, server or worker. Without it this process trains alone (mode local).
-Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up, 3 another process was lost,
-130 stopped at once by a signal.
+Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up, 3 another process was lost, 4 as
+0, but a full disk has not taken all logs, 130 stopped at once by a signal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ if __name__ == "__main__":
     sys.path.insert(0, __file__.rpartition("/")[0] or ".")  # PYTHONSAFEPATH leaves it out
     import start  # first: what it does is for the other imports too
 
+import contextlib
 import logging
 import os
 import sys
@@ -105,7 +106,8 @@ def guarded(work: Callable[[], int]) -> int:
 
 def leave(code: int) -> NoReturn:
     """Ends the process at once, without MXNet's exit handlers."""
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # the disk is full
+        sys.stdout.flush()
     os._exit(code)
 
 

@@ -7,7 +7,7 @@ The cluster file has each worker's step times and network (scripts/clusters/READ
 (`python main.py --help`), without those of real devices and addresses. The logs are those of a real job,
 LOG_BASE/NETWORK/MODE/virtual/cpuN/rounds.jsonl, for summary.py and draw.py. Several modes or seeds are a set of runs,
 each with the flags that count in its mode; those of several seeds go to LOG_BASE/seed-N. Finished runs are skipped.
-Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2 and 130 as main.py's.
+Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2, 4 and 130 as main.py's.
 """
 
 from __future__ import annotations

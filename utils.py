@@ -3,6 +3,7 @@ only."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import json
@@ -28,6 +29,7 @@ EXIT_OK = 0  # the job ended as asked: a limit, a target or a first signal; the 
 EXIT_BUG = 1  # an unexpected error; the traceback is in the log
 EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothing was trained or overwritten
 EXIT_PEER_LOST = 3  # another process of the job died or stopped responding
+EXIT_INCOMPLETE = 4  # as EXIT_OK, but a full disk has not taken all logs
 EXIT_FORCED = 130  # a second signal: stopped at once
 EXIT_PIPE = 141  # done, but the reader of the output left before its end: 128 + SIGPIPE
 
@@ -49,6 +51,12 @@ class SetupError(JobError):
     """A mistake that the user can correct before the job starts; the message says how."""
 
     exit_code = EXIT_SETUP
+
+
+class Incomplete(JobError):
+    """The job is done, but not all of its logs and models could be written."""
+
+    exit_code = EXIT_INCOMPLETE
 
 
 class PeerLost(JobError):
@@ -81,36 +89,50 @@ def missing_package(error: BaseException) -> str:
 LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
+KEPT_LINES = 10_000  # of a process's output, while its disk is full
+
+
 class Output:
     """Stdout or stderr, whose reader may leave, as head does: what comes then is dropped, and the work goes on."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self.is_read = stream, True
+    def __init__(self, stream: Any, keeps: bool = False) -> None:
+        """
+        Args:
+            keeps: the newest lines, where the disk is full, until there is room; else that is an error.
+        """
+        self._stream, self.is_read, self._keeps = stream, True, keeps
+        self._unwritten: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._dropping():
-            self._stream.write(text)
+        self._unwritten.append(text)
+        with self._going_on():
+            while self._unwritten:
+                self._stream.write(self._unwritten[0])
+                self._unwritten.popleft()
         return len(text)
 
     def flush(self) -> None:
-        with self._dropping():
+        with self._going_on():
             self._stream.flush()
 
     @contextlib.contextmanager
-    def _dropping(self) -> Iterator[None]:
+    def _going_on(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
             self.is_read = False
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # else Python tells it when it ends
+        except OSError:
+            if not self._keeps:
+                raise
 
 
 def setup_logging(role: str) -> None:
     """Sends log lines as `2026-11-21 12:00:01 role | text`: errors to stderr, all others to stdout."""
-    normal, errors = logging.StreamHandler(Output(sys.stdout)), logging.StreamHandler(Output(sys.stderr))
+    normal, errors = (logging.StreamHandler(Output(stream, keeps=True)) for stream in (sys.stdout, sys.stderr))
     normal.addFilter(lambda record: record.levelno < logging.ERROR)
     errors.setLevel(logging.ERROR)
     logging.basicConfig(
@@ -188,6 +210,7 @@ def append_line(path: Path, line: str) -> None:
                     line = f"\n{line}"
             content = f"{line}\n".encode()
             if file.write(content) < len(content):
+                file.truncate(end)  # the line may be written later
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     except OSError as error:
         raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None

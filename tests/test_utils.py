@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import ROOT
 
-from utils import EXIT_SETUP, SetupError, allow_open_files, authority, usable_cores
+from utils import EXIT_SETUP, Output, SetupError, allow_open_files, authority, usable_cores
 
 
 def run(*command: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -20,6 +21,19 @@ def run(*command: str, before: str = "", **environment: str) -> subprocess.Compl
     return subprocess.run(
         words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def test_lines_that_the_disk_does_not_take_are_written_when_there_is_room(tmp_path):
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        output = Output(io.TextIOWrapper(full, write_through=True), keeps=True)
+        for number in range(2):
+            output.write(f"line {number}\n")
+            output.flush()
+        os.dup2(log, full.fileno())
+        output.write("line 2\n")
+    os.close(log)
+    assert (tmp_path / "log").read_text() == "line 0\nline 1\nline 2\n"
 
 
 def cores(folder: Path, membership: str, **files: str) -> int:

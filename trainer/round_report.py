@@ -10,7 +10,7 @@ from typing import Any
 from trainer.run_logs.pace import EMULATED
 from trainer.run_logs.round_log import EVALUATED
 from trainer.trainer import Trainer
-from utils import DIVERGED, JobError
+from utils import DIVERGED, JobError, SetupError
 
 MANY_FILES = 10_000
 
@@ -77,7 +77,11 @@ class RoundReport:
                 MANY_FILES,
             )
         if self._run.board is not None:
-            self._run.board.write(record)
+            try:
+                self._run.board.write(record)
+            except SetupError as error:
+                logging.warning("warning: %s summary.py --tensorboard FOLDER makes a whole one of the logs", error)
+                self._run.board = None
         if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
             self._tell(record["total_time"], loss, value)
 

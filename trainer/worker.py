@@ -51,7 +51,7 @@ from trainer.survival.checkpoint_manager import CheckpointManager, check_folder,
 from trainer.survival.elastic_group import ElasticGroup
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
-from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
+from utils import BEGINS, EXIT_OK, Incomplete, JobOver, SetupError, setup_logging
 
 
 def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> int:
@@ -116,6 +116,8 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         context = Context(config, task, others, settings)
         train(context, folder, joined.members if joined else None, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
+    if folder.missing:  # the others do not need this worker any more
+        raise Incomplete(folder.missing)
     return EXIT_OK
 
 
@@ -159,13 +161,15 @@ def train(
         logging.info("%s", step_size.describe(config, membership.num_workers))
 
     def open_log() -> Path:
-        path = folder.open(loop.job_age_s, _is_new(loop))
+        is_new = _is_new(loop)
+        path = folder.open(loop.job_age_s, is_new)
         logging.info(BEGINS)
         begins()
         context.run.board = folder.board(goes_on=bool(trainer.resumes))
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts.update(trainer_state.about_run(trainer), initial_weights_sha256=trainer.parameters.sha256())
-        folder.describe(facts)
+        with contextlib.nullcontext() if is_new else contextlib.suppress(SetupError):  # the disk may get room again
+            folder.describe(facts)
         return path
 
     def place() -> str:
@@ -176,9 +180,18 @@ def train(
             reason = loop.run(open_log)
     finally:  # the last rounds of a job that diverged are of interest too
         if context.run.board is not None:
-            context.run.board.close()
+            try:
+                context.run.board.close()
+            except SetupError as error:
+                logging.warning("warning: %s", error)
     facts["final_weights_sha256"] = trainer.parameters.sha256()
-    folder.describe(facts, ended=reason)
+    missing = [trainer.measure.unwritten(), context.run.saver.unwritten if context.run.saver else ""]
+    try:
+        folder.describe(facts, ended=reason)
+    except SetupError as error:
+        missing.append(str(error))
+    if any(missing):
+        folder.missing = f"the job is done, but not all of it is in {folder.path}: {'; '.join(filter(None, missing))}"
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
     for line in context.run.pacing.at_the_end() if context.run.pacing is not None else ():
         logging.warning("warning: %s", line)

@@ -1,4 +1,5 @@
-"""The drill of a full disk of logs and checkpoints, which gets room again: a small tmpfs, mounted as root."""
+"""The drills of a full disk, which gets room again: of logs and checkpoints, or of one worker's logs. It is a small
+tmpfs, mounted as root."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import errno
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -13,13 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from algorithms import folder_name
 from experiments.fault_drill.drilled_job import Job
-from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, noticed_s
-from experiments.fault_drill.faults import NAMES
+from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, POLL_S, noticed_s
+from experiments.fault_drill.faults import ONE
 
 SIZE_MIB = 24
 BLOCK = bytes(4096)  # the least that a tmpfs gives a file
-SETTLED_S = 0.5  # in which the last lines of ended processes are read
+FULL_S = 10.0  # until there is room again
 
 
 def missing() -> str:
@@ -71,50 +74,26 @@ def fill(file: Path) -> None:
             raise
 
 
-def drill(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """One job whose disk is filled while all train; then there is room, and the same command with --resume follows.
-
-    Args:
-        folder: of the disk.
+def drill(way: str, mode: str, which: str, seconds: float, folder: Path) -> dict[str, Any]:
+    """One job of which a disk (`which` is Fault.fills_disk) is filled for FULL_S while all train.
 
     Returns:
-        A row of the drill. full_exit_code: of the job whose disk was full; noticed_s: seconds until one of its
-        processes said so; again_s: from the second start until all had done two more rounds; rounds_lost: of those in
-        the logs.
+        A row of the drill. noticed_s: seconds until one of the job's processes said so; pause_s: the longest time
+        between two rounds of a worker since then.
     """
-    with mounted(folder, SIZE_MIB) as disk:
-        filler = disk / "filler"
-        first = Job(way, mode, seconds, disk / "logs")
-        row = _fill_while_it_trains(first, filler)
-        before = first.logs.all_rounds()
-        filler.unlink(missing_ok=True)
-        since = time.time()
-        second = Job(way, mode, seconds, disk / "logs", resumes=True)
+    own = folder / "logs" / "lenet" / folder_name(mode, split_by_class=False) / socket.gethostname() / "cpu2"
+    with mounted(own if which == ONE else folder, SIZE_MIB) as disk:
+        job, row = Job(way, mode, seconds, folder / "logs"), dict[str, Any](exit_code=None)
         try:
-            row["again_s"] = second.train_again(NAMES, since)
-            if row["again_s"] is not None:
-                row["rounds_lost"] = second.logs.rounds_lost(before, NAMES, since)
-            row["exit_code"] = second.end(seconds + END_S)
+            if job.wait_for(job.has_begun, LONGEST_S):
+                began, before = time.time(), job.logs.all_rounds()
+
+                while time.time() < began + FULL_S:
+                    fill(disk / "filler")  # again: the beginning of a checkpoint that could not be written is removed
+                    time.sleep(POLL_S)
+                (disk / "filler").unlink()
+                row["exit_code"] = job.end(seconds + END_S)
+                row |= {"noticed_s": noticed_s(job.lines, began), "pause_s": job.logs.longest_s(before)}
         finally:
-            second.end(0.0)
-        left = second.logs.left()
-        left["left_running"] += row.pop("left_running")
-        return row | left | {"said": first.notices() + second.notices()}
-
-
-def _fill_while_it_trains(job: Job, filler: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    try:
-        if job.wait_for(job.has_begun, LONGEST_S):
-            began = time.time()
-
-            def has_ended() -> bool:
-                fill(filler)  # again: the beginning of a checkpoint that could not be written is removed
-                return job.is_over
-
-            job.wait_for(has_ended, LONGEST_S)
-            time.sleep(SETTLED_S)
-            row["noticed_s"] = noticed_s(job.lines, began)
-    finally:
-        row["full_exit_code"] = job.end(0.0)
-    return row | {"left_running": job.logs.left_running()}
+            job.end(0.0)
+        return row | job.logs.left() | {"said": job.notices()}

@@ -20,13 +20,14 @@ from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NO
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from scripts.launch import forking
 from scripts.launch.ports import free_ports
-from scripts.launch.restart_policy import RESUME
+from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import base_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = "0.03,0.06,0.15"
 WRITTEN_S = 0.5  # in which a checkpoint is written
 AGAIN_S = 0.3  # between two deaths
+FLAP_S = 5.0  # between two of one worker
 # The modes' flags; the step sizes were chosen by hand for LeNet-5.
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
@@ -51,18 +52,14 @@ class Job:
         lines: of its output, with their times.
     """
 
-    def __init__(self, way: str, mode: str, seconds: float, log_base: Path, resumes: bool = False) -> None:
-        """
-        Args:
-            resumes: from the newest checkpoint.
-        """
-        if not resumes:
-            shutil.rmtree(log_base, ignore_errors=True)
+    def __init__(self, way: str, mode: str, seconds: float, log_base: Path, restarts: int = DEFAULT_RESTARTS) -> None:
+        shutil.rmtree(log_base, ignore_errors=True)
         self._leaves_out = leaves_out(way, mode)
         launcher, self.logs = self.plan(mode, log_base)
+        launcher += ["--restarts", str(restarts)]
         if way == CONTINUE and not self._leaves_out:
             launcher += ["--collective", AMONG_WORKERS[mode]]
-        flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base), *(RESUME if resumes else ())]
+        flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base)]
         command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
         self._launcher = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -155,14 +152,19 @@ class Job:
         if fault.damages:
             newest = max(self.logs.folder.glob("*/.checkpoints/worker-0-*.ckpt"))
             os.truncate(newest, newest.stat().st_size // 2)
-        began = time.time()
+        first = began = time.time()
+        for _ in range(fault.times - 1):
+            _send(self.pids(), fault.victims, signal.SIGKILL)
+            time.sleep(FLAP_S)
+            self.wait_for(lambda: self.pids().keys() >= {*fault.victims}, LONGEST_S)
+            pids, began = self.pids(), time.time()
         if fault.comes:
             self._come(pids["worker2"])
         _send(pids, fault.victims, signal.SIGSTOP if fault.freeze_s else signal.SIGKILL)
         if fault.freeze_s:
             threading.Timer(fault.freeze_s, _send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
-        never_back = fault.freeze_s or self._leaves_out
+        never_back = fault.freeze_s or fault.times > 1 or self._leaves_out
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()
@@ -172,6 +174,7 @@ class Job:
         row: dict[str, Any] = {"began": began, "again_s": self.train_again(left, began)}
         if row["again_s"] is not None:
             row["rounds_lost"] = self.logs.rounds_lost(before, left, began)
+        row |= {"pause_s": max(self.logs.pause_s(name, first) for name in left)} if fault.times > 1 else {}
         if back:
             row["back_s"] = self.train_again(back, began)
         return row

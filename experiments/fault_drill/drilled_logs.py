@@ -85,6 +85,18 @@ class Logs:
         times = sorted(self.rounds(worker).values())
         return round(max((later - sooner for sooner, later in pairwise(times) if later > since), default=0.0), 2)
 
+    def longest_s(self, before: Mapping[str, Collection[int]]) -> float:
+        """The longest time between two rounds of a worker of which the later one is not among its earlier rounds, by
+        the workers' clocks, as their logs may be written late."""
+        found = [0.0]
+        for name, earlier in before.items():
+            for folder in self.folder.glob(self._place.format(number=name[-1])):
+                ends = {each["num_iters"]: each["total_time"] for each in read_rounds(folder, lambda text: None)}
+                found += [
+                    ends[b] - ends[a] for a, b in pairwise([*ends][:-1]) if b > max(earlier)
+                ]  # the last evaluates
+        return round(max(found), 2)
+
     def rounds_lost(self, before: Mapping[str, Collection[int]], workers: Sequence[str], since: float) -> int:
         """How many of the earlier rounds some of these workers have repeated."""
         first = {name: min(number for number, at in self.rounds(name).items() if at > since) for name in workers}

@@ -14,9 +14,9 @@ have) / rounds lost. A job is a line of FOLDER/drill.jsonl (soak.jsonl) and is n
 As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s, 20 s or until the job ends
 (scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
 the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). disk-full fills the disk of
-logs and checkpoints, a tmpfs, until the job has ended; then it gets room, and the same command with --resume starts,
-from where the seconds until all train again count. state-server-unreached cuts the slowest worker off from the state
-server alone.
+logs and checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest time between
+two rounds of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the longest pause
+of the others. state-server-unreached cuts the slowest worker off from the state server alone.
 
 come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
 between two rounds (in brackets: from the signal until the new worker has done two).
@@ -61,10 +61,10 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     if fault.cut_s:
         return row | drilled_cut.drill(way, mode, fault, seconds, folder / "logs")
     if fault.fills_disk:
-        return row | drilled_disk.drill(way, mode, seconds, folder / "disk")
+        return row | drilled_disk.drill(way, mode, fault.fills_disk, seconds, folder / "disk")
     if fault.in_hosts:
         return row | drilled_hosts.drill(way, mode, seconds, folder / "logs")
-    job = Job(way, mode, seconds, folder / "logs")
+    job = Job(way, mode, seconds, folder / "logs", *([fault.times - 1] if fault.times > 1 else []))
     try:
         if job.wait_for(job.has_begun, LONGEST_S) and name != "none":
             row |= job.strike(fault, way)

@@ -14,6 +14,7 @@ NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is t
 AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
 
 PORT = 10010  # of the state server on hosts of the drill's own
+ALL, ONE = "all", "one"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Fault:
         leaves_out: jobs of the async modes with a parameter server can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
         cut_port: that alone is cut off from the host, in place of all.
-        fills_disk: of logs and checkpoints.
+        fills_disk: of logs and checkpoints, or of the logs of ONE worker.
+        times: each victim is killed; one more than --restarts allows.
     """
 
     text: str
@@ -46,12 +48,13 @@ class Fault:
     leaves_out: bool = False
     cut_s: float = 0.0
     cut_port: int = 0
-    fills_disk: bool = False
+    fills_disk: str = ""
+    times: int = 1
 
     @property
     def needs_root(self) -> bool:
         """Whether it happens to a host or to a disk, which only root can make."""
-        return bool(self.cut_s) or self.fills_disk
+        return bool(self.cut_s or self.fills_disk)
 
 
 FAULTS = {
@@ -73,7 +76,9 @@ FAULTS = {
     "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
     "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
     "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
-    "disk-full": Fault("the disk is full: from the same command with `--resume`", fills_disk=True),
+    "disk-full": Fault("the disk of logs and checkpoints is full for 10 s", fills_disk=ALL),
+    "disk-of-one": Fault("the disk of a worker's logs is full for 10 s", fills_disk=ONE, leaves_out=True),
+    "flapping": Fault("a worker is killed three times, with `--restarts 2`", ["worker2"], times=3),
     "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),
 }
 
@@ -97,6 +102,6 @@ def of_soak(way: str, mode: str) -> list[str]:
     return [
         name
         for name, fault in FAULTS.items()
-        if name not in ("none", "state-server-frozen") and not (fault.comes or fault.needs_root)
-        if can_happen(name, way, mode)
+        if name not in ("none", "state-server-frozen")
+        if not (fault.comes or fault.needs_root or fault.times > 1) and can_happen(name, way, mode)
     ]

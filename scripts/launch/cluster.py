@@ -11,7 +11,8 @@ once; a process that dies ends it, and so does the end of this program or of a c
 --ckpt-frequency, SIGUSR1 makes the job go on with the hosts that the file names then. Logs:
 LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in LOG_BASE/NETWORK/MODE/.
 A job file (--job) and its modules are sent to the hosts.
-Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 130 killed.
+Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 4 as 0, but
+without all logs, 130 killed.
 """
 
 from __future__ import annotations

@@ -164,8 +164,9 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         type=at_least(0),
         default=DEFAULT_RESTARTS,
         help=f"with --on-worker-death {config.RESTART} behind `--`: most starts of the job again without a new "
-        f"checkpoint between them; with {config.CONTINUE}: most starts of workers again, each less than a minute after "
-        "the one before; with --requeue of scripts/slurm.sh: most times that the job begins again",
+        f"checkpoint between them; with {config.CONTINUE}: most starts of a worker again, each less than a minute "
+        "after the one before; then the others continue without it; with --requeue of scripts/slurm.sh: most times "
+        "that the job begins again",
     )
 
 

@@ -5,7 +5,8 @@ its steps to a given time, so one machine emulates several of different speeds. 
 main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a process in
 LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once. A process that dies ends it
 too; with --ckpt-frequency N --on-worker-death restart behind `--` all go on from the newest checkpoint.
-Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
+Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 4 as 0, but without all logs, 130
+killed.
 """
 
 from __future__ import annotations

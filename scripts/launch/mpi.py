@@ -9,7 +9,8 @@ other words that are no option here go to mpiexec. What follows `--` goes to eve
 application context of one mpiexec; beside it, on this machine, runs the state server where the job has one. All nodes
 see the project, its data and the log tree; ports follow from the job's id. Ctrl-C and SIGTERM end the job with the
 workers' rounds. A process that fails ends all.
-Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
+Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 4 as 0, but without all logs, 130
+killed.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ it as one of these.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import os
@@ -80,10 +81,10 @@ STARTED_AGAIN = "=== started again: "  # and the time: stands between the logs o
 
 def open_log(role: Role) -> IO[bytes]:
     """Opens the log of a process that starts."""
-    log = role.log.open("ab" if role.appends else "wb")
+    log = role.log.open("ab" if role.appends else "wb", buffering=0)
     if role.appends:
-        log.write(f"{STARTED_AGAIN}{time.strftime(LOG_TIME_FORMAT)}\n".encode())
-        log.flush()
+        with contextlib.suppress(OSError):  # the disk is full: the process may run all the same
+            log.write(f"{STARTED_AGAIN}{time.strftime(LOG_TIME_FORMAT)}\n".encode())
     return log
 
 

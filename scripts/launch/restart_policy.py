@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from config import AMONG_WORKERS, CONTINUE, END, Config
 from scripts.launch.process import Kind, Role
@@ -29,6 +30,7 @@ class RestartPolicy:
         others_continue: workers continue without the failed ones.
         resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
         can_rejoin: where workers continue, a restarted worker can rejoin them.
+        min_workers: where they do, the job ends with fewer.
     """
 
     def __init__(
@@ -39,31 +41,32 @@ class RestartPolicy:
         others_continue: bool = False,
         resumes: Callable[[Role], bool] = lambda role: False,
         can_rejoin: bool = True,
+        min_workers: int = 1,
     ) -> None:
         self.others_continue = others_continue
         self.can_rejoin = can_rejoin
-        self._decide = partial(decide, limit=limit, others_continue=others_continue, can_rejoin=can_rejoin)
+        self._decide = partial(
+            decide, limit=limit, others_continue=others_continue, can_rejoin=can_rejoin, min_workers=min_workers
+        )
         self._resumes = resumes
         self._newest = newest
         self._build = build
         self._starts = 0
         self._checkpoint = newest()
-        self._history = RestartHistory(self._checkpoint)
+        self._began = RestartHistory(self._checkpoint)
+        self._histories: dict[str, RestartHistory] = {}  # by process where the others continue, else of all
 
-    def after(
-        self, reports: Sequence[ExitReport], uptime_s: float, service_was_away: bool, any_worker_left: bool
-    ) -> RestartDecision:
-        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now."""
+    def after(self, name: str, reports: Sequence[ExitReport], uptime_s: float, **more: Any) -> RestartDecision:
+        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now.
+
+        Args:
+            name: of the (first) failed process.
+            more: for restarts.decide.
+        """
+        whose = name if self.others_continue else ""
         self._checkpoint = self._newest()
-        decision = self._decide(
-            reports,
-            uptime_s,
-            self._checkpoint,
-            self._history,
-            service_was_away=service_was_away,
-            any_worker_left=any_worker_left,
-        )
-        self._history = decision.history
+        decision = self._decide(reports, uptime_s, self._checkpoint, self._histories.get(whose, self._began), **more)
+        self._histories[whose] = decision.history
         return decision
 
     def roles(self) -> list[Role]:
@@ -118,7 +121,14 @@ def of_job(
             names = checkpoint_rounds.of_device(found, device)
             return bool(names) and not any(before.get(name) == found[name] for name in names)
 
-        return RestartPolicy(job.restarts, lambda: None, build_again, others_continue=True, resumes=resumes)
+        return RestartPolicy(
+            job.restarts,
+            lambda: None,
+            build_again,
+            others_continue=True,
+            resumes=resumes,
+            min_workers=worker_config.min_workers,
+        )
 
     def newest() -> int | None:
         return checkpoint_rounds.newest(files(), before, worker_config, num_workers())

@@ -3,7 +3,8 @@
     decide(reports, ..., history) -> which processes to restart, after how long, from which round; or none, and why
 
 Nothing is restarted where it would fail again: after a wrong flag or file, after training has diverged, after
---restarts restarts without a new checkpoint. Nothing is restarted on a host that is gone.
+--restarts restarts without a new checkpoint. Nothing is restarted on a host that is gone. Where the others continue, a
+worker's failures count for this worker alone: in place of the end of the job it is left out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class RestartHistory:
-    """Earlier restarts.
+    """Earlier restarts: of all processes; where the others continue, of one.
 
     Attributes:
         checkpoint: the newest round that the job could resume from; None: there was none.
@@ -82,17 +83,23 @@ def decide(
     others_continue: bool = False,
     any_worker_left: bool = True,
     can_rejoin: bool = True,
+    has_begun: bool = False,
+    num_left: int = 1,
+    min_workers: int = 1,
 ) -> RestartDecision:
-    """Decides on failures that were seen together.
+    """Decides on failures that were seen together; where others continue, on one, or on those of a host.
 
     Args:
         reports: one or more; EXIT_PEER_LOST is the consequence of another failure, or of a frozen process.
-        uptime_s: seconds since the last start.
+        uptime_s: seconds since the last start of the failed.
         checkpoint: the round that the job would resume from now; None: there is none.
         limit: restarts without a new checkpoint between them.
         service_was_away: since the workers were started, so a worker that did not find it has no wrong flags.
         others_continue: workers continue without the failed ones.
         can_rejoin: where they do, a restarted worker can rejoin them.
+        has_begun: the workers have begun to train, with the flags and files that all were started with.
+        num_left: other workers that have not left the job.
+        min_workers: with fewer the job ends.
     """
     end_job = RestartDecision(Action.END_JOB, 0.0, "", history)
     if any(DIVERGED in report.error for report in reports):
@@ -111,7 +118,8 @@ def decide(
             return RestartDecision(Action.LEAVE_OUT, 0.0, text, history)
         return end_job
     causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
-    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not service_was_away:
+    only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)
+    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not (service_was_away or only_its_own):
         return end_job
     if (checkpoint or 0) > (history.checkpoint or 0):
         history = replace(history, checkpoint=checkpoint, restarts=0)
@@ -120,6 +128,10 @@ def decide(
     without = f"in less than {STABLE_S:g} s each" if others_continue else "without a new checkpoint"
     if history.restarts >= limit:
         text = f"given up after {_count(limit, 'start')} {without} (--restarts)"
+        if only_its_own and num_left >= min_workers:
+            return RestartDecision(Action.LEAVE_OUT, 0.0, f"{text}, and the others go on without it", history)
+        if only_its_own:
+            text += f"; {_count(num_left, 'worker')} would be left, and --min-workers is {min_workers}"
         return RestartDecision(Action.END_JOB, 0.0, text, history)
     in_a_row = 0 if uptime_s >= STABLE_S else history.in_a_row
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0

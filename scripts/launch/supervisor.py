@@ -29,11 +29,12 @@ from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action
 from scripts.launch.stop_signals import StopSignals
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, STOPPED, SetupError
+from utils import EXIT_FORCED, EXIT_INCOMPLETE, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, STOPPED, SetupError
 
 POLL_S = 0.1
 CAUSE_S = 0.5  # the end of a killed process may be seen this much later than that of the peer that has lost it
 
+_DONE = (EXIT_OK, EXIT_INCOMPLETE)
 _TOO_EARLY = "stopped before every worker had begun"
 
 
@@ -118,8 +119,8 @@ class Supervisor:
         self._start_role = start
         self._connections = connections
         self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
-        if policy is not None and policy.others_continue:
-            self._leave_together = False  # one may leave, and the others continue
+        self._others_continue = policy is not None and policy.others_continue
+        self._leave_together &= not self._others_continue  # one may leave
         self._policy = policy
         self._wants_change = wants_change
         self._begins = begins
@@ -129,12 +130,14 @@ class Supervisor:
         self._processes: list[RunningProcess] = []
         self._signals = StopSignals()
         self._state = _State.RUNNING
-        self._since = self._started_at = time.monotonic()
+        self._since = time.monotonic()
+        self._started_at: dict[str, float] = {}  # of each role, the last time
         self._left_out: list[RunningProcess] = []
         self._due: list[tuple[float, RunningProcess]] = []  # when failed processes are started again alone
         self._service_was_away = False  # since the last start of all
         self._up: set[RunningProcess] = set()  # services that have answered
         self._frozen: set[RunningProcess] = set()  # of these, those that were killed since they did so no longer
+        self._done_at: float | None = None  # when the first worker had done the job
 
     def run(self) -> JobOutcome:
         """Runs the job, in the main thread. Every process has ended when this returns or raises."""
@@ -173,7 +176,7 @@ class Supervisor:
         if self._wants_change is None:  # the other fields are not used
             return outcome
         workers = [worker.role for worker in self._of(Kind.WORKER)]
-        if end.exit_code == EXIT_OK:
+        if end.exit_code in _DONE:
             can_change = any(has_ended_for(reason, role) for reason in (STOPPED, LEFT) for role in workers)
         else:
             can_change = self._policy is not None
@@ -207,7 +210,7 @@ class Supervisor:
             self._processes.append(self._start_role(role))
         except OSError as error:
             raise _Finished(EXIT_SETUP, f"error: {role.label} cannot be started: {error}") from None
-        self._started_at = time.monotonic()
+        self._started_at[role.name] = time.monotonic()
 
     def _wait_until_ready(self) -> None:
         waiting = [role for role in self._roles if role.is_ready and not role.is_for_page]
@@ -313,7 +316,9 @@ class Supervisor:
         new = self._newly_ended(now + CAUSE_S)
         for process in new:
             process.ended_at = now
-        failed = [process for process in new if process.exit_code != EXIT_OK or process.role.kind is Kind.SERVICE]
+            if self._done_at is None and process.role.kind is Kind.WORKER and _is_done(process):
+                self._done_at = now
+        failed = [process for process in new if process.exit_code not in _DONE or process.role.kind is Kind.SERVICE]
         if self._state is _State.SETTLING:
             for process in failed:
                 role, code = process.role, process.exit_code
@@ -327,10 +332,11 @@ class Supervisor:
                 self._say(f"{service.role.label} {how_it_ended(service.exit_code)}: it is started again")
                 self._due.append((now, service))
                 others.remove(service)
-        if self._policy is not None and not self._policy.can_rejoin:
-            self._fail([process for process in others if process.role.kind is Kind.SERVICE])
-            others = [process for process in others if process.role.kind is not Kind.SERVICE]
-        self._fail(others)
+        if not self._others_continue:
+            self._fail(others)
+            return
+        for process in sorted(others, key=lambda process: process.exit_code == EXIT_PEER_LOST):  # causes first
+            self._fail([process])
 
     def _newly_ended(self, until: float) -> list[RunningProcess]:
         """The processes whose end is not noted yet. Where all of these have only lost a peer, it waits until then for
@@ -363,6 +369,11 @@ class Supervisor:
             self._fail_to_end(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
             self._fail_to_end(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
+        elif left and self._others_continue and self._done_at is not None:
+            has_any = any(has_trained(worker.role) for worker in left)  # else they were started when the job was over
+            if now > self._done_at + (grace_s if has_any else self._timeouts.lead_s):
+                self._say(f"warning: {', '.join(each.role.label for each in left)} did not end with the others; killed")
+                self._leave_out(left)
 
     def _others_are_done(self, server: RunningProcess) -> bool:
         """Whether the workers that still run are frozen ones, without which the others have finished."""
@@ -384,6 +395,8 @@ class Supervisor:
         if left:
             self._say(f"warning: {', '.join(left)} did not end by itself within {settle_s:g} s and was killed")
         self._console.forward(self._processes)
+        if names := [worker.role.label for worker in self._of(Kind.WORKER) if worker.exit_code == EXIT_INCOMPLETE]:
+            raise _Finished(EXIT_INCOMPLETE, f"warning: the disk has not taken all logs of {', '.join(names)}")
         raise _Finished(EXIT_OK)
 
     # ---------------------------------------------------------------------------------------------- failures
@@ -416,10 +429,16 @@ class Supervisor:
         now = time.monotonic()
         gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
         try:
-            workers = self._of(Kind.WORKER)
-            any_worker_left = not workers or any(self._can_continue(worker) for worker in workers if worker not in gone)
-            uptime_s = now - self._started_at
-            decision = self._policy.after(reports, uptime_s, self._service_was_away, any_worker_left)
+            others = [worker for worker in self._of(Kind.WORKER) if worker not in gone]
+            decision = self._policy.after(
+                failed[0].role.name,
+                reports,
+                now - max(self._started_at.get(process.role.name, self._since) for process in failed),
+                service_was_away=self._service_was_away,
+                any_worker_left=not self._of(Kind.WORKER) or any(map(self._can_continue, others)),
+                has_begun=self._has_begun,
+                num_left=sum(worker.exit_code not in _DONE or _is_done(worker) for worker in others),
+            )
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
         if decision.action is Action.END_JOB and all(process.role.is_for_page for process in failed):
@@ -434,6 +453,9 @@ class Supervisor:
             self._service_was_away = True
             self._due += [(now + decision.wait_s, process) for process in failed]
             return
+        self._leave_out(gone)
+
+    def _leave_out(self, gone: Sequence[RunningProcess]) -> None:
         self._console.forward(gone)
         self._left_out += [process for process in self._processes if process in gone]
         self._processes = [process for process in self._processes if process not in gone]
@@ -445,8 +467,7 @@ class Supervisor:
         if worker.exit_code is None or not self._policy.others_continue:
             return True
         # A frozen worker may wake up when the others are done.
-        is_done = worker.exit_code == EXIT_OK and not has_ended_for(LEFT, worker.role)
-        return is_done and not self._policy.can_rejoin
+        return _is_done(worker) and not self._policy.can_rejoin
 
     # ----------------------------------------------------------------------------------------------- signals
 
@@ -478,6 +499,11 @@ class Supervisor:
         self._enter(_State.STOPPING, now)
         for worker in workers:
             worker.send(signal.SIGTERM)
+
+
+def _is_done(worker: RunningProcess) -> bool:
+    """Whether a worker has ended because the job was done."""
+    return worker.exit_code in _DONE and not has_ended_for(LEFT, worker.role)
 
 
 def _kill(processes: Sequence[RunningProcess]) -> None:

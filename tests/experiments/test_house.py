@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_764, 8_266
+PRODUCT, EXPERIMENTS = 40_949, 8_263
 
 
 @pytest.fixture(scope="module")

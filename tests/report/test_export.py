@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import errno
+import os
 import struct
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import tiny_data
 
 import simulate
 import summary
-from trainer.run_logs.scalars import RoundNumbers, check_tensorboard
+from trainer.run_logs.scalars import RoundNumbers, TensorBoard, check_tensorboard
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 
@@ -107,3 +109,19 @@ def test_what_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     assert summary.main([*words, "--tensorboard", str(tmp_path / "board")]) == EXIT_SETUP
     assert "--tensorboard needs tensorboardX: pip install -r requirements-tensorboard.txt" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_disk_that_is_full_is_told_and_waited_for_by_no_round(tmp_path, monkeypatch):
+    board = TensorBoard(tmp_path)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tensorboardX.event_file_writer.EventsWriter.write_event", full)
+    record = {"num_iters": 1, "num_samples": 8, "total_time": 1.0, "loss": 0.5, "time": {}}
+    board.write(record)
+    board._thread.join(10.0)
+    for act in (lambda: board.write(record), board.close):
+        with pytest.raises(SetupError, match=f"{tmp_path} cannot be written: see the error above; is the disk full"):
+            act()

@@ -110,8 +110,9 @@ class Evaluations:
         trainer = self._trainer
         trainer.measure.enter(SAVING)
         with trainer.global_model():
-            self._run.saver.save([NEWEST], trainer.rounds, None)
-        beside.ask(trainer.rounds)
+            is_saved = self._run.saver.save([NEWEST], trainer.rounds, None)
+        if is_saved:  # else its disk is full, and the next evaluation may find room
+            beside.ask(trainer.rounds)
         self._mark()
 
     def _take(self, beside: EvaluatorProcess, wait: bool) -> None:

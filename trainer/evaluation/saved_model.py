@@ -50,6 +50,7 @@ class ModelSaver:
         self._network = network
         self._about = dict(about)
         self._best: float | None = None
+        self.unwritten = ""  # why the last model is not saved
 
     def begin(self) -> None:
         """Reads the metric's best value so far, where a job is resumed."""
@@ -71,23 +72,23 @@ class ModelSaver:
         is_best = value is not None and self._metric.is_better(value, self._best)
         return [BEST] * is_best + [FINAL] * last
 
-    def save(self, kinds: Sequence[str], number: int, value: float | None) -> None:
+    def save(self, kinds: Sequence[str], number: int, value: float | None) -> bool:
         """Saves the network as it is now, once for each kind. Training is not affected: the layers come from a call of
         the network with a symbol, and the parameters are copied.
 
         Args:
             number: of the round.
 
-        Raises:
-            SetupError: the disk is full, or the folder cannot be written to.
+        Returns:
+            Whether all could be written.
         """
         symbol, parameters = symbol_and_parameters(self._network, _names_of(self._about))
-        for kind in kinds:
-            self._write(kind, number, value, symbol, parameters)
-        if FINAL in kinds:
+        are_written = [self._write(kind, number, value, symbol, parameters) for kind in kinds]
+        if FINAL in kinds and are_written[-1]:
             its = "" if self._best is None else f"{self._metric.name} {self._metric.text(self._best)}"
             best = its and f"; the best, of {its}: {BEST}.json"
             logging.info("the trained network: %s%s", self._folder / f"{FINAL}.json", best)
+        return all(are_written)
 
     def evaluated(self, value: float) -> None:
         """Saves the NEWEST model as the BEST too, if its value makes it that."""
@@ -101,7 +102,18 @@ class ModelSaver:
         for path in saved_files(self._folder, NEWEST):
             path.unlink()
 
-    def _write(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> None:
+    def _write(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> bool:
+        """Writes the files of a model; a failure is a warning, and the files before stay."""
+        try:
+            self._replace(kind, number, value, symbol, parameters)
+        except SetupError as error:
+            if kind == FINAL:
+                self.unwritten = str(error)
+            logging.warning("warning: %s; the model is not saved", error)
+            return False
+        return True
+
+    def _replace(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> None:
         files: dict[str, str | None] = {"symbol": None, "parameters": f"{kind}-{number:04d}.params"}
         if symbol is not None:
             files["symbol"] = f"{kind}-symbol.json"

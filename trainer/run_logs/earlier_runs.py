@@ -38,8 +38,8 @@ _PROCESS_LOG = re.compile(rf"\.(.+\.log|{re.escape(PAGE_FILE)})\.before")
 
 
 def saved_files(folder: Path, kind: str = "") -> list[Path]:
-    """The files of saved models in a folder, of one kind (BEST, FINAL, NEWEST) or of all kinds."""
-    matches = ((path, re.fullmatch(_SAVED, path.name)) for path in folder.iterdir())
+    """The files of saved models in a folder, if it is there, of one kind (BEST, FINAL, NEWEST) or of all kinds."""
+    matches = ((path, re.fullmatch(_SAVED, path.name)) for path in folder.glob("*"))
     return [path for path, match in matches if match and kind in ("", match[1])]
 
 

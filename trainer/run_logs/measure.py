@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from utils import append_line, write_json
+from utils import SetupError, append_line, write_atomically
 
 CHECK_READY = "check ready"
 GET_BATCH = "get_batch"
@@ -25,6 +27,7 @@ COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 STAGES = (CHECK_READY, *COMPUTING_STAGES, ABANDONED, *AGGREGATION_STAGES, EVALUATION, SAVING, CHECKPOINT)
 
+MOST_KEPT = 64 << 20  # characters of the rounds that the disk has not taken
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
 
 
@@ -36,7 +39,8 @@ def iter_file(number: int) -> str:
 class Measure:
     """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file.
 
-    The time between two calls belongs to the stage that was entered last. Writing the log belongs to no stage.
+    The time between two calls belongs to the stage that was entered last. Writing the log belongs to no stage. Rounds
+    that a full disk does not take are kept in memory, and written when there is room.
     """
 
     def __init__(
@@ -58,6 +62,10 @@ class Measure:
         self._clock = clock
         self._begin = clock() - elapsed_before_s
         self._round = rounds_before
+        self._kept: deque[tuple[Path, str]] = deque()  # path and log of each round that is not written
+        self._size = 0  # of these logs
+        self._dropped = 0  # rounds
+        self._fault = ""  # why they are not written
         self._reset()
 
     def _reset(self) -> None:
@@ -106,9 +114,6 @@ class Measure:
         Args:
             num_samples: that this worker trained on in this round.
             extra: more keys for the log, such as bytes_pushed, and the metric's where this worker evaluated.
-
-        Raises:
-            SetupError: the disk is full, or the folder cannot be written to.
         """
         self._close()
         self._round += 1
@@ -119,9 +124,35 @@ class Measure:
         }
         record |= extra
         record["time"] = {str(step): times for step, times in enumerate(self._steps)}
-        if self._as_lines:
-            append_line(self._folder / LINES_FILE, json.dumps(record, allow_nan=False))
-        else:
-            write_json(self._folder / iter_file(self._round), record)
+        text = json.dumps(record, allow_nan=False)
+        self._kept.append((self._folder / (LINES_FILE if self._as_lines else iter_file(self._round)), text))
+        self._size += len(text)
+        self._write()
         self._reset()
         return record
+
+    def _write(self) -> None:
+        """Writes what is kept, as far as the disk takes it."""
+        try:
+            while self._kept:
+                path, text = self._kept[0]
+                append_line(path, text) if self._as_lines else write_atomically(path, text.encode())
+                self._kept.popleft()
+                self._size -= len(text)
+        except SetupError as error:
+            if not self._fault:
+                logging.warning("warning: %s; training goes on, and the newest rounds' logs are kept in memory", error)
+            self._fault = str(error)
+        else:
+            if self._fault and not self._dropped:
+                logging.info("the rounds' logs are written again, and none is missing")
+            self._fault = ""
+        while self._size > MOST_KEPT:
+            self._size -= len(self._kept.popleft()[1])
+            self._dropped += 1
+
+    def unwritten(self) -> str:
+        """What is missing in the log for good, in words; empty if nothing is."""
+        self._write()
+        missing = self._dropped + len(self._kept)
+        return f"the logs of {missing} round(s) are lost: {self._fault or 'too many were kept'}" if missing else ""

@@ -48,6 +48,7 @@ class RunFolder:
         self._config = config
         self._earlier = earlier or (Path(config.earlier) if config.earlier else None)
         self._since = time.time()  # before training begins on any worker of the job
+        self.missing = ""  # at the end: what a full disk has not taken, in words
         self.commit = version.commit()
         self.path = Path(config.log_dir) / config.device
         try:
@@ -140,6 +141,9 @@ class RunFolder:
         Args:
             facts: entries by the trainer, such as its rank.
             ended: why the run has ended; None: it has not.
+
+        Raises:
+            SetupError: the disk is full, or the folder cannot be written to.
         """
         description: dict[str, Any] = {
             **facts,

@@ -16,6 +16,7 @@ from utils import RUN_AS_OWNER, SetupError, remedy
 SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
 TEST = "test_{}"  # the metric, whose name may be loss too
 FLUSH_S = 5  # between writes to the disk
+QUEUE = 1000  # events that wait for the thread that writes them, with some room for it to end
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
 
 
@@ -77,12 +78,18 @@ class TensorBoard:
         if not goes_on:
             for path in folder.glob(EVENTS):
                 path.unlink()
-        self._writer = SummaryWriter(str(folder), flush_secs=FLUSH_S)
+        self._writer = SummaryWriter(str(folder), max_queue=QUEUE, flush_secs=FLUSH_S)
+        self._thread = self._writer._get_file_writer().event_writer._worker
         self._numbers = RoundNumbers()
         self._begin_s: float | None = None  # of the worker's training, by the machine's clock
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Adds a round's log."""
+        """Adds a round's log.
+
+        Raises:
+            SetupError: the disk is full, and the run is not complete from here on.
+        """
+        self._check()
         if self._begin_s is None:
             self._begin_s = time.time() - record["total_time"]
         at_s = self._begin_s + record["total_time"]
@@ -97,4 +104,14 @@ class TensorBoard:
         self._writer.add_scalar(re.sub(r"[^A-Za-z0-9_./-]", "_", name), value, number, at_s)
 
     def close(self) -> None:
-        self._writer.close()
+        """Writes what is left; raises as `write`."""
+        self._check()
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise SetupError(f"{self._writer.logdir} cannot be written: {error.strerror}") from None
+
+    def _check(self) -> None:
+        """An error ends tensorboardX's thread, within a record of the file; then calls would wait for it for ever."""
+        if not self._thread.is_alive():
+            raise SetupError(f"{self._writer.logdir} cannot be written: see the error above; is the disk full?")

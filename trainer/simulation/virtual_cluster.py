@@ -49,7 +49,7 @@ from trainer.simulation.virtual_progress import ProgressLine
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.protocol import Transport
-from utils import SetupError, allow_open_files
+from utils import Incomplete, SetupError, allow_open_files
 
 # Up to this number each keeps the memory of its passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
 FEW_WORKERS = 16
@@ -113,6 +113,8 @@ class _Run:
         more = {"virtual": self._job.about(rank), **self._counted_bytes}
         facts = worker.train(self._contexts[rank], self._folders[rank], members or None, self._begins, **more)
         self._hashes[rank] = facts["final_weights_sha256"]
+        if self._folders[rank].missing:
+            raise Incomplete(self._folders[rank].missing)
 
     def _begins(self) -> None:
         if self._progress is not None:

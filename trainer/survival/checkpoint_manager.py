@@ -15,6 +15,7 @@ from trainer.array_tree import is_finite
 from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import (
     SERVER,
+    beside_server,
     has_server_state,
     host_and_device,
     ranks_in,
@@ -82,12 +83,11 @@ class CheckpointManager:
         # In a job that survives, ranks change, and all have the same model.
         which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
-        has_servers = has_server_state(config) and rank == 0
+        self._has_servers = has_server_state(config) and rank == 0
         # A worker that does not wait for the server may be several checkpoints ahead of it.
-        beside = SERVER if has_servers else ""
+        beside = SERVER if self._has_servers else ""
         self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep, beside)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
-        self._all = [self._mine, *([self._servers] if has_servers else [])]
         self._num_workers = num_workers
         self._sources: dict[int, Checkpoints] = {}  # by round: the process whose checkpoint this worker would resume
         self._every = config.ckpt_frequency
@@ -95,6 +95,7 @@ class CheckpointManager:
         self._writer = Writer(self._mine)
         self._rank = 0 if config.survives else rank
         self._round = 0  # after which this worker resumes
+        self._server_rounds: dict[int, int] = {}  # of the server's checkpoint, by that which this worker would resume
         self.resumed: Any = None
         self.of_server: Any = None
         self.is_from_another = False
@@ -106,7 +107,9 @@ class CheckpointManager:
         self._sources = dict.fromkeys(self._mine.good_rounds(), self._mine)
         if not self._sources:
             self._sources = {round_: each for each in self._others() for round_ in each.good_rounds()}
-        good = set(self._sources).intersection(*(each.good_rounds() for each in self._all[1:]))
+        if self._has_servers:
+            self._server_rounds = beside_server(self._sources, self._servers.good_rounds())
+        good = self._server_rounds if self._has_servers else self._sources
         return unfinished(good, self._config.max_rounds if self._config.on_worker_death != END else 0)
 
     def choose(self, of_all: Sequence[Sequence[int]]) -> None:
@@ -139,8 +142,8 @@ class CheckpointManager:
             return
         self._round = round_
         self.resumed = self._load(round_)
-        if len(self._all) > 1:
-            self.of_server = self._servers.load(round_)
+        if self._has_servers:
+            self.of_server = self._servers.load(self._server_rounds[round_])
         logging.info("goes on after round %d", round_)
 
     def _others(self) -> list[Checkpoints]:
@@ -150,11 +153,17 @@ class CheckpointManager:
         return [self._mine.of(name) for name in names]
 
     def _load(self, round_: int) -> Any:
-        source = self._sources[round_]
+        others = (each for each in self._others() if round_ in each.good_rounds())
+        source = self._sources.get(round_) or next(others, None)
+        if source is None:
+            raise SetupError(
+                f"--resume: {self._mine.folder} has no checkpoint of round {round_}, which another worker has: name a "
+                "folder that all workers see (--checkpoint)"
+            )
         state = source.load(round_)
         self.is_from_another = source is not self._mine
         if self.is_from_another:
-            logging.info("this worker has no checkpoint here: it takes that of %s", source.name)
+            logging.info("this worker has no checkpoint of round %d here: it takes that of %s", round_, source.name)
             self._writer.write(round_, state)
         return state
 
@@ -178,9 +187,10 @@ class CheckpointManager:
                 each.set_aside()
 
     def set_aside(self, after: int) -> None:
-        """Sets aside the checkpoints that are later than a round."""
-        for each in self._all:
-            each.set_aside(after)
+        """Sets aside the checkpoints that are later than a round, and the server's that are later than its own then."""
+        self._mine.set_aside(after)
+        if self._has_servers:
+            self._servers.set_aside(self._server_rounds.get(after, after))
 
     def for_server(self) -> Writer:
         return Writer(self._servers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from algorithms import TransportKind
 from config import Config
@@ -76,18 +77,29 @@ def common_round(good: Sequence[Sequence[int]]) -> int | None:
     return max(set.intersection(*map(set, good)), default=None)
 
 
+def beside_server(mine: Collection[int], servers: Collection[int]) -> dict[int, int]:
+    """The rounds that rank 0 can resume, and that of the server's checkpoint for each: the same, if there is one of
+    which both have a good checkpoint, else the newest of each.
+
+    Args:
+        mine, servers: rounds of good checkpoints.
+    """
+    both = {round_: round_ for round_ in sorted(mine) if round_ in servers}
+    return both or ({max(mine): max(servers)} if mine and servers else {})
+
+
 def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | None:
     """The round that a worker resumes; None if there is none.
 
-    Workers that sum all resume the same round; so do others that wait for each other, if they can. Else each resumes
-    its own latest.
+    Workers that wait for each other resume the newest round that all have, if there is one. Else those that sum, which
+    all have the same model after a round, resume the newest round of any; each other one its own newest.
 
     Args:
         good: rounds of which there are good checkpoints, by rank.
     """
     round_ = common_round(good) if config.algorithm.waits else None
-    if round_ is None and has_server_state(config):
-        return max(good[rank], default=None)
+    if round_ is None:
+        return max(good[rank] if has_server_state(config) else {*chain(*good)}, default=None)
     return round_
 
 
@@ -119,5 +131,5 @@ def newest(files: Mapping[str, int], before: Mapping[str, int], config: Config, 
     good = [list(found[worker_name(rank)]) for rank in ranks]
     good += [[]] * (num_workers - len(ranks))
     if has_server_state(config):
-        good[0] = [round_ for round_ in good[0] if round_ in found[SERVER]]
+        good[0] = [*beside_server(good[0], found[SERVER])]
     return round_of([unfinished(rounds, config.max_rounds) for rounds in good], 0, config)

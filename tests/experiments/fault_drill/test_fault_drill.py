@@ -24,7 +24,6 @@ CUT = ROW | {
     "fault": "cut-20", "noticed_s": 9.9, "again_s": 10.2, "rounds_lost": 0, "back_s": 0.9, "pause_s": 9.93,
     "rounds_meanwhile": 128, "rounds_missed": 138,
 }  # fmt: skip
-FULL = ROW | {"way": "restart", "fault": "disk-full", "noticed_s": 0.3, "again_s": 5.9, "rounds_lost": 4}
 
 
 def modes_of(fault, way):
@@ -40,7 +39,8 @@ def test_a_link_is_cut_in_every_mode_that_can_lose_a_worker():
 
 def test_a_disk_is_filled_where_there_are_checkpoints():
     assert modes_of("disk-full", "restart") == {*FLAGS}
-    assert modes_of("disk-full", "continue") == {*AMONG_WORKERS}
+    assert modes_of("disk-full", "continue") == modes_of("flapping", "continue") == {*AMONG_WORKERS}
+    assert modes_of("disk-of-one", "continue") == {*FLAGS} - {"lb-bsp"}
 
 
 def test_a_worker_comes_by_the_hosts_file_where_all_are_started_again(tmp_path, monkeypatch):
@@ -181,6 +181,17 @@ def test_what_a_cut_has_done_is_read_from_when_the_rounds_were_written(tmp_path)
     }
 
 
+def test_a_pause_is_read_from_the_workers_clocks_where_logs_are_written_late(tmp_path):
+    for number, ends in enumerate(([1.0, 2.0, 9.0, 9.5, 11.0, 99.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])):
+        write_rounds(tmp_path, number, [1000.0] * len(ends))
+        for index, end in enumerate(ends, start=1):
+            record = {"num_iters": index, "num_samples": 1, "total_time": end, "time": {}}
+            (tmp_path / "host" / f"cpu{number}" / f"iter-{index}.txt").write_text(json.dumps(record))
+    logs = Logs(tmp_path, tmp_path)
+    assert logs.longest_s({"worker0": {1, 2, 3}, "worker1": {1, 2}}) == 1.5
+    assert logs.longest_s({"worker0": {1, 2}, "worker1": {1, 2}}) == 7.0
+
+
 def test_rounds_that_were_done_again_are_lost_and_who_does_not_train_again_is_seen(tmp_path):
     write_rounds(tmp_path, 0, [1000.0, 1001.0, 1011.0, 1012.0])
     write_rounds(tmp_path, 1, [1000.0, 1001.0, 1011.0])
@@ -222,15 +233,3 @@ def test_the_summary_has_all_modes_together_and_tells_the_ways_apart(capsys):
 )
 def test_only_a_host_that_is_cut_off_to_the_end_ends_its_job_with_code_3(exit_code, hosts_lost, in_order):
     assert drilled_tables.is_in_order(CUT | {"exit_code": exit_code, "hosts_lost": hosts_lost}) is in_order
-
-
-@pytest.mark.parametrize(("full_exit_code", "exit_code", "in_order"), [(2, 0, 1), (3, 0, 0), (None, 0, 0), (2, 3, 0)])
-def test_a_full_disk_is_to_end_the_job_with_code_2_and_the_next_one_goes_on(
-    tmp_path, capsys, full_exit_code, exit_code, in_order
-):
-    row = FULL | {"full_exit_code": full_exit_code, "exit_code": exit_code}
-    (tmp_path / "drill.jsonl").write_text(json.dumps(row))
-    assert fault_drill.main(["--table", "--folder", str(tmp_path)]) == 1 - in_order
-    lines = capsys.readouterr().out.splitlines()
-    assert "| disk-full | 0.3 / 5.9 / 4 |" in lines
-    assert f"{in_order} of 1 jobs ended in order, 0 processes were left;" in lines

@@ -11,7 +11,7 @@ from scripts.launch.process import Kind
 from scripts.launch.restarts import STABLE_S, Action, ExitReport, RestartHistory, decide
 from trainer.survival import checkpoint_rounds
 from trainer.survival.checkpoint_manager import CheckpointManager
-from trainer.survival.checkpoint_rounds import file_name, round_of, unfinished, worker_name
+from trainer.survival.checkpoint_rounds import beside_server, file_name, round_of, unfinished, worker_name
 from trainer.survival.checkpoints import Checkpoints, job_of
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
@@ -125,9 +125,28 @@ def test_where_the_others_go_on_those_count_that_die_soon_after_the_one_before()
     for uptime_s in (1.0, 1.0, STABLE_S, 1.0):
         history = decide([KILLED], uptime_s, None, history, LIMIT, others_continue=True).history
     assert (history.restarts, history.in_a_row) == (2, 2)
-    given_up = decide([KILLED], 1.0, None, RestartHistory(restarts=LIMIT), LIMIT, others_continue=True)
-    assert given_up.action is Action.END_JOB
-    assert given_up.text == "given up after 5 starts in less than 60 s each (--restarts)"
+
+
+SPENT = RestartHistory(restarts=LIMIT)
+GIVEN_UP = "given up after 5 starts in less than 60 s each (--restarts)"
+
+
+@pytest.mark.parametrize(
+    ("report", "history", "more", "action", "text"),
+    [
+        (KILLED, SPENT, {"num_left": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
+        (WRONG, SPENT, {"num_left": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
+        (WRONG, RestartHistory(restarts=1, in_a_row=2), {}, Action.RESTART_FAILED, "the others go on; the lost worker"),
+        (KILLED, SPENT, {"num_left": 1, "min_workers": 2}, Action.END_JOB,
+         f"{GIVEN_UP}; 1 worker would be left, and --min-workers is 2"),
+        (KILLED, SPENT, {"num_left": 2, "has_begun": False}, Action.END_JOB, GIVEN_UP),  # all wait for it
+        (STATE_SERVER, SPENT, {"num_left": 2}, Action.END_JOB, GIVEN_UP),
+    ],
+)  # fmt: skip
+def test_where_the_others_go_on_failures_count_for_the_worker_whose_they_are(report, history, more, action, text):
+    decision = decide([report], 1.0, None, history, LIMIT, others_continue=True, **{"has_begun": True, **more})
+    assert decision.action is action and decision.text.startswith(text)
+    assert decision.wait_s == (2.0 if action is Action.RESTART_FAILED else 0.0)
 
 
 def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the_users():
@@ -195,8 +214,8 @@ def newest(mode: str, *taken: tuple[str, int], max_rounds: int = 0, before: dict
 
 def test_workers_that_sum_go_on_from_the_newest_round_that_all_have():
     assert newest("sync", ("worker-0", 4), ("worker-0", 6), ("worker-1", 2), ("worker-1", 4)) == 4
-    assert newest("sync", ("worker-0", 6), ("worker-1", 4)) is None
-    assert newest("sync", ("worker-0", 6)) is None
+    assert newest("sync", ("worker-0", 6), ("worker-1", 4)) == 6  # all have the same model after a round
+    assert newest("sync", ("worker-0", 6)) == 6
     assert newest("sync") is None
 
 
@@ -213,6 +232,10 @@ def test_with_a_model_on_the_server_its_checkpoint_and_that_of_rank_0_belong_tog
     assert newest("async", *both, ("worker-1", 9)) == 4
     assert newest("async", *both) == 4  # worker 1 has none yet, and begins with the model of the others
     assert newest("async", ("worker-0", 4), ("worker-1", 4)) is None
+    assert newest("wbsp", ("worker-0", 4), ("server", 6), ("worker-1", 9)) == 4
+    assert beside_server([4, 6, 8], [2, 4, 6]) == {4: 4, 6: 6}
+    assert beside_server([2, 4], [6, 8]) == {4: 8}
+    assert beside_server([], [6]) == beside_server([6], []) == {}
     assert newest("ssp", *both, ("server", 6), ("worker-1", 4)) == 4  # they wait for each other
 
 
@@ -289,7 +312,7 @@ def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_
 def test_each_worker_goes_on_from_its_own_where_nobody_waits():
     good = [[2, 4], [6, 8]]
     assert [round_of(good, rank, Config(mode="async")) for rank in (0, 1)] == [4, 8]
-    assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [None, None]
+    assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [8, 8]
 
 
 def test_a_worker_that_is_ahead_of_its_server_keeps_the_round_that_both_have(tmp_path):

@@ -36,6 +36,7 @@ if not mark.exists():
 """
 UNTIL_SERVER = "while not (here / 'server-0.pid').exists(): time.sleep(0.01)\n"
 PIDS = "\nwith (here / f'{sys.argv[2]}.pids').open('a') as file: print(os.getpid(), file=file)"
+LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
 # Waits until another one has started for the second time; which of two starts first is not certain.
 UNTIL_AGAIN = """
 another = here / '{name}.pids'
@@ -111,18 +112,18 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
     """Worker 1 ends long before, as with --leave; worker 2 trains until worker 0 is back."""
     roles = (
         role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{DONE}", "worker 0", title="cpu0"),
-        role(tmp_path, Kind.WORKER, DONE, "worker 1"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{LAST}os._exit(0)", "worker 0", title="cpu0"),
+        role(tmp_path, Kind.WORKER, f"print('ended after round 1: {LEFT}; logs in x')", "worker 1"),
         role(
             tmp_path,
             Kind.WORKER,
-            f"{PIDS}\n{UNTIL_AGAIN.format(name='worker-0')}time.sleep(0.5)\n{DONE}",
+            f"{PIDS}\n{UNTIL_AGAIN.format(name='worker-0')}time.sleep(0.5)\n{DONE}; os._exit(0)",
             "worker 2",
         ),
     )
     lines: list[str] = []
     policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
-    waits = Timeouts(grace_s=0.2, settle_s=5)  # which is for workers that leave together
+    waits = Timeouts(grace_s=0.4, settle_s=5)  # the former is for workers that leave together
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
     assert [starts(tmp_path, name) for name in ("state-server", "worker-0", "worker-2")] == [1, 2, 1]
@@ -132,7 +133,43 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
     ]
 
 
-LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
+def test_a_worker_that_fails_again_and_again_is_left_out_and_the_tries_of_the_others_stay(tmp_path):
+    """Worker 0 dies at each start, then worker 1 once: it is started again, and both others finish the job."""
+    begins = "print('training begins', flush=True)\n"
+    fails = f"{PIDS}\nwhile not (here / 'worker-2.pids').exists(): time.sleep(0.01)\n"
+    roles = (
+        role(
+            tmp_path, Kind.WORKER, f"{fails}print('error: disk full', flush=True); sys.exit({EXIT_SETUP})", "worker 0"
+        ),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{UNTIL_AGAIN.format(name='worker-0')}{ONCE}{DONE}", "worker 1"),
+        role(
+            tmp_path, Kind.WORKER, f"{begins}{PIDS}\n{UNTIL_AGAIN.format(name='worker-1')}time.sleep(0.3)", "worker 2"
+        ),
+        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
+    )
+    lines: list[str] = []
+    policy = RestartPolicy(1, lambda: None, lambda resumes, start: [], others_continue=True, min_workers=2)
+    outcome = Supervisor(roles, lines.append, Timeouts(settle_s=5), policy=policy).run()
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
+    assert [starts(tmp_path, name) for name in ("worker-0", "worker-1", "worker-2")] == [2, 2, 1]
+    said = [line for line in lines if " | " not in line]
+    assert "worker 0 ended with exit code 2: the others go on; the lost worker is started again" in said[0]
+    assert any(
+        "given up after 1 start in less than 60 s each (--restarts), and the others go on" in line for line in said
+    )
+    assert any(line.startswith("worker 1 was killed by signal 9: the others go on; the lost worker") for line in said)
+
+
+@pytest.mark.parametrize(("program", "grace_s", "lead_s"), [(ROUND + FOREVER, 0.3, 60.0), (FOREVER, 60.0, 0.3)])
+def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if_it_has_not_trained(
+    tmp_path, program, grace_s, lead_s
+):
+    lines: list[str] = []
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    roles = (role(tmp_path, Kind.WORKER, program, "worker 0"), role(tmp_path, Kind.WORKER, "", "worker 1"))
+    outcome = Supervisor(roles, lines.append, Timeouts(grace_s=grace_s, lead_s=lead_s), policy=policy).run()
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
+    assert lines == ["warning: worker 0 did not end with the others; killed"]
 
 
 @pytest.mark.parametrize(

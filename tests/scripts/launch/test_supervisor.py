@@ -18,6 +18,7 @@ from stand_ins import DONE, FOREVER, SERVER, role
 from scripts.launch.console import parse_log_line
 from scripts.launch.process import Kind, Role
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from utils import EXIT_INCOMPLETE
 
 
 def supervise(*roles: Role, **waits: float) -> tuple[JobOutcome, list[str]]:
@@ -161,6 +162,16 @@ def test_a_job_ends_when_its_workers_and_then_its_servers_do(tmp_path):
         role(tmp_path, Kind.WORKER, DONE),
     )
     assert (outcome, lines, running(tmp_path)) == (JobOutcome(0, was_stopped=False), [], [])
+
+
+def test_a_worker_whose_disk_has_not_taken_all_ends_no_other_and_the_job_has_its_code(tmp_path):
+    outcome, lines = supervise(
+        role(tmp_path, Kind.SERVER, SERVER),
+        role(tmp_path, Kind.WORKER, f"sys.exit({EXIT_INCOMPLETE})", "worker 0"),
+        role(tmp_path, Kind.WORKER, f"time.sleep(0.4)\n{DONE}", "worker 1"),
+    )
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_INCOMPLETE, [])
+    assert lines == ["warning: the disk has not taken all logs of worker 0"]
 
 
 def test_servers_that_stay_are_stopped_and_the_job_is_still_done(tmp_path):

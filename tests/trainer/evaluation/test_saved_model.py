@@ -151,13 +151,16 @@ def test_a_new_run_removes_what_an_earlier_one_saved_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["best-symbol.json", "best-0002.params", "best.json"])
-def test_wherever_saving_breaks_off_the_model_before_stays_whole(tmp_path, file):
+def test_wherever_saving_breaks_off_the_model_before_stays_whole_and_training_goes_on(tmp_path, caplog, file):
     outputs = train(tmp_path, [0.5])
-    (tmp_path / f"{file}.tmp").symlink_to("/dev/full")
-    with pytest.raises(SetupError, match=f"{file} cannot be written: No space left on device"):
-        train(tmp_path, [0.4, 0.6])
+    (tmp_path / f"{file}.tmp").symlink_to("/dev/full")  # the attempt removes it
+    train(tmp_path, [0.4, 0.6])
+    assert f"{file} cannot be written: No space left on device; the model is not saved" in caplog.text
     assert read_json(tmp_path / "best.json")["accuracy"] == 0.5
     assert_same(loaded(tmp_path / "best.json"), outputs[0])
+    assert read_json(tmp_path / "final.json")["round"] == 2
+    train(tmp_path, [0.55])
+    assert read_json(tmp_path / "best.json")["accuracy"] == 0.55
 
 
 def test_what_a_save_that_broke_off_left_is_removed_by_the_next(tmp_path):

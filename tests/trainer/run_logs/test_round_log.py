@@ -1,9 +1,11 @@
 """Round logs: what Measure writes is what the published program wrote, and what read_rounds gives back."""
 
 import json
+import resource
 
 import pytest
 
+from trainer.run_logs import measure as measure_module
 from trainer.run_logs.measure import (
     CHECK_READY,
     EVALUATION,
@@ -178,10 +180,40 @@ def test_a_line_of_another_shape_is_named_and_left_out(tmp_path, clock, warnings
     assert f"{LINES_FILE}, line 2 is not a round log" in warning
 
 
-def test_a_log_that_cannot_be_appended_to_is_a_set_up_error(tmp_path, clock):
-    measure = Measure(tmp_path / "gone", clock, as_lines=True)
-    with pytest.raises(SetupError, match="cannot be written: No such file or directory"):
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_rounds_that_the_disk_does_not_take_are_written_when_there_is_room(
+    tmp_path, clock, warnings, caplog, monkeypatch, as_lines
+):
+    caplog.set_level("INFO")
+    measure = Measure(tmp_path / "disk", clock, as_lines=as_lines)
+    for _ in range(3):
         measure.write_round(64)
+    assert measure.unwritten().startswith("the logs of 3 round(s) are lost: ")
+    (tmp_path / "disk").mkdir()
+    measure.write_round(64)
+    assert measure.unwritten() == ""
+    full, again = caplog.messages
+    assert full.startswith("warning: ") and "No such file or directory; training goes on" in full
+    assert again == "the rounds' logs are written again, and none is missing"
+    monkeypatch.setattr(measure_module, "MOST_KEPT", 2 * len(json.dumps(measure.write_round(64))))
+    (tmp_path / "disk").rename(tmp_path / "away")
+    for _ in range(4):
+        measure.write_round(64)
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert measure.unwritten() == "the logs of 2 round(s) are lost: too many were kept"
+    assert [record["num_iters"] for record in read_rounds(tmp_path / "disk", warnings.append)] == [1, 2, 3, 4, 5, 8, 9]
+
+
+def test_a_line_that_a_full_disk_has_cut_is_taken_back(tmp_path):
+    append_line(tmp_path / "log", "short")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        with pytest.raises(SetupError, match="cannot be written: No space left on device"):
+            append_line(tmp_path / "log", "x" * 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (tmp_path / "log").read_text() == "short\n"
 
 
 @pytest.mark.parametrize(

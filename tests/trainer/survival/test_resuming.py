@@ -11,11 +11,11 @@ import tiny_data
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
-from trainer.run_logs import earlier_runs
+from trainer.run_logs import earlier_runs, measure
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from trainer.survival.checkpoint_rounds import SERVER, worker_name
-from utils import RUN_FILE, SetupError
+from utils import RUN_FILE, Incomplete, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
@@ -119,8 +119,15 @@ def test_all_workers_go_back_to_a_round_that_all_have_whole(place: Path, mode: s
 
 
 @pytest.mark.parametrize("mode", [mode for mode in EVERY if OWNERS[mode].is_distributed])
-def test_in_every_mode_several_workers_go_on_and_draw_the_batches_that_follow(place: Path, mode: str) -> None:
+def test_in_every_mode_several_workers_go_on_from_what_is_whole_and_draw_the_batches_that_follow(
+    place: Path, mode: str
+) -> None:
+    """Only the oldest checkpoint of rank 0 is whole, and only the newest ones of worker 1 and of the server."""
     run(place, "job", mode, 6, cluster="two.csv")
+    for whose, whole in ((worker_name(0), 0), (worker_name(1), -1), (SERVER, -1)):
+        paths = sorted((folder_of(place, "job", mode) / ".checkpoints").glob(f"{whose}-*.ckpt"))
+        for path in {*paths} - {*paths[whole:][:1]}:
+            path.write_bytes(path.read_bytes()[:-1])
     before = [records(folder_of(place, "job", mode) / f"cpu{rank}") for rank in (0, 1)]
     run(place, "job", mode, 12, "--resume", cluster="two.csv")
     for rank in (0, 1):
@@ -181,6 +188,18 @@ def test_auto_resumes_if_one_worker_has_a_checkpoint_and_begins_if_none_has_a_wh
 def test_every_mode_has_the_flags() -> None:
     for flag in ("ckpt_frequency", "ckpt_keep", "checkpoint", "resume"):
         assert set(modes_of(flag)) == {row.name for row in OWNERS.values()}
+
+
+def test_a_job_whose_logs_the_disk_never_takes_trains_to_its_end_and_says_what_is_missing(
+    place: Path, monkeypatch
+) -> None:
+    def full(path: Path, line: str) -> None:
+        raise SetupError(f"{path} cannot be written: No space left on device")
+
+    monkeypatch.setattr(measure, "append_line", full)
+    with pytest.raises(Incomplete, match=r"done, but .*: the logs of 4 round\(s\) are lost: .*rounds.jsonl cannot be"):
+        run(place, "job", "local", 4)
+    assert checkpoint(place, "job", "local", worker_name(0), 4).exists()
 
 
 def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path) -> None:
