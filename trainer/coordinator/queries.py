@@ -74,8 +74,8 @@ class Queries:
 
     def report(self, round_: int, step_s: float, transmission_s: float, value: float | None) -> None:
         """Tells that the worker has entered the round. A question that overtakes the report tells the same."""
-        delay_s = self._delay(step_s)
-        self._send(round_, lambda: self._client.report(round_, delay_s, transmission_s, value))
+        delay_s, generation = self._delay(step_s), self._client.generation  # it is sent later, perhaps in another one
+        self._send(round_, lambda: self._client.report(round_, delay_s, transmission_s, value, generation=generation))
 
     def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """Asks after a local step; returns whether READY has arrived."""
@@ -83,8 +83,10 @@ class Queries:
             self._round, self._steps_before = round_, self._steps
         self._steps = steps
         if self._unanswered < self._max_under_way:
-            delay_s = self._delay(step_s)
-            question = self._send(round_, lambda: self._client.query(round_, steps, delay_s, transmission_s))
+            delay_s, generation = self._delay(step_s), self._client.generation
+            question = self._send(
+                round_, lambda: self._client.query(round_, steps, delay_s, transmission_s, generation)
+            )
             if question is not None:
                 self._wait_for(question, step_s, max(steps, self._steps_before))
         if steps >= self._steps_before:

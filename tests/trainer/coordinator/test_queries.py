@@ -31,6 +31,8 @@ class Client:
         heard: (moment, what) of all that was said.
     """
 
+    generation = 1
+
     def __init__(self, clock: Clock, *answers: tuple[float, bool | Exception], round_trip_s: float = 0.0) -> None:
         self._clock = clock
         self._answers = list(answers)
@@ -38,11 +40,13 @@ class Client:
         self.heard: list[tuple[float, Any]] = []
         self.waits = True
 
-    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+    def report(
+        self, round_: int, step_s: float, transmission_s: float, accuracy: float | None, generation: int
+    ) -> None:
         self.heard.append((self._clock.now(), ("report", round_, step_s)))
         self._answer()
 
-    def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
+    def query(self, round_: int, steps: int, step_s: float, transmission_s: float, generation: int) -> bool:
         self.heard.append((self._clock.now(), ("query", round_, steps, step_s)))
         return self._answer()
 
