@@ -20,7 +20,7 @@ from config import RESTART
 from experiments.fault_drill.drilled_hosts import HOST_NAME, HostsJob
 from experiments.fault_drill.drilled_job import ROOT, name_of
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
-from experiments.fault_drill.faults import NAMES
+from experiments.fault_drill.faults import ALL, LINK, NAMES, SERVER
 from scripts.launch import forking
 
 if TYPE_CHECKING:
@@ -72,11 +72,33 @@ class CutJob(HostsJob):
         return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
 
 
-def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> dict[str, Any]:
+def _cut(network: Network, what: str) -> None:
+    """Cuts a part of the slowest worker's network."""
+    first, *_, other, last = network.hosts
+    if what == ALL:
+        last.unplug()
+    elif what == SERVER:
+        ports = first.ports_of("DMLC_ROLE=server"), last.ports_of("DMLC_ROLE=worker")
+        first.drop_from(last, ports[0])
+        last.drop_from(first, ports[1])
+    else:
+        last.drop_from(other)
+        if what == LINK:
+            other.drop_from(last)
+
+
+def _heal(network: Network) -> None:
+    network.hosts[-1].plug_in()
+    for host in network.hosts:
+        host.heal()
+
+
+def drill(way: str, mode: str, cut_s: float, what: str, seconds: float, folder: Path) -> dict[str, Any]:
     """One job in which the slowest worker's link is cut while all train.
 
     Args:
         cut_s: seconds of the cut; infinite: until the launcher has ended.
+        what: is cut, as in Fault.
         seconds: of the job, without those of a cut that ends.
         folder: of the launcher's files; it is emptied first.
 
@@ -90,10 +112,10 @@ def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> di
         try:
             if job.wait_for(job.has_begun, LONGEST_S):
                 before, began = job.logs.all_rounds(), time.time()
-                net.hosts[-1].unplug()
+                _cut(net, what)
                 job.wait_for(lambda: False, min(cut_s, trains_s + END_S))
                 back = time.time()
-                net.hosts[-1].plug_in()
+                _heal(net)
                 row["exit_code"] = job.end(trains_s + END_S)
                 row |= tell(job.logs, before, began, back) | {"noticed_s": noticed_s(job.lines, began)}
         finally:

@@ -13,9 +13,10 @@ have) / rounds lost. A job is a line of FOLDER/drill.jsonl (soak.jsonl) and is n
 
 As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s, 20 s or until the job ends
 (scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
-the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). disk-full fills the disk of
-logs and checkpoints, a tmpfs, until the job has ended; then it gets room, and the same command with --resume starts,
-from where the seconds until all train again count.
+the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). link and direction cut the
+link between the two slowest workers, no-server that between the slowest and the parameter server, for 20 s. disk-full
+fills the disk of logs and checkpoints, a tmpfs, until the job has ended; then it gets room, and the same command with
+--resume starts, from where the seconds until all train again count.
 
 come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
 between two rounds (in brackets: from the signal until the new worker has done two).
@@ -58,7 +59,7 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     fault = FAULTS[name]
     row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
     if fault.cut_s:
-        return row | drilled_cut.drill(way, mode, fault.cut_s, seconds, folder / "logs")
+        return row | drilled_cut.drill(way, mode, fault.cut_s, fault.cuts, seconds, folder / "logs")
     if fault.fills_disk:
         return row | drilled_disk.drill(way, mode, seconds, folder / "disk")
     if fault.in_hosts:

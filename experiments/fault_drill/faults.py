@@ -12,6 +12,8 @@ from config import CONTINUE, RESTART
 NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is the slowest
 # A schedule of sums for each mode that needs no parameter server: all three are drilled.
 AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
+# All; the link with the next slowest worker, and one direction of it; the parameter server alone.
+ALL, LINK, DIRECTION, SERVER = "all", "link", "direction", "server"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Fault:
         in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
         leaves_out: jobs of the async modes with a parameter server can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
+        cuts: what of its network is cut then; ALL or another one below.
         fills_disk: of logs and checkpoints.
     """
 
@@ -42,6 +45,7 @@ class Fault:
     in_hosts: bool = False
     leaves_out: bool = False
     cut_s: float = 0.0
+    cuts: str = ALL
     fills_disk: bool = False
 
     @property
@@ -67,6 +71,11 @@ FAULTS = {
     "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
     "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
     "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
+    "link": Fault("the link between two workers is cut for 20 s", ways=(CONTINUE,), cut_s=20.0, cuts=LINK),
+    "direction": Fault("one direction of that link is cut for 20 s", ways=(CONTINUE,), cut_s=20.0, cuts=DIRECTION),
+    "no-server": Fault(
+        "a worker is cut off from the parameter server", ways=(CONTINUE,), cut_s=20.0, cuts=SERVER, leaves_out=True
+    ),
     "disk-full": Fault("the disk is full: from the same command with `--resume`", fills_disk=True),
     "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),
 }
@@ -80,6 +89,8 @@ def leaves_out(way: str, mode: str) -> bool:
 def can_happen(fault: str, way: str, mode: str) -> bool:
     """Whether a job of this mode can survive in this way, and the fault can happen to it."""
     if way not in FAULTS[fault].ways:
+        return False
+    if FAULTS[fault].cuts == SERVER and not leaves_out(way, mode):
         return False
     if leaves_out(way, mode):
         return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER

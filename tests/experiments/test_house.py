@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_391, 8_158
+PRODUCT, EXPERIMENTS = 40_795, 8_192
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,6 +98,25 @@ class Host:
             "table inet closed {\nchain in { type filter hook input priority 0;"
             f" iifname != lo tcp dport {ports} ct state new drop; }}\n}}\n"
         )
+
+    def drop_from(self, peer: Host, ports: str = "0-65535") -> None:
+        """Drops what comes from another host to or from these TCP ports: one direction of the link between the two."""
+        both = " ".join(f"ip saddr {peer.address} tcp {end} {ports} drop;" for end in ("sport", "dport"))
+        self.nft(f"table inet cut {{\nchain in {{ type filter hook input priority 0; {both} }}\n}}\n")
+
+    def heal(self) -> None:
+        """Takes back all that this host drops."""
+        self.run("nft", "flush", "ruleset")
+
+    def ports_of(self, variable: str) -> str:
+        """The TCP ports at which processes of this host listen that have this in their environment, as `drop_from`."""
+        found = []
+        for line in self.run("ss", "-Hltnp").splitlines():
+            if match := re.search(r":(\d+) .*pid=(\d+)", line):
+                with contextlib.suppress(OSError):  # it has just ended
+                    if variable.encode() in Path(f"/proc/{match[2]}/environ").read_bytes().split(b"\0"):
+                        found.append(match[1])
+        return f"{{ {', '.join(found)} }}"
 
     def unplug(self) -> None:
         """Takes the cable out."""
