@@ -20,7 +20,7 @@ from config import RESTART
 from experiments.fault_drill.drilled_hosts import HOST_NAME, HostsJob
 from experiments.fault_drill.drilled_job import ROOT, name_of
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
-from experiments.fault_drill.faults import ALL, LINK, NAMES, SERVER
+from experiments.fault_drill.faults import ALL, LINK, NAMES, SERVER, Fault
 from scripts.launch import forking
 
 if TYPE_CHECKING:
@@ -93,27 +93,26 @@ def _heal(network: Network) -> None:
         host.heal()
 
 
-def drill(way: str, mode: str, cut_s: float, what: str, seconds: float, folder: Path) -> dict[str, Any]:
+def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> dict[str, Any]:
     """One job in which the slowest worker's link is cut while all train.
 
     Args:
-        cut_s: seconds of the cut; infinite: until the launcher has ended.
-        what: is cut, as in Fault.
+        fault: a cut; an infinite one lasts until the launcher has ended.
         seconds: of the job, without those of a cut that ends.
         folder: of the launcher's files; it is emptied first.
 
     Returns:
         A row of the drill, with the numbers of tell(); hosts_lost: hosts whose logs did not come home.
     """
-    trains_s = seconds + (0.0 if math.isinf(cut_s) else cut_s)
+    trains_s = seconds + (0.0 if math.isinf(fault.cut_s) else fault.cut_s)
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, _namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
         job = CutJob(net, way, mode, trains_s, folder)
         try:
             if job.wait_for(job.has_begun, LONGEST_S):
                 before, began = job.logs.all_rounds(), time.time()
-                _cut(net, what)
-                job.wait_for(lambda: False, min(cut_s, trains_s + END_S))
+                _cut(net, fault.cuts)
+                job.wait_for(lambda: False, min(fault.cut_s, trains_s + END_S))
                 back = time.time()
                 _heal(net)
                 row["exit_code"] = job.end(trains_s + END_S)

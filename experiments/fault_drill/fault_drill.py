@@ -59,7 +59,7 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     fault = FAULTS[name]
     row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
     if fault.cut_s:
-        return row | drilled_cut.drill(way, mode, fault.cut_s, fault.cuts, seconds, folder / "logs")
+        return row | drilled_cut.drill(way, mode, fault, seconds, folder / "logs")
     if fault.fills_disk:
         return row | drilled_disk.drill(way, mode, seconds, folder / "disk")
     if fault.in_hosts:
