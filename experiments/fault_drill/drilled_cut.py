@@ -78,9 +78,9 @@ def _cut(network: Network, what: str) -> None:
     if what == ALL:
         last.unplug()
     elif what == SERVER:
-        ports = first.ports_of("DMLC_ROLE=server"), last.ports_of("DMLC_ROLE=worker")
-        first.drop_from(last, ports[0])
-        last.drop_from(first, ports[1])
+        ports = first.ports_of("DMLC_ROLE=server")  # the scheduler is on that host too
+        first.drop_from(last, ports)
+        last.drop_from(first, ports)
     else:
         last.drop_from(other)
         if what == LINK:

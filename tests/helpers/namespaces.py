@@ -109,13 +109,13 @@ class Host:
         self.run("nft", "flush", "ruleset")
 
     def ports_of(self, variable: str) -> str:
-        """The TCP ports at which processes of this host listen that have this in their environment, as `drop_from`."""
-        found = []
-        for line in self.run("ss", "-Hltnp").splitlines():
-            if match := re.search(r":(\d+) .*pid=(\d+)", line):
+        """This host's TCP ports of processes that have this in their environment, as `drop_from` has them."""
+        found = set()
+        for line in self.run("ss", "-Htanp").splitlines():
+            if match := re.match(r"\S+ +\d+ +\d+ +\S+:(\d+) .*pid=(\d+)", line):
                 with contextlib.suppress(OSError):  # it has just ended
                     if variable.encode() in Path(f"/proc/{match[2]}/environ").read_bytes().split(b"\0"):
-                        found.append(match[1])
+                        found.add(match[1])
         return f"{{ {', '.join(found)} }}"
 
     def unplug(self) -> None:
