@@ -568,7 +568,7 @@ class Config:
     )
     fault_timeout: float = _flag(
         10.0,
-        "seconds without a sign of life after which a worker counts as lost (a killed one is noticed at once)",
+        "seconds until the others go on without a frozen or unreached worker (a killed one is noticed at once)",
         type=above_zero,
         needs=("on_worker_death", CONTINUE),
     )

@@ -5,14 +5,17 @@ which they listen, and again until enough are there: then each is told its rank 
 generation. LEFT tells that a worker is gone: its own, or one of others, whose connections with it have ended.
 All workers end soon after one is lost, so the first LEFT counts as the cause.
 
-Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with all that are left
-and those that wait they are the next generation:
+Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with those that wait
+they are the next generation:
 
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
-Members tell which others they have seen to be gone. One that neither comes back nor was seen to be gone, since it is
-cut off from this server, counts as lost after Join.patience. A worker of an earlier generation waits like a newcomer.
-So one job never becomes two: there is one newest generation, and only this group begins one.
+Members tell which others they have seen to be gone. Each calls all others that are there, and tells which have
+answered. Two can exchange where one of them has reached the other, which then calls. Of those that come back as many
+start as can all exchange with each other (reach.py). The others wait like newcomers: they go on testing, and the job
+pauses for one only once it has reached all members. One that does not come back counts as lost once all others have
+called it in vain, or, since it is cut off from this server, after Join.patience. So one job never becomes two: there is
+one newest generation, and only this group begins one.
 
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
@@ -26,19 +29,28 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from server.errors import Conflict
-from server.messages import Beat, Call, Join, Left, Member, Place
+from server.messages import MAX_MEMBERS, Beat, Call, Join, Left, Member, Place
+from server.reach import Cut, together
 
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
 ALIVE_S = 2.0  # likewise, where the others would wait for it again
 GONE_S = 30.0  # without a message a job counts as ended
 FEW = 5  # names in one sentence
+MEMBER = MAX_MEMBERS + 1  # weight of a member: no number of newcomers takes its place
 
 
 class Waiting(NamedTuple):
-    """A waiting worker, and the time of its last message."""
+    """A waiting worker, the time of its last message, and what that told of its tests, as in Join."""
 
     member: Member
     heard: float
+    reached: frozenset[str] | None
+    unreached: frozenset[str]
+
+    @classmethod
+    def of(cls, event: Join, now: float) -> Waiting:
+        reached = None if event.reached is None else frozenset(event.reached)
+        return cls(event.member, now, reached, frozenset(event.unreached))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +62,15 @@ class Group:
         num_workers: that they wait for.
         generation: how many times workers have started.
         members: those that started last, by rank.
+        calls: ranks of pairs of members in which the first one calls; in the others the higher rank does.
         left: ranks of members that have left.
         cause: of the first departure out of order; empty before.
         survives: the job continues without lost members.
         lost: ranks of members that others have seen to be gone.
         heard: time of a member's last message, in a job that survives.
+        asked: time of the last message.
+        since: from when on there were messages all the time: before, this server may have been away.
+        knows: rank 0 has heard that others wait.
         forming: when the first member came back for the next generation; None: none has.
         late: names of workers that waited to take part when the last member left.
     """
@@ -63,18 +79,27 @@ class Group:
     num_workers: int = 0
     generation: int = 0
     members: tuple[Member, ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()
     left: frozenset[int] = frozenset()
     cause: str = ""
     survives: bool = False
     lost: frozenset[int] = frozenset()
     heard: float = 0.0
+    asked: float = 0.0
+    since: float = 0.0
+    knows: bool = False
     forming: float | None = None
     late: frozenset[str] = frozenset()
 
+    @property
+    def there(self) -> dict[int, Member]:
+        """The members that have neither left nor been lost, by rank."""
+        gone = self.left | self.lost
+        return {rank: member for rank, member in enumerate(self.members) if rank not in gone}
+
     def is_at_work(self, now: float) -> bool:
         """Whether other workers can join this job."""
-        there = len(self.members) - len(self.left | self.lost)
-        return self.survives and there > 0 and now - self.heard <= GONE_S
+        return self.survives and bool(self.there) and now - self.heard <= GONE_S
 
     def rank_of(self, name: str) -> int | None:
         """Of a worker that has started and has not left."""
@@ -88,10 +113,14 @@ class Assignment(NamedTuple):
     Attributes:
         call: its next action; None: nothing to do.
         place: its own, where the call is START.
+        others: those that it is to call for a test, where the call is WAIT; that are left out, where it is START.
+        calls: as in Group, where the call is START.
     """
 
     call: Call | None = None
     place: Place | None = None
+    others: tuple[Member, ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -115,6 +144,7 @@ def decide(group: Group, event: Join | Beat | Left, now: float) -> Outcome:
         return _left(group, event)
     if event.before is not None and event.before.generation > group.generation:  # this server was restarted
         group = Group(generation=event.before.generation, members=event.before.members, survives=True, heard=now)
+    group = replace(group, asked=now, since=now if now - group.asked > ALIVE_S else group.since)
     return _join(group, event, now) if isinstance(event, Join) else _beat(group, event, now)
 
 
@@ -125,7 +155,9 @@ def _join(group: Group, event: Join, now: float) -> Outcome:
     comes_from = event.before.generation if event.before is not None else 0
     if is_member and comes_from != group.generation:
         return _start(group, newcomer)  # it asks again, since the answer was lost
-    if event.min_workers is not None and (is_member or group.is_at_work(now)):
+    # One that was left out waits as long as a member may be alive: it must not begin a second job beside theirs.
+    waits = group.is_at_work(now) or (event.before is not None and group.survives and bool(group.there))
+    if event.min_workers is not None and (is_member or waits):
         return _come_back(group, event, now)
     if newcomer.name in group.late or event.before is not None:
         return Outcome(group, Assignment(Call.OVER), f"job {event.job!r} has ended")
@@ -137,7 +169,7 @@ def _join(group: Group, event: Join, now: float) -> Outcome:
             f"and {name(newcomer)} for one of {event.num_workers}: give all the same DMLC_NUM_WORKER, or each job a "
             "name of its own (--job-name)",
         )
-    waiting = (*others, Waiting(newcomer, now))
+    waiting = (*others, Waiting.of(event, now))
     if len(waiting) < event.num_workers:
         group = replace(group, waiting=waiting, num_workers=event.num_workers)
         there = names([one.member for one in waiting])
@@ -156,44 +188,89 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
         for one in group.waiting
         if now - one.heard <= ALIVE_S and not _is_replaced(one.member, event.member) and one.member.name not in gone
     ]
-    waiting = (*others, Waiting(event.member, now))
+    waiting = (*others, Waiting.of(event, now))
     if me is not None:  # it is alive, whatever others have seen
         lost = (group.lost | seen) - {me}
-        forming = now if group.forming is None else group.forming
+        forming = now if group.forming is None else max(group.forming, group.since)
         group = replace(group, lost=lost, heard=now, forming=forming)
+    elif group.forming is None and group.knows and now - max(group.heard, group.since) > 4 * event.patience:
+        group = replace(group, forming=now)
     group = replace(group, waiting=waiting, num_workers=event.num_workers)
+    by_name = {member.name: member for member in (*group.there.values(), *(one.member for one in waiting))}
+    del by_name[event.member.name]
+    wait = Assignment(Call.WAIT, others=tuple(by_name.values()))
     if group.forming is None:
-        return Outcome(
-            group, Assignment(Call.WAIT), f"job {event.job!r} is at work, and takes this worker in between two rounds"
-        )
-    names_there = {one.member.name for one in waiting}
-    missing = [
-        rank
-        for rank, member in enumerate(group.members)
-        if rank not in group.left | group.lost and member.name not in names_there
-    ]
-    if missing and now - group.forming <= event.patience:
+        return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event)}")
+    is_late = now - group.forming > event.patience
+    back = {one.member.name: one for one in waiting if group.rank_of(one.member.name) is not None}
+    in_vain = frozenset.intersection(*(one.unreached for one in back.values())) if back else frozenset()
+    missing = [rank for rank, member in group.there.items() if member.name not in back.keys() | in_vain]
+    if missing and not is_late:
         reason = f"generation {group.generation + 1} of job {event.job!r} waits for "
-        return Outcome(group, Assignment(Call.WAIT), reason + names([group.members[rank] for rank in missing], missing))
-    if len(waiting) < (event.min_workers or 1):
-        reason = (
-            f"{len(waiting)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
-        )
-        return Outcome(group, Assignment(Call.WAIT), reason)
-    return _start(_next(group, waiting, now, survives=True), event.member)
+        return Outcome(group, wait, reason + names([group.members[rank] for rank in missing], missing))
+    cuts, untested = _apart(waiting)
+    tests = set() if is_late else {pair for pair in untested if pair <= back.keys()}
+    weights = {member.name: MEMBER for member in group.members if member.name in back}
+    weights |= {one.member.name: 1 for one in waiting if one.member.name not in back}
+    chosen = together(weights, cuts | (untested - tests))
+    if any(pair <= chosen for pair in tests):
+        reason = f"the workers of generation {group.generation + 1} of job {event.job!r} test whether they can exchange"
+        return Outcome(group, wait, reason)
+    if len(chosen) < (event.min_workers or 1):
+        reason = f"{len(chosen)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
+        return Outcome(group, wait, reason)
+    left_out = tuple(one for one in waiting if one.member.name not in chosen)
+    group = _next(group, [one for one in waiting if one.member.name in chosen], now, survives=True)
+    group = replace(group, waiting=left_out, num_workers=event.num_workers, knows=bool(left_out))
+    if event.member.name in chosen:
+        return _start(group, event.member)
+    return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event)}")
+
+
+def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
+    """Pairs that cannot exchange, since both have called in vain; pairs of which neither has reached the other yet."""
+    tests = {one.member.name: one for one in waiting if one.reached is not None}
+    cuts: set[Cut] = set()
+    untested: set[Cut] = set()
+    for name, one in tests.items():
+        for other in tests.keys() - (one.reached or ()) - {name}:
+            if name not in (tests[other].reached or ()):
+                is_cut = other in one.unreached and name in tests[other].unreached
+                (cuts if is_cut else untested).add(frozenset((name, other)))
+    return cuts, untested
+
+
+def _outlook(group: Group, event: Join) -> str:
+    """When a worker that waits takes part in a job at work, in words."""
+    unreached = {rank: member for rank, member in group.there.items() if member.name in event.unreached}
+    if unreached:
+        return f"takes this worker in once it reaches {names([*unreached.values()], [*unreached])}"
+    return "takes this worker in between two rounds"
 
 
 def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool) -> Group:
     """The next generation: all that wait."""
-    members = tuple(sorted((one.member for one in waiting), key=_place_of))
-    return Group(generation=group.generation + 1, members=members, survives=survives, heard=now)
+    found = sorted(waiting, key=lambda one: _place_of(one.member))
+    calls = tuple(
+        (low, high)
+        for high, one in enumerate(found)
+        for low, other in enumerate(found[:high] if one.reached is not None else ())
+        if other.member.name not in (one.reached or ()) and one.member.name in (other.reached or ())
+    )
+    members = tuple(one.member for one in found)
+    return Group(generation=group.generation + 1, members=members, calls=calls, survives=survives, heard=now)
 
 
 def _beat(group: Group, event: Beat, now: float) -> Outcome:
     if group.rank_of(event.sender) is None or event.before.generation != group.generation:
         return Outcome(group, Assignment(), "this worker takes part in no job that is at work")
-    newcomers = [one.member for one in group.waiting if now - one.heard <= ALIVE_S]
-    group = replace(group, heard=now)
+    there = {member.name for member in group.there.values()}
+    others = [one for one in group.waiting if now - one.heard <= ALIVE_S]
+    newcomers = [one.member for one in others if one.reached is None or there <= one.reached]
+    group = replace(group, heard=now, knows=event.knows if event.rank == 0 else group.knows)
+    if others and not newcomers:
+        reason = f"{names([one.member for one in others])} wait(s), and cannot exchange with all"
+        return Outcome(group, Assignment(Call.WAIT), reason)
     if not newcomers or group.forming is not None:
         return Outcome(group, Assignment(), f"generation {group.generation} is at work")
     return Outcome(group, Assignment(Call.PAUSE), f"{names(newcomers)} wait(s) to take part")
@@ -204,7 +281,8 @@ def _start(group: Group, member: Member) -> Outcome:
     assert rank is not None
     place = Place(group.generation, rank, group.members)
     reason = f"worker {rank} of {len(group.members)} in generation {group.generation}"
-    return Outcome(group, Assignment(Call.START, place), reason)
+    others = tuple(one.member for one in group.waiting) if group.survives else ()
+    return Outcome(group, Assignment(Call.START, place, others, group.calls), reason)
 
 
 def _left(group: Group, event: Left) -> Outcome:

@@ -72,6 +72,7 @@ Port = Annotated[int, _whole(1, 65535)]
 MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
+Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_MEMBERS, description=f"at most {MAX_MEMBERS} names")]
 MetricName = Annotated[
     str,
     Meta(
@@ -360,6 +361,9 @@ class Join(Incoming, frozen=True):
         patience: seconds after which a worker that does not come back as the others do counts as lost.
         generation: with `rank` and `members`, the place from which this worker comes; 0: it had none yet.
         lost: ranks of the workers there that it has seen to be gone.
+        reached: names of the workers that have answered its call since it left that place; None: it calls none, and
+            reaches all.
+        unreached: names of those that have not.
     """
 
     sender: Name
@@ -374,6 +378,8 @@ class Join(Incoming, frozen=True):
     rank: MemberRank | None = None
     members: Members | None = None
     lost: MemberRanks = ()
+    reached: Names | None = None
+    unreached: Names = ()
 
     def __post_init__(self) -> None:
         _check_unique(self.lost)
@@ -397,6 +403,7 @@ class Beat(Incoming, frozen=True):
 
     Attributes:
         generation: with `rank` and `members`, this worker's place.
+        knows: the last answer was that others wait: this worker stops when it gets none.
     """
 
     sender: Name
@@ -404,6 +411,7 @@ class Beat(Incoming, frozen=True):
     generation: Generation
     rank: MemberRank
     members: Members
+    knows: bool = False
 
     def __post_init__(self) -> None:
         assert self.before  # Place checks the rank
@@ -448,6 +456,8 @@ class Response:
     Attributes:
         batch_size: samples of the worker's batches from the next round on; None while the job's rule decides none.
         place: where the action is START.
+        others: the workers that this one is to call for a test, where the action is WAIT; that wait, where it is START.
+        calls: ranks of pairs in which the first one calls, where the action is START; in others the higher rank does.
     """
 
     receiver: str
@@ -456,6 +466,8 @@ class Response:
     action: Action | Call | None = None
     batch_size: int | None = None
     place: Place | None = None
+    others: tuple[Member, ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()
 
     def to_wire(self, server: str) -> dict[str, Any]:
         """The answer as the JSON object that is sent.
@@ -475,6 +487,7 @@ class Response:
             wire["batch_size"] = self.batch_size
         if self.place is not None:
             wire |= to_builtins(self.place)
+        wire |= {name: to_builtins(told) for name in ("others", "calls") if (told := getattr(self, name))}
         wire["reason"] = self.reason
         wire["server"] = server
         return wire

@@ -49,7 +49,7 @@ class Rendezvous:
             self._note_start(message.job, group)
         elif answer.call is Call.WAIT and len(group.waiting) != len(before.waiting):
             log.info("job %s | %s", message.job, reason)
-        return Response(message.sender, message.job, reason, answer.call, place=answer.place)
+        return Response(message.sender, message.job, reason, answer.call, None, *answer[1:])
 
     def beat(self, message: Beat, now: float) -> Response:
         """Tells rank 0 of a running job whether workers wait to take part."""
@@ -77,6 +77,9 @@ class Rendezvous:
         return Response(message.sender, message.job, reason)
 
     def _note_start(self, job: str, group: Group) -> None:
+        if group.waiting:
+            left_out = names([one.member for one in group.waiting])
+            log.warning("job %s | left out, since they cannot exchange with all: %s", job, left_out)
         if group.members:
             log.info(
                 "job %s | generation %d starts: %s", job, group.generation,

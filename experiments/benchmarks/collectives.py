@@ -107,7 +107,7 @@ def work(options: argparse.Namespace) -> None:
     from algorithms import TransportKind
     from trainer.clock import RealClock
     from trainer.collectives import mpi
-    from trainer.collectives.connecting import connect
+    from trainer.collectives.connecting import Acceptor, connect
     from trainer.collectives.group import MeshGroup
     from trainer.collectives.schedules import SUMS
     from trainer.engine import mx
@@ -123,7 +123,7 @@ def work(options: argparse.Namespace) -> None:
         rank = joined.transport.rank
         of_workers = joined.gather("addresses", listener.getsockname())
         assert of_workers is not None
-        mesh = connect(rank, [(host, port) for host, port in of_workers], listener, "a benchmark")
+        mesh = connect(rank, [(host, port) for host, port in of_workers], Acceptor(listener), "a benchmark")
         clock, sums = RealClock(), dict[str, SummedArrays]({KVSTORE: joined.transport.sums()})
         for name in options.collectives:
             group = mpi.MpiGroup(mpi.world()) if name == MPI else MeshGroup(mesh, SUMS[name])

@@ -20,7 +20,7 @@ from config import RESTART
 from experiments.fault_drill.drilled_hosts import HOST_NAME, HostsJob
 from experiments.fault_drill.drilled_job import ROOT, name_of
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
-from experiments.fault_drill.faults import NAMES, PORT, Fault
+from experiments.fault_drill.faults import ALL, LINK, NAMES, PORT, SERVER, Fault
 from scripts.launch import forking
 
 if TYPE_CHECKING:
@@ -73,6 +73,27 @@ class CutJob(HostsJob):
         return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
 
 
+def _cut(network: Network, fault: Fault) -> None:
+    """Cuts a part of the slowest worker's network."""
+    first, *_, other, last = network.hosts
+    if fault.cuts == ALL:
+        last.unplug(fault.cut_port)
+    elif fault.cuts == SERVER:
+        ports = first.ports_of("DMLC_ROLE=server")  # the scheduler is on that host too
+        first.drop_from(last, ports)
+        last.drop_from(first, ports)
+    else:
+        last.drop_from(other)
+        if fault.cuts == LINK:
+            other.drop_from(last)
+
+
+def _heal(network: Network, fault: Fault) -> None:
+    network.hosts[-1].plug_in(fault.cut_port)
+    for host in network.hosts:
+        host.heal()
+
+
 def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> dict[str, Any]:
     """One job in which the slowest worker's link is cut while all train.
 
@@ -91,10 +112,10 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
         try:
             if job.wait_for(job.has_begun, LONGEST_S):
                 before, began = job.logs.all_rounds(), time.time()
-                net.hosts[-1].unplug(fault.cut_port)
+                _cut(net, fault)
                 job.wait_for(lambda: False, min(fault.cut_s, trains_s + END_S))
                 back = time.time()
-                net.hosts[-1].plug_in(fault.cut_port)
+                _heal(net, fault)
                 row["exit_code"] = job.end(trains_s + END_S)
                 row |= tell(job.logs, before, began, back) | {"noticed_s": noticed_s(job.lines, began)}
         finally:

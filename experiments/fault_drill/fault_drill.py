@@ -13,10 +13,12 @@ have) / rounds lost. A job is a line of FOLDER/drill.jsonl (soak.jsonl) and is n
 
 As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s, 20 s or until the job ends
 (scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
-the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). disk-full fills the disk of
-logs and checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest time between
-two rounds of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the longest pause
-of the others. state-server-unreached cuts the slowest worker off from the state server alone.
+the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). link and direction cut the
+link between the two slowest workers, no-server that between the slowest and the parameter server, for 20 s;
+state-server-unreached cuts the slowest off from the state server alone. disk-full fills the disk of logs and
+checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest time between two rounds
+of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the longest pause of the
+others.
 
 come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
 between two rounds (in brackets: from the signal until the new worker has done two).

@@ -12,9 +12,12 @@ from config import CONTINUE, RESTART
 NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is the slowest
 # A schedule of sums for each mode that needs no parameter server: all three are drilled.
 AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
+# All; the link with the next slowest worker, and one direction of it; the parameter server alone.
+ALL, LINK, DIRECTION, SERVER = "all", "link", "direction", "server"
+
+ONE = "one"  # worker's disk
 
 PORT = 10010  # of the state server on hosts of the drill's own
-ALL, ONE = "all", "one"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Fault:
         in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
         leaves_out: jobs of the async modes with a parameter server can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
-        cut_port: that alone is cut off from the host, in place of all.
+        cuts: what of its network is cut then; ALL or another one below.
+        cut_port: that alone is cut off from the host, in place of ALL.
         fills_disk: of logs and checkpoints, or of the logs of ONE worker.
         times: each victim is killed; one more than --restarts allows.
     """
@@ -47,6 +51,7 @@ class Fault:
     in_hosts: bool = False
     leaves_out: bool = False
     cut_s: float = 0.0
+    cuts: str = ALL
     cut_port: int = 0
     fills_disk: str = ""
     times: int = 1
@@ -76,6 +81,11 @@ FAULTS = {
     "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
     "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
     "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
+    "link": Fault("the link between two workers is cut for 20 s", ways=(CONTINUE,), cut_s=20.0, cuts=LINK),
+    "direction": Fault("one direction of that link is cut for 20 s", ways=(CONTINUE,), cut_s=20.0, cuts=DIRECTION),
+    "no-server": Fault(
+        "a worker is cut off from the parameter server", ways=(CONTINUE,), cut_s=20.0, cuts=SERVER, leaves_out=True
+    ),
     "disk-full": Fault("the disk of logs and checkpoints is full for 10 s", fills_disk=ALL),
     "disk-of-one": Fault("the disk of a worker's logs is full for 10 s", fills_disk=ONE, leaves_out=True),
     "flapping": Fault("a worker is killed three times, with `--restarts 2`", ["worker2"], times=3),
@@ -91,6 +101,8 @@ def leaves_out(way: str, mode: str) -> bool:
 def can_happen(fault: str, way: str, mode: str) -> bool:
     """Whether a job of this mode can survive in this way, and the fault can happen to it."""
     if way not in FAULTS[fault].ways:
+        return False
+    if FAULTS[fault].cuts == SERVER and not leaves_out(way, mode):
         return False
     if leaves_out(way, mode):
         return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_949, 8_263
+PRODUCT, EXPERIMENTS = 41_355, 8_298
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ from memory_cluster import batch, dense
 from one_worker import Batches
 from ready import ready
 
-from trainer.collectives.connecting import NotThere
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
@@ -31,7 +30,7 @@ from trainer.membership import Membership
 from trainer.passes import NetworkPasses, cross_entropy
 from trainer.rendezvous.cluster import WORKER
 from trainer.rendezvous.config_check import ProcessInfo
-from trainer.rendezvous.joining import Joining, Start
+from trainer.rendezvous.joining import Joining, Peer, Start
 from trainer.rendezvous.peers import gather_over
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessLink, InProcessServer
@@ -110,7 +109,7 @@ class MemoryConnections:
 
     def __init__(self, job: Job, worker: Worker, start: Start, names: Sequence[str], report: Report) -> None:
         if gone := [rank for rank, number in enumerate(numbers_of(start)) if job.workers[number].is_dead]:
-            raise NotThere(gone, f"worker(s) {gone} are not there")
+            raise PeerLost(f"worker(s) {gone} are not there")
         self.job = job
         self.worker, self.rank, self.report = worker, start.rank, report
         self.watches = False
@@ -222,7 +221,7 @@ class Job:
         link.worker = worker
         num_workers = sum(not each.begins_s for each in self.workers)
         address, device = (ADDRESS, FIRST_PORT + number), f"cpu{number}"
-        joining = Joining(link, self.clock, "a", num_workers, address, "h", device, 1, PATIENCE_S)
+        joining = Joining(link, self.clock, "a", num_workers, address, "h", device, 1, PATIENCE_S, self._reaches)
         worker.generations = Generations(
             joining, partial(MemoryConnections, self, worker), self.clock, partial(self._start, number)
         )
@@ -242,6 +241,9 @@ class Job:
         worker.trainer = self._build(context)
         worker.ended = Loop(worker.trainer).run(lambda: folder)
         worker.generations.leave()
+
+    def _reaches(self, other: Peer) -> bool:
+        return not self.workers[other.port - FIRST_PORT].is_dead
 
     def _start(self, number: int, work: Callable[[], None], name: str) -> None:
         def run() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,6 +98,25 @@ class Host:
             "table inet closed {\nchain in { type filter hook input priority 0;"
             f" iifname != lo tcp dport {ports} ct state new drop; }}\n}}\n"
         )
+
+    def drop_from(self, peer: Host, ports: str = "0-65535") -> None:
+        """Drops what comes from another host to or from these TCP ports: one direction of the link between the two."""
+        both = " ".join(f"ip saddr {peer.address} tcp {end} {ports} drop;" for end in ("sport", "dport"))
+        self.nft(f"table inet cut {{\nchain in {{ type filter hook input priority 0; {both} }}\n}}\n")
+
+    def heal(self) -> None:
+        """Takes back all that this host drops."""
+        self.run("nft", "flush", "ruleset")
+
+    def ports_of(self, variable: str) -> str:
+        """This host's TCP ports of processes that have this in their environment, as `drop_from` has them."""
+        found = set()
+        for line in self.run("ss", "-Htanp").splitlines():
+            if match := re.match(r"\S+ +\d+ +\d+ +\S+:(\d+) .*pid=(\d+)", line):
+                with contextlib.suppress(OSError):  # it has just ended
+                    if variable.encode() in Path(f"/proc/{match[2]}/environ").read_bytes().split(b"\0"):
+                        found.add(match[1])
+        return f"{{ {', '.join(found)} }}"
 
     def unplug(self, port: int = 0) -> None:
         """Takes the cable out; with a port: loses what is sent to this TCP port of any host."""

@@ -150,13 +150,13 @@ def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
         addresses: of all, by rank.
     """
     from trainer.clock import RealClock
-    from trainer.collectives.connecting import connect
+    from trainer.collectives.connecting import Acceptor, connect
     from trainer.collectives.group import MeshGroup
     from trainer.collectives.schedules import ring
     from trainer.transport.collective import CollectiveTransport
 
     pairs = [(host, int(port)) for host, port in (address.split(":") for address in addresses)]
-    mesh = connect(rank, pairs, socket.socket(fileno=listener), "a job")
+    mesh = connect(rank, pairs, Acceptor(socket.socket(fileno=listener)), "a job")
     try:
         return sums(CollectiveTransport(MeshGroup(mesh, ring), RealClock()))
     finally:

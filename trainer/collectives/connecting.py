@@ -1,7 +1,7 @@
-"""Connects the workers of a job: each calls those of lower rank, and accepts calls of the others.
+"""Connects the workers of a job: of each two the one of higher rank calls, or the one that reaches the other.
 
 Both sides send a hello with their job and their ranks. A connection without a right hello is closed, and costs the job
-nothing.
+nothing. Whether a worker is reached, a call with a test finds out at any time: it is answered beside the training.
 """
 
 from __future__ import annotations
@@ -12,77 +12,89 @@ import json
 import selectors
 import socket
 import struct
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from trainer.collectives.tcp import TcpMesh
-from utils import PeerLost, SetupError, authority
+from utils import PeerLost, SetupError, authority, die_on_error
 
 Address = tuple[str, int]  # host and port
 
 _FRAME = struct.Struct("!8sH")  # the mark, and how many bytes of JSON follow
 _MARK = b"esync-1\n"
 MOST_BYTES = 4096  # of a hello
-MOST_STRANGERS = 64  # open connections without a hello, beside those of the workers
-PAUSE_S = 0.05  # between two calls to a worker that does not listen yet
+MOST_STRANGERS = 64  # open connections that belong to no mesh, beside those of the workers
+PAUSE_S = 0.05  # the shortest wait
 PROBE_S = 0.25  # for one probe whether a worker listens, and between two probes
-
-
-class NotThere(PeerLost):
-    """Workers have ended: they no longer listen at their addresses."""
-
-    def __init__(self, ranks: Sequence[int], text: str) -> None:
-        super().__init__(text)
-        self.ranks = tuple(ranks)
 
 
 def connect(
     rank: int,
     addresses: Sequence[Address],
-    listener: socket.socket,
+    acceptor: Acceptor,
     job: str,
     timeout_s: float = 60.0,
     names: Sequence[str] = (),
-    all_listen: bool = False,
+    calls: Collection[tuple[int, int]] = (),
 ) -> TcpMesh:
-    """Connects one worker with all others; all of them call it.
+    """Connects one worker with all others, which listen already; all of them call it.
 
     Args:
         addresses: of all workers by rank.
-        listener: of this worker, at its address; it stays open, and the caller closes it.
+        acceptor: of this worker, at its address.
         job: the job's identity; a secret of its workers where strangers are to be kept out.
         timeout_s: until all are connected.
         names: of all workers by rank, for messages.
-        all_listen: all workers listen already: one that does not, or that hangs up, has ended.
+        calls: pairs of ranks of which the first one, though it is the lower, calls.
 
     Raises:
-        PeerLost: a worker was not there in time.
-        NotThere: with `all_listen`, a worker has ended.
+        PeerLost: a worker was not there in time, or has ended.
         SetupError: another job, or another worker, answers at an address.
     """
     names = names or [f"worker {other}" for other in range(len(addresses))]
     deadline = time.monotonic() + timeout_s
+    called = [
+        other
+        for other in range(len(addresses))
+        if (rank, other) in calls or (other < rank and (other, rank) not in calls)
+    ]
+    expected = [other for other in range(len(addresses)) if other not in (rank, *called)]
     with contextlib.ExitStack() as on_error:
         connections: dict[int, socket.socket] = {}
-        for other in range(rank):
-            call = _call(other, addresses[other], names[other], deadline, all_listen)
+        for other in called:
+            call = _call(addresses[other], names[other], deadline)
             connections[other] = on_error.enter_context(call)
             connections[other].sendall(_frame(job, rank, other))
-        acceptor = _Acceptor(listener, job, rank, range(rank + 1, len(addresses)))
-        on_error.callback(acceptor.hang_up)
-        called = acceptor.wait(deadline, names, addresses if all_listen else (), connections)
-        for other, connection in called.items():
+        came = acceptor.wait(job, rank, expected, deadline, names, addresses, connections)
+        for other, connection in came.items():
             connections[other] = on_error.enter_context(connection)
             connection.sendall(_frame(job, rank, other))
-        for other in range(rank):
+        for other in called:
             _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
         on_error.pop_all()
-        acceptor.hang_up()
     return TcpMesh(rank, connections, names)
 
 
+def unanswered(address: Address, name: str, timeout_s: float) -> str:
+    """Why the worker, or process, of this name does not answer a call in time, in words; empty: it does."""
+    deadline = time.monotonic() + timeout_s
+    hello: object = None
+    try:
+        connection = socket.create_connection(address, timeout_s)
+    except (OSError, ValueError) as error:  # ValueError: no host's name
+        return "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or str(error)
+    with connection, contextlib.suppress(OSError, ValueError):  # of another program
+        connection.sendall(_packed({"test": name}))
+        try:
+            hello = _Handshake(connection).whole(deadline)
+        except TimeoutError:
+            return "no answer"
+    return "" if hello == {"test": name} else "another program answers there"
+
+
 def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:
-    """Raises NotThere for workers that no longer listen at these places, by rank; a probe does not disturb them."""
+    """Raises PeerLost for workers that no longer listen at these places, by rank; a probe does not disturb them."""
     refusing = []
     for other, place in places.items():
         try:
@@ -92,42 +104,40 @@ def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:
         except OSError:  # perhaps just slow
             continue
     if refusing:
-        raise NotThere(refusing, f"{', '.join(names[other] for other in refusing)} has ended")
+        raise PeerLost(f"{', '.join(names[other] for other in refusing)} has ended")
 
 
 def _frame(job: str, rank: int, to: int) -> bytes:
-    hello = json.dumps({"job": job, "from": rank, "to": to}).encode()
+    return _packed({"job": job, "from": rank, "to": to})
+
+
+def _packed(content: Mapping[str, object]) -> bytes:
+    hello = json.dumps(content).encode()
     return _FRAME.pack(_MARK, len(hello)) + hello
 
 
-def _call(other: int, address: Address, name: str, deadline: float, listens: bool) -> socket.socket:
-    """Calls until the other worker answers; it may not listen yet, unless `listens`."""
-    while True:
-        try:
-            return socket.create_connection(address, max(PAUSE_S, deadline - time.monotonic()))
-        except OSError as error:
-            if listens and isinstance(error, ConnectionRefusedError):
-                raise NotThere([other], f"{name} has ended ({error})") from None
-            if time.monotonic() >= deadline:
-                raise PeerLost(f"{name} at {authority(*address)} is not reached ({error})") from None
-        time.sleep(PAUSE_S)
+def _call(address: Address, name: str, deadline: float) -> socket.socket:
+    """Calls another worker."""
+    try:
+        return socket.create_connection(address, max(PAUSE_S, deadline - time.monotonic()))
+    except ConnectionRefusedError as error:
+        raise PeerLost(f"{name} has ended ({error})") from None
+    except OSError as error:
+        raise PeerLost(f"{name} at {authority(*address)} is not reached ({error})") from None
 
 
 def _check_answer(
     connection: socket.socket, job: str, rank: int, other: int, address: Address, name: str, deadline: float
 ) -> None:
     """Reads the hello of the worker that was called."""
-    handshake = _Handshake(connection)
     where = f"{name} at {authority(*address)}"
     try:
-        while handshake.hello is None:
-            connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
-            handshake.read()
+        hello = _Handshake(connection).whole(deadline)
     except (OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise PeerLost(f"{where} does not answer") from None
         raise SetupError(f"{where} hung up: it has ended, or it belongs to another job or program") from None
-    if not _is_from(handshake.hello, job, other, rank):
+    if not _is_from(hello, job, other, rank):
         raise SetupError(f"{where} is not that worker of this job: give all workers the same list of addresses")
 
 
@@ -159,6 +169,13 @@ class _Handshake:
         self._wanted = _FRAME.size
         self._bytes = b""
 
+    def whole(self, deadline: float) -> object:
+        """Waits for the hello; raises TimeoutError, otherwise as `read`."""
+        while self.hello is None:
+            self.connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
+            self.read()
+        return self.hello
+
     def read(self) -> None:
         """Reads no byte behind the hello; raises ValueError if it is no worker, OSError if it has hung up."""
         came = self.connection.recv(self._wanted - len(self._bytes))
@@ -177,48 +194,91 @@ class _Handshake:
                 raise ValueError("no worker") from None
 
 
-class _Acceptor:
-    """Accepts calls until all expected workers have called."""
+class Acceptor:
+    """Takes the calls to one worker, in a thread: those of workers wait here for `connect`, tests are answered."""
 
-    def __init__(self, listener: socket.socket, job: str, rank: int, expected: Sequence[int]) -> None:
+    def __init__(self, listener: socket.socket, name: str = "") -> None:
+        """
+        Args:
+            listener: at the worker's address; the acceptor closes it.
+            name: by which others call for a test; empty: none is answered.
+        """
+        self.port: int = listener.getsockname()[1]
         self._listener = listener
-        self._job = job
-        self._rank = rank
-        self._expected = expected
+        self.name = name
+        self._most = MOST_STRANGERS
         self._handshakes: dict[socket.socket, _Handshake] = {}  # the oldest first
-        self._workers: dict[int, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._calls: list[_Handshake] = []  # of workers, until `connect` takes them; the oldest first
+        self._news, self._tell = socket.socketpair()  # a byte for each of these
+        self._stopped, self._stop = socket.socketpair()
+        for end in (listener, self._news, self._tell):
+            end.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
+        self._thread.start()
 
     def wait(
-        self, deadline: float, names: Sequence[str], places: Sequence[Address], called: Mapping[int, socket.socket]
+        self,
+        job: str,
+        rank: int,
+        expected: Collection[int],
+        deadline: float,
+        names: Sequence[str],
+        places: Sequence[Address],
+        called: Mapping[int, socket.socket],
     ) -> dict[int, socket.socket]:
         """The connections of the expected ranks; raises PeerLost where one does not call in time.
 
         Args:
-            places: of all workers by rank, where all listen already: then a worker that has ended ends the wait.
-            called: connections with other workers, by rank: with `places`, one that closes ends the wait too.
+            places: of all workers by rank: one that has ended ends the wait.
+            called: connections with other workers, by rank: one that closes ends the wait too.
         """
-        was_blocking = self._listener.gettimeout()
-        self._listener.setblocking(False)
+        self._most = MOST_STRANGERS + len(names)
+        came: dict[int, socket.socket] = {}
         with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            for connection in called.values() if places else ():
+            selector.register(self._news, selectors.EVENT_READ)
+            for connection in called.values():
                 selector.register(connection, selectors.EVENT_READ)
-            while missing := [other for other in self._expected if other not in self._workers]:
+            while missing := self._take(job, rank, expected, came):
                 left_s = deadline - time.monotonic()
-                ready = selector.select(max(0.0, min(left_s, PROBE_S) if places else left_s))
+                ready = selector.select(max(0.0, min(left_s, PROBE_S)))
                 if not ready and left_s <= 0:
                     late = ", ".join(names[other] for other in missing)
                     raise PeerLost(f"{late} did not call in time: see the logs there")
-                if places and not ready:
+                if not ready:
                     _probe({other: places[other] for other in missing}, names)
                 for key, _ in ready:
-                    if key.fileobj in called.values():
+                    if key.fileobj is self._news:
+                        self._news.recv(1 << 12)
+                    else:
                         selector.unregister(key.fileobj)
                         _check_open(key.fileobj)
-                    else:
-                        self._serve(selector, key.fileobj)
-        self._listener.settimeout(was_blocking)
-        return self._workers
+        return came
+
+    def _take(self, job: str, rank: int, expected: Collection[int], came: dict[int, socket.socket]) -> list[int]:
+        """Takes the calls that are expected, one of each worker, and hangs up on strangers; returns who is missing."""
+        with self._lock:
+            waiting, self._calls = self._calls, []
+            for call in waiting:
+                other = next((other for other in expected if _is_from(call.hello, job, other, rank)), None)
+                if other is None:
+                    call.connection.close()
+                elif other in came:  # its next connection
+                    self._calls.append(call)
+                else:
+                    call.connection.setblocking(True)
+                    came[other] = call.connection
+        return [other for other in expected if other not in came]
+
+    def _run(self) -> None:
+        with die_on_error("the acceptor of calls failed"), selectors.DefaultSelector() as selector:
+            for end in (self._listener, self._stopped):
+                selector.register(end, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._stopped:
+                        return
+                    self._serve(selector, key.fileobj)
 
     def _serve(self, selector: selectors.BaseSelector, ready: object) -> None:
         if ready is self._listener:
@@ -227,7 +287,7 @@ class _Acceptor:
                 connection.setblocking(False)
                 self._handshakes[connection] = _Handshake(connection)
                 selector.register(connection, selectors.EVENT_READ)
-            if len(self._handshakes) > len(self._expected) + MOST_STRANGERS:
+            if len(self._handshakes) > self._most:
                 self._drop(selector, next(iter(self._handshakes)))
             return
         assert isinstance(ready, socket.socket)
@@ -236,29 +296,40 @@ class _Acceptor:
             return
         try:
             handshake.read()
+            if handshake.hello is None:
+                return
+            if isinstance(handshake.hello, dict) and "job" in handshake.hello:
+                self._keep(selector, handshake)
+                return
+            if self.name and handshake.hello == {"test": self.name}:
+                ready.sendall(_packed({"test": self.name}))
         except BlockingIOError:
             return
         except (OSError, ValueError):
-            self._drop(selector, ready)
-            return
-        if handshake.hello is None:
-            return
-        for other in self._expected:
-            if other not in self._workers and _is_from(handshake.hello, self._job, other, self._rank):
-                del self._handshakes[ready]
-                selector.unregister(ready)
-                ready.setblocking(True)
-                self._workers[other] = ready
-                return
+            pass
         self._drop(selector, ready)
+
+    def _keep(self, selector: selectors.BaseSelector, call: _Handshake) -> None:
+        """Keeps a worker's call until `connect` takes it."""
+        del self._handshakes[call.connection]
+        selector.unregister(call.connection)
+        with self._lock:
+            self._calls.append(call)
+            if len(self._calls) > self._most:
+                self._calls.pop(0).connection.close()
+        with contextlib.suppress(BlockingIOError):  # full of news
+            self._tell.send(b"x")
 
     def _drop(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
         del self._handshakes[connection]
         selector.unregister(connection)
         connection.close()
 
-    def hang_up(self) -> None:
-        """Closes all connections without a hello."""
-        for connection in self._handshakes:
-            connection.close()
-        self._handshakes.clear()
+    def close(self) -> None:
+        """Listens no more, and hangs up on all calls that `connect` has not taken."""
+        with contextlib.suppress(OSError):  # closed before
+            self._stop.send(b"x")
+        self._thread.join()
+        calls = (*self._handshakes, *(call.connection for call in self._calls))
+        for each in (self._listener, *calls, self._news, self._tell, self._stopped, self._stop):
+            each.close()

@@ -34,8 +34,9 @@ def job_id(number: Sequence[float]) -> str:
 
 
 class _Status(NamedTuple):
-    """A worker's progress; ordered by time."""
+    """A worker's progress; ordered by time. Of an earlier generation of workers the server takes none."""
 
+    generation: int
     round: int
     steps: int
     step_s: float
@@ -143,6 +144,11 @@ class StateClient:
         """
         self._send(self._reset(resumed))
 
+    @property
+    def generation(self) -> int:
+        """Of the workers: how many times they have come together."""
+        return self._generation
+
     def report(
         self,
         round_: int,
@@ -150,25 +156,33 @@ class StateClient:
         transmission_s: float,
         samples: int | None = None,
         patience_s: float | None = None,
+        generation: int = 0,
     ) -> None:
         """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
             samples: of the step that took `step_s`, where the rule decides on batch sizes.
             patience_s: seconds until it gives up; None: this client's; 0: one short try.
+            generation: in which it does so; 0: the present one.
 
         Raises:
             PeerLost: no answer.
             JobError: the server refuses the message.
         """
-        message = self._report(self._note(round_, 0, step_s, transmission_s))
+        message = self._report(self._note(round_, 0, step_s, transmission_s, generation))
         self._send(message if samples is None else message | {"samples": samples}, patience_s)
 
     def query(
-        self, round_: int, steps: int, step_s: float, transmission_s: float, patience_s: float | None = None
+        self,
+        round_: int,
+        steps: int,
+        step_s: float,
+        transmission_s: float,
+        patience_s: float | None = None,
+        generation: int = 0,
     ) -> bool:
         """QUERY after a local step, like `report`; returns whether to aggregate now."""
-        status = self._note(round_, steps, step_s, transmission_s)
+        status = self._note(round_, steps, step_s, transmission_s, generation)
         return self._ask(status, self._batch_size, patience_s).get("action") == "SYNC"
 
     def note(self, round_: int, steps: int, step_s: float, transmission_s: float) -> None:
@@ -197,7 +211,7 @@ class StateClient:
 
     def _ask(self, status: _Status, samples: int, patience_s: float | None) -> Mapping[str, Any]:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
-        answer = self._send(message | self._of_generation, patience_s)
+        answer = self._send(message | _of_generation(status.generation), patience_s)
         if self._progress.activity == EVALUATING:
             self.tell_doing()  # the question came from beside the training; the server takes it for a sign of training
         return answer
@@ -266,16 +280,11 @@ class StateClient:
             about["metric"] = metric.about()
         elif "target" in limits:
             limits["accuracy"] = limits.pop("target")
-        return {**about, **({"limits": limits} if limits else {}), **self._of_generation}
-
-    @property
-    def _of_generation(self) -> Message:
-        """Only told once there is more than one."""
-        return {"generation": self._generation} if self._generation > 1 else {}
+        return {**about, **({"limits": limits} if limits else {}), **_of_generation(self._generation)}
 
     def _report(self, status: _Status) -> Message:
-        about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device, **self._of_generation}
-        return {**about, "doing": self._progress.activity}
+        about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device}
+        return {**about, **_of_generation(status.generation), "doing": self._progress.activity}
 
     def _report_with_all(self, status: _Status) -> Message:
         """With the curve so far, perhaps empty, where this worker evaluates."""
@@ -288,11 +297,11 @@ class StateClient:
         """Of a value of the metric, and of all."""
         return ("accuracy", "accuracies") if self._progress.metric.is_accuracy else ("value", "values")
 
-    def _note(self, round_: int, steps: int, step_s: float, transmission_s: float) -> _Status:
+    def _note(self, round_: int, steps: int, step_s: float, transmission_s: float, generation: int = 0) -> _Status:
         """Notes the progress. Questions may overtake each other: the latest status is that of the last step."""
-        status = _Status(round_, steps, step_s, transmission_s)
+        status = _Status(generation or self._generation, round_, steps, step_s, transmission_s)
         with self._lock:
-            if self._latest is None or status[:2] >= self._latest[:2]:
+            if self._latest is None or status[:3] >= self._latest[:3]:
                 self._latest = status
         return status
 
@@ -383,3 +392,8 @@ class StateClient:
         """The server that answers next may not know this worker."""
         self._is_heard = False
         self._asker.forget_server()
+
+
+def _of_generation(generation: int) -> Message:
+    """Only told once there is more than one."""
+    return {"generation": generation} if generation > 1 else {}

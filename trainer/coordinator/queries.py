@@ -79,11 +79,13 @@ class Queries:
 
     def report(self, round_: int, step_s: float, transmission_s: float) -> None:
         """Tells that the worker has entered the round. A question that overtakes the report tells the same."""
-        delay_s = self._delay(step_s)
+        delay_s, generation = self._delay(step_s), self._client.generation  # it is sent later, perhaps in another one
+
+        def tell(patience_s: float) -> None:
+            self._client.report(round_, delay_s, transmission_s, patience_s=patience_s, generation=generation)
+
         if not (self._silent_s() >= AWAY_S and self._noted(round_, 0, delay_s, transmission_s)):
-            self._send(
-                round_, lambda patience_s: self._client.report(round_, delay_s, transmission_s, patience_s=patience_s)
-            )
+            self._send(round_, tell)
 
     def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """Asks after a local step; returns whether READY has arrived, or the worker aggregates without it."""
@@ -92,9 +94,10 @@ class Queries:
                 self._steps_before = self._steps
             self._round = round_
         self._steps = steps
-        delay_s = self._delay(step_s)
+        delay_s, generation = self._delay(step_s), self._client.generation
         if self._silent_s() < AWAY_S and self._unanswered < self._max_under_way:
-            question = self._send(round_, partial(self._client.query, round_, steps, delay_s, transmission_s))
+            query = partial(self._client.query, round_, steps, delay_s, transmission_s, generation=generation)
+            question = self._send(round_, query)
             if question is not None:
                 self._wait_for(question, step_s, max(steps, self._steps_before))
         is_away = steps >= self._steps_before and self._stays_away()

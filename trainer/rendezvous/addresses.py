@@ -13,16 +13,15 @@ import fcntl
 import ipaddress
 import os
 import random
-import secrets
 import socket
 import struct
-import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from trainer.collectives.connecting import unanswered
 from trainer.rendezvous.config_check import join_names
 from utils import SetupError, authority
 
@@ -152,36 +151,6 @@ def first_ipv6_address(card: str) -> str:
     return ""
 
 
-class ProbeResponder:
-    """Listens where MXNet will, and answers each connection with a token; `close` frees the port for MXNet."""
-
-    def __init__(self, address: str, port: int | None) -> None:
-        """
-        Args:
-            port: None for any free one.
-
-        Raises:
-            SetupError: as `listen`.
-        """
-        self.token = secrets.token_hex(8)
-        remedy = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
-        self._socket = listen(address, port, remedy)
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._answer, name="probe responder", daemon=True).start()
-
-    def _answer(self) -> None:
-        with contextlib.suppress(OSError):  # closed: done
-            while True:
-                caller, _ = self._socket.accept()
-                with caller, contextlib.suppress(OSError):
-                    caller.sendall(self.token.encode() + b"\n")
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept; closing alone would not
-        self._socket.close()
-
-
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
     """MXNet's port as PORT fixes it; None where any will do.
 
@@ -235,13 +204,7 @@ def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
     """Tries all targets at once; returns a line for each that fails: "server on a at 10.0.0.1:4711 (no answer)"."""
 
     def attempt(target: Target) -> str:
-        try:
-            with socket.create_connection((target.address, target.port), try_s) as connection:
-                answer = connection.makefile("rb").readline(64).decode(errors="replace").strip()
-        except (OSError, ValueError) as error:  # ValueError: no host's name
-            why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or str(error)
-        else:
-            why = "" if answer == target.token else "another program answers there"
+        why = unanswered((target.address, target.port), target.token, try_s)
         return f"{target.name} at {target.address}:{target.port} ({why})" if why else ""
 
     if not targets:

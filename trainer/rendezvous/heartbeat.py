@@ -47,11 +47,14 @@ class HeartbeatMonitor:
         store: Any = None,
         on_formed: Callable[[], None] = lambda: None,
         server: RendezvousServer | None = None,
+        watch: Callable[[float], None] = lambda longest_s: None,
     ) -> None:
         """
         Args:
             server: on the scheduler; it is told of silent processes.
+            watch: called every second, with the seconds after which a process counts as silent.
         """
+        self._watch = watch
         self._cluster = cluster
         self._start_timeout_s = start_timeout_s
         self.store = store  # set later on a worker: it has none before the cluster is complete
@@ -83,6 +86,7 @@ class HeartbeatMonitor:
         reported: set[RoleRank] = set()  # the job may continue without them
         begin = time.monotonic()
         while not self._ended.wait(CHECK_EVERY_S):
+            self._watch(float(os.environ[TIMEOUT]))
             dead = [process for process in self._dead(time.monotonic() - begin) if process not in reported]
             alarms = alarms + 1 if dead else 0
             if alarms < CHECKS_BEFORE_ALARM:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
@@ -20,6 +22,8 @@ from utils import JobOver, PeerLost, SetupError, authority, printable
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
+SHARE = 0.05  # a pause as part of the time waited so far, between these two
+TEST_AGAIN_S = 1.0  # between two calls of the same worker
 REMIND_EVERY_S = 15.0
 
 
@@ -43,11 +47,15 @@ class Start:
     Attributes:
         generation: how many times workers of this job have started.
         members: of all workers, by rank.
+        calls: ranks of pairs in which the first one calls; in the others the higher rank does.
+        others_wait: not all could take part.
     """
 
     generation: int
     rank: int
     members: tuple[Peer, ...]
+    calls: frozenset[tuple[int, int]] = frozenset()
+    others_wait: bool = False
 
     @property
     def secret(self) -> str:
@@ -61,7 +69,37 @@ class Start:
 
     @classmethod
     def from_answer(cls, said: Mapping[str, Any]) -> Start:
-        return cls(said["generation"], said["rank"], tuple(Peer(*member) for member in said["members"]))
+        calls = frozenset((caller, called) for caller, called in said.get("calls", ()))
+        members = tuple(Peer(*member) for member in said["members"])
+        return cls(said["generation"], said["rank"], members, calls, bool(said.get("others")))
+
+
+Call = Callable[[Peer], bool]  # calls a worker; returns whether it answers
+
+
+class _Tests:
+    """Calls other workers beside the wait for them, again and again."""
+
+    def __init__(self, clock: Clock, call: Call) -> None:
+        self._clock = clock
+        self._call = call
+        self._due: dict[str, float] = {}  # when the next call of each worker is; infinite while one is under way
+        self._answers: dict[str, bool] = {}  # whether it has answered the last one
+
+    def begin(self, others: Iterable[Peer]) -> None:
+        for other in others:
+            if self._due.get(other.name, 0.0) <= self._clock.now():
+                self._due[other.name] = math.inf
+                self._clock.start(partial(self._test, other), f"test of {other.name}")
+
+    def _test(self, other: Peer) -> None:
+        self._answers[other.name] = self._call(other)
+        self._due[other.name] = self._clock.now() + TEST_AGAIN_S
+
+    def to_wire(self) -> Message:
+        """The fields of JOIN that tell what was found."""
+        found = list(self._answers.items())
+        return {"reached": [one for one, yes in found if yes], "unreached": [one for one, yes in found if not yes]}
 
 
 class Joining:
@@ -83,21 +121,25 @@ class Joining:
         device: str,
         min_workers: int = 0,
         patience_s: float = 0.0,
+        call: Call | None = None,
     ) -> None:
         """
         Args:
             min_workers: the least number of workers with which the job continues; 0: it ends with the first loss.
             patience_s: after which a worker that does not come back counts as lost.
+            call: tests whether another worker is reached; None: all are.
         """
+        self._call = call
         self._link = link
         self._asker = Asker(link, clock, self._complete)
         self._survives = {"min_workers": min_workers, "patience": patience_s} if min_workers else {}
         self._clock = clock
         self._num_workers = num_workers
         self._job = job
-        self._name = f"worker-{secrets.token_hex(8)}"
+        self.name = f"worker-{secrets.token_hex(8)}"
         self._address, self._port = address
         self._device = {"host": host, "device": device}
+        self.patience_s = patience_s
 
     def wait(self, timeout_s: float) -> Start:
         """Waits until all workers are there.
@@ -110,7 +152,7 @@ class Joining:
             PeerLost: they were not all there in time.
             JobOver: the job has ended.
         """
-        return self._until_start(timeout_s, PAUSE_S, dict)
+        return self._until_start(timeout_s, PAUSE_S, dict, ())
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
         """Waits for the remaining workers and the newcomers; otherwise as `wait`.
@@ -119,17 +161,29 @@ class Joining:
             before: this worker's last place.
             lost: returns the ranks of the workers there that are seen to be gone.
         """
-        return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())})
+        others = [member for member in before.members if member.name != self.name]
+        return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())}, others)
 
-    def beat(self, place: Start) -> bool:
-        """Tells that the job is running; returns whether workers wait to take part in it."""
+    def beat(self, place: Start, knows: bool = False) -> str | None:
+        """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, WAIT
+        where others cannot, or nothing. None: there is no answer.
+
+        Args:
+            knows: the last call was one of these.
+        """
         try:
-            return self._ask({"msg_type": "BEAT", **place.to_wire()}, BRIEF).get("action") == "PAUSE"
+            said = self._ask({"msg_type": "BEAT", "knows": knows, **place.to_wire()}, BRIEF)
         except NoAnswer:
-            return False
+            return None
+        return str(said.get("action", ""))
 
-    def _until_start(self, timeout_s: float, pause_s: float, about: Callable[[], Message]) -> Start:
+    def _until_start(
+        self, timeout_s: float, pause_s: float, about: Callable[[], Message], others: Iterable[Peer]
+    ) -> Start:
         begin = reminded = self._clock.now()
+        tests = _Tests(self._clock, self._call) if self._call is not None else None
+        if tests is not None:
+            tests.begin(others)
         waits_for = ""
         while True:
             try:
@@ -142,6 +196,7 @@ class Joining:
                         "device": self._device,
                         **self._survives,
                         **about(),
+                        **({} if tests is None else tests.to_wire()),
                     },
                     PATIENT,
                 )
@@ -158,7 +213,9 @@ class Joining:
             if waits_for != before or now - reminded > REMIND_EVERY_S:
                 logging.info("waiting for the other workers: %s", waits_for)
                 reminded = now
-            self._clock.sleep(pause_s)
+            if tests is not None:
+                tests.begin(Peer(*other) for other in said.get("others", ()))
+            self._clock.sleep(min(PAUSE_S, max(pause_s, SHARE * (now - begin))))
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
         """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing.
@@ -181,4 +238,4 @@ class Joining:
             raise SetupError(str(error)) from None
 
     def _complete(self, message: Message) -> Message:
-        return {"sender": self._name, "receiver": "state-server", "job": self._job, **message}
+        return {"sender": self.name, "receiver": "state-server", "job": self._job, **message}

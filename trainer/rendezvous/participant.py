@@ -25,6 +25,7 @@ class Participant:
     rank: int | None = None
     tried: bool = False
     problems: list[str] = field(default_factory=list)  # targets that it cannot reach
+    unreached: list[str] = field(default_factory=list)  # places that acknowledge nothing that it sends
     error: str = ""  # for which it is about to end
     said_goodbye: bool = False
 
@@ -37,6 +38,11 @@ class Participant:
     def role(self) -> str:
         """Empty where it is unknown."""
         return self.process.role if self.process else ""
+
+    @property
+    def place(self) -> str:
+        """Where MXNet listens, as "10.0.0.1:4711"."""
+        return f"{self.process.address}:{self.process.port}" if self.process else ""
 
     @property
     def worker_rank(self) -> int | None:

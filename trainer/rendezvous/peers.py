@@ -22,24 +22,27 @@ from typing import Any, NoReturn
 from config import Config
 from trainer import version
 from trainer.clock import RealClock
-from trainer.collectives.connecting import connect
-from trainer.collectives.group import MeshGroup
+from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.coordinator.protocol import Link
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM, ProcessInfo, verdict
-from trainer.rendezvous.failure_detector import FailureDetector
+from trainer.rendezvous.failure_detector import SILENT_S
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo
+from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_PEER_LOST, SetupError
 
 CONNECT_S = 60.0  # for all to be connected once all have joined
+# Of --fault-timeout: the silence after which the workers of a job that survives come together again; a call as a test;
+# the wait for one that does not come.
+SILENT_SHARE, TEST_SHARE, PATIENCE_SHARE = 0.75, 0.15, 0.25
 
 # Connects the workers of a job that survives lost workers, of which this process is one.
-JoinElastic = Callable[[Config, Joining, socket.socket, Start, ProcessInfo], AbstractContextManager[RendezvousInfo]]
+JoinElastic = Callable[[Config, Joining, Acceptor, Start, ProcessInfo], AbstractContextManager[RendezvousInfo]]
 
 
 def gather_over(transport: CollectiveTransport) -> Gather:
@@ -67,7 +70,8 @@ def join(
         SetupError: the set-ups differ, or there is no address to listen at.
         PeerLost: the job was not complete in time.
     """
-    with contextlib.closing(_listen(config)) as listener:
+    with contextlib.ExitStack() as on_exit:
+        listener = _listen(config)
         joining = Joining(
             link,
             RealClock(),
@@ -77,42 +81,39 @@ def join(
             socket.gethostname(),
             config.device,
             config.min_workers if config.survives else 0,
-            config.fault_timeout,
+            PATIENCE_SHARE * config.fault_timeout,
+            lambda other: not unanswered((other.address, other.port), other.name, TEST_SHARE * config.fault_timeout),
         )
+        acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
         start = joining.wait(config.start_timeout)
         me = start.members[start.rank]
         process = ProcessInfo(WORKER, me.host, me.device, me.address, me.port, setup=complete(setup))
         if config.survives:
-            with join_elastic(config, joining, listener, start, process) as info:
+            with join_elastic(config, joining, acceptor, start, process) as info:
                 yield info
             return
         names = [member.called(rank) for rank, member in enumerate(start.members)]
-        places = [(member.address, member.port) for member in start.members]
-        mesh = connect(start.rank, places, listener, start.secret, CONNECT_S, names)
-        group = MeshGroup(mesh, SUMS[config.collective])
-        group.all_gather(b"")  # all first connections are made: the next one of a worker is its second
-        alive = connect(start.rank, places, listener, start.secret, CONNECT_S, names)
-    detector = FailureDetector(alive.connections, lambda lost, why: _end(joining, names, lost, why))
-    mesh.on_error = detector.report_before_close
+        connections = TcpConnections(
+            acceptor, SUMS[config.collective], CONNECT_S, SILENT_S, False, start, names,
+            lambda lost, why: _end(joining, names, lost, why),
+        )  # fmt: skip
     try:
-        transport = CollectiveTransport(group, RealClock())
+        transport = CollectiveTransport(connections.group, RealClock())
         gather = gather_over(transport)
         members = compare(gather, process, cluster.num_workers)
         logging.info("all %d workers are connected with each other", len(names))
         yield RendezvousInfo(transport, gather, members)
         transport.wait_all()
         # A worker that has left the barrier closes its connections, while others may still be in it.
-        detector.let_leave()
+        connections.let_leave()
         transport.barrier()
     except Exception as error:
-        detector.stop()
+        connections.report_no_more()
         joining.leave(cause=str(error) or type(error).__name__)
-        detector.close()
-        mesh.close()
+        connections.close()
         raise
     joining.leave()
-    detector.close()
-    mesh.close()
+    connections.close()
 
 
 def complete(setup: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ process sends, and that it gets:
     {"freed": true}, from the scheduler alone   {"go": port of MXNet's scheduler}, to the scheduler first
     {"rank": ...}
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
+    {"unreached": [places]}: they acknowledge nothing that this process sends
     {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
     {"leaves": true}, while the job goes on     {"lost": rank, "why": ...}: a worker is lost, and the job goes on
     {"fails": why}, in place of a card: this process ends before it joins
@@ -25,16 +26,19 @@ import json
 import logging
 import os
 import queue
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
+from trainer.collectives.connecting import Acceptor
 from trainer.rendezvous import addresses
-from trainer.rendezvous.addresses import ProbeResponder, Target
+from trainer.rendezvous.acknowledged import Unacknowledged
+from trainer.rendezvous.addresses import Target
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import ProcessInfo
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
@@ -54,6 +58,7 @@ GONE = "is gone: it was killed or has crashed"
 EVALUATOR = "evaluator"
 RENDEZVOUS_FAILED = "the rendezvous of the job's processes failed"
 ALL_DONE = "all workers are done"
+_FREE_PORT = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
 LONGEST_LINE = 1 << 22  # bytes: of the values of all workers
 # Seconds (macOS has TCP_KEEPALIVE in place of TCP_KEEPIDLE), and number of probes.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
@@ -123,13 +128,18 @@ class Lines:
 class JobSession:
     """A process's connection to the rendezvous server during the job. Ends the process when another one is lost."""
 
-    def __init__(self, lines: Lines | None, scheduler: str, end: Callable[[str, int], Any]) -> None:
+    def __init__(
+        self, lines: Lines | None, scheduler: str, end: Callable[[str, int], Any], places: Collection[str] = ()
+    ) -> None:
         """
         Args:
             lines: None where the scheduler is a plain MXNet program: then nothing here has an effect.
             scheduler: its address, for messages.
             end: called in a thread, with a line and an exit code.
+            places: address and port of the processes that MXNet connects this one with.
         """
+        self._unacknowledged = Unacknowledged(places)
+        self._unreached: list[str] = []
         self._lines = lines
         self._end = end
         self._scheduler = scheduler
@@ -146,6 +156,12 @@ class JobSession:
     def gather(self, label: str, value: Any) -> list[Any] | None:
         """As Gather, after `tell_rank`. None where a plain MXNet program takes part, or a connection broke."""
         return self._gathered.get() if self._send(gather=label, value=value) else None
+
+    def watch(self, longest_s: float) -> None:
+        """Tells, where that changes, which processes acknowledge nothing for so long. To be called every second."""
+        found = self._unacknowledged.look(time.monotonic(), longest_s)
+        if found != self._unreached and self._send(unreached=found):
+            self._unreached = found
 
     def tell_error(self, text: str) -> None:
         """Tells why this process is about to end during the job."""
@@ -319,17 +335,18 @@ class RendezvousClient:
         try:
             if not is_scheduler:
                 address = addresses.own_address(address, self.environment)
-            responder = ProbeResponder(address, addresses.chosen_port(self.environment))
+            listener = addresses.listen(address, addresses.chosen_port(self.environment), _FREE_PORT)
         except SetupError as error:
             lines.send(fails=f"{cluster.role} on host {socket.gethostname()} ended before the job began: {error}")
             raise
+        responder = Acceptor(listener, secrets.token_hex(8))  # where MXNet will listen
         process = ProcessInfo(
             role=cluster.role,
             host=socket.gethostname(),
             device=self.device,
             address=address,
             port=responder.port,
-            token=responder.token,
+            token=responder.name,
             interface=self.environment.get("DMLC_INTERFACE", ""),
             setup={
                 **self.setup,
@@ -340,7 +357,7 @@ class RendezvousClient:
         with contextlib.closing(responder):
             try:
                 lines.send(card=vars(process))
-                scheduler_port = self._wait_for_go(lines)
+                scheduler_port, places = self._wait_for_go(lines)
             except (EOFError, OSError):  # OSError: keep-alive got no answer, or there is no route any more
                 if is_scheduler:
                     raise
@@ -356,10 +373,12 @@ class RendezvousClient:
             self.environment["DMLC_PS_ROOT_URI"] = address  # MXNet's scheduler cannot listen at a host's name
         else:
             self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(responder.port)})
-        return JobSession(lines, self._scheduler, self.end)
+        return JobSession(lines, self._scheduler, self.end, places)
 
-    def _wait_for_go(self, lines: Lines) -> int:
-        """Answers the server's messages; returns the port of MXNet's scheduler."""
+    def _wait_for_go(self, lines: Lines) -> tuple[int, list[str]]:
+        """Answers the server's messages; returns the port of MXNet's scheduler, and where the processes listen with
+        which MXNet connects this one."""
+        places: list[str] = []
         self._waits_for = f"the scheduler at {self._scheduler}, which says nothing"
         while True:
             message = lines.receive(RETRY_S)
@@ -367,6 +386,7 @@ class RendezvousClient:
                 self._check_time(remind=False)
             elif "targets" in message:
                 targets = [Target(*target) for target in message["targets"]]
+                places = [f"{target.address}:{target.port}" for target in targets]
                 lines.send(tried=message["round"], problems=addresses.unreachable(targets))
             elif "info" in message:
                 self._waits_for = message["info"].removeprefix("waiting for ")
@@ -377,7 +397,7 @@ class RendezvousClient:
             elif "end" in message:
                 raise (SetupError if message["code"] == EXIT_SETUP else PeerLost)(message["end"])
             elif "go" in message:
-                return int(message["go"])
+                return int(message["go"]), places
 
     def _check_time(self, remind: bool = True) -> None:
         """Logs now and then what this process waits for.

@@ -50,11 +50,15 @@ from trainer.rendezvous.rendezvous_client import (
 from trainer.runtime.environment import INTERVAL
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, printable
 
+# isort: split
+from server.reach import together
+
 LONGEST_LINE = 1 << 18  # bytes; a connection can take the memory of two
 MOST_STRANGERS = 64  # connections beside those of the job's processes
 SETTLE_S = 3.0  # for more to connect, after a process with another number of processes
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 LATE_S = 15.0  # for late processes to connect and get the reason for the end
+CUT = "the network between them is cut"
 FAREWELL_S = 2.0  # for the other processes to end before the scheduler
 _ADVICE = (
     "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
@@ -223,6 +227,9 @@ class RendezvousServer:
             case {"gather": str(label), "value": value} if rank is not None and not self._waits_for_values(rank):
                 self._gathered.setdefault(label, {})[rank] = value
                 self._answer_gathers()
+            case {"unreached": list(places)} if participant.process and are_texts(places):
+                participant.unreached = places
+                self._loop.call_later(self._settle_s, self._judge_reach)  # others will tell the same
             case {"last_words": str(text)} if participant.process:
                 participant.error = printable(text)
             case {"leaves": True} if self._survives and rank is not None:
@@ -433,6 +440,31 @@ class RendezvousServer:
             self._participants.remove(participant)
         self._tell_all(lost=rank, why=why)
         self._finish_if_done()
+
+    def _judge_reach(self) -> None:
+        """Leaves out the workers that cannot exchange with a server; a server with which none can is lost."""
+        by_place = {each.place: each for each in self._known() if each.role != "scheduler"}
+        cuts = {
+            frozenset((place, other)) for place, each in by_place.items() for other in by_place.keys() & each.unreached
+        }
+        if self._state is not JobState.RUNNING or not cuts:
+            return
+        heavy = len(by_place)  # a server weighs more than all workers
+        weights = {place: heavy if each.role == "server" else 1 for place, each in by_place.items()}
+        left = together(weights, cuts)
+        lost = [each for place, each in by_place.items() if place not in left]
+        if all(each.role == "server" or each in lost for each in by_place.values()):
+            torn = frozenset().union(*cuts)
+            alone = [each.name for place, each in by_place.items() if each.role == "server" and place in torn]
+            self._finish(f"no worker exchanges with {join_names(alone)}: {CUT}", EXIT_PEER_LOST)
+            return
+        for each in lost:
+            others = [other for place, other in by_place.items() if frozenset((each.place, place)) in cuts]
+            why = f"{each.name} does not exchange with {join_names([other.name for other in others])}: {CUT}"
+            if not self._survives or each.rank is None:
+                self._finish(why, EXIT_PEER_LOST)
+                return
+            self._continue_without(each.rank, why)
 
     def _finish_if_done(self) -> None:
         if self._survives and len(self._done | self._lost) == self._num_workers:

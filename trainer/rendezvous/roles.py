@@ -63,7 +63,7 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
         if server is None:
             session.tell_rank(store.rank)
 
-    with HeartbeatMonitor(cluster, start_timeout_s, store, on_formed, server):
+    with HeartbeatMonitor(cluster, start_timeout_s, store, on_formed, server, session.watch):
         store.run()
     store.free()
     session.leave()
@@ -134,7 +134,7 @@ def join(
     session = _join_job(cluster, device, setup or {}, start_timeout_s)
     zmq_guard.install()
     try:
-        with HeartbeatMonitor(cluster, start_timeout_s) as monitor:
+        with HeartbeatMonitor(cluster, start_timeout_s, watch=session.watch) as monitor:
             store = mx.kv.create(STORE_TYPES[transport])
             monitor.store = store  # the cluster is complete
             session.tell_rank(store.rank)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from config import Config
 from trainer.clock import RealClock
+from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import SUMS
 from trainer.rendezvous.config_check import ProcessInfo
 from trainer.rendezvous.joining import Joining, Start
-from trainer.rendezvous.peers import gather_over
+from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
-from trainer.survival.generations import Generations
-from trainer.survival.tcp_connections import TcpConnections
+from trainer.rendezvous.tcp_connections import TcpConnections
+from trainer.survival.generations import Generations, Report
 from trainer.transport.collective import CollectiveTransport
 
 
@@ -35,10 +34,15 @@ class ElasticGroup(RendezvousInfo):
 
 @contextlib.contextmanager
 def join(
-    config: Config, joining: Joining, listener: socket.socket, start: Start, process: ProcessInfo
+    config: Config, joining: Joining, acceptor: Acceptor, start: Start, process: ProcessInfo
 ) -> Iterator[ElasticGroup]:
     """As peers.JoinElastic. Set-ups are compared when training begins, and whenever workers come (recovery.py)."""
-    connect = functools.partial(TcpConnections, listener, SUMS[config.collective], config.fault_timeout)
+
+    def connect(start: Start, names: Sequence[str], report: Report) -> TcpConnections:
+        connect_s = config.fault_timeout * (1 if start.generation == 1 else PATIENCE_SHARE)
+        silent_s = config.fault_timeout * SILENT_SHARE
+        return TcpConnections(acceptor, SUMS[config.collective], connect_s, silent_s, True, start, names, report)
+
     generations = Generations(joining, connect, RealClock())
     try:
         first = generations.begin(start)

@@ -15,12 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from trainer.clock import Clock
-from trainer.collectives.connecting import NotThere
 from trainer.collectives.group import Group
 from trainer.rendezvous.joining import Joining, Start
 from utils import JobError, die_on_error
 
 ASK_EVERY_S = 1.0  # whether a worker waits to take part
+STOPS = (
+    3.0  # times the patience: without an answer to rank 0, where others wait (SimpleStateServer/server/membership.py)
+)
+OTHERS_ASK_EVERY_S = 5.0  # workers other than rank 0, which may be cut off from the state server
 
 
 class Connections(Protocol):
@@ -43,9 +46,10 @@ class Connections(Protocol):
         """Closes all connections."""
 
 
-# Called with the ranks that are gone, none where an exchange has failed, and why, where they were not killed.
+# Called with the ranks whose connections have ended, with none where an exchange has failed, or with those of silent
+# workers, which may be alive, and why.
 Report = Callable[[Sequence[int], str], object]
-# Connects with the workers that have started, by these names; raises JobError, NotThere with their ranks, if it cannot.
+# Connects with the workers that have started, by these names; raises JobError if it cannot.
 Connect = Callable[[Start, Sequence[str], Report], Connections]
 
 
@@ -55,7 +59,7 @@ class Generation:
     Attributes:
         start: this worker's rank, and the members.
         connections: None where they could not be connected.
-        lost: ranks that this worker has seen to be gone.
+        lost: ranks that this worker has seen to be gone; of silent ones tests tell (joining.py).
     """
 
     def __init__(self, start: Start) -> None:
@@ -188,9 +192,10 @@ class Generations:
         with self._lock:
             if self._is_over or generation.is_over:
                 return
+            how = why or f"it was killed{', or goes on without this worker' if generation.is_broken else ' or crashed'}"
             for rank in lost:
-                logging.warning("warning: %s is gone: %s", generation.names[rank], why or "it was killed or crashed")
-            generation.lost.update(lost)
+                logging.warning("warning: %s is gone: %s", generation.names[rank], how)
+            generation.lost.update(() if why else lost)
             if generation.is_broken:
                 return
             generation.is_broken = True
@@ -233,18 +238,22 @@ class Generations:
             made.connections = self._connect(start, made.names, lambda lost, why: self._break(made, lost, why))
         except JobError as error:
             logging.warning("warning: generation %d could not be connected: %s", made.number, error)
-            made.lost.update(error.ranks if isinstance(error, NotThere) else ())
             return made
         if made.is_broken:  # before there was anything to interrupt
             made.connections.interrupt()
         logging.info("generation %d: rank %d of %d", made.number, start.rank, len(start.members))
-        if start.rank == 0:
-            self._start(lambda: self._ask(made), "newcomers")
+        self._start(lambda: self._ask(made), "newcomers")
         return made
 
     def _ask(self, generation: Generation) -> None:
         """Asks whether a worker waits to take part, as long as the generation lasts."""
+        is_first, call = generation.start.rank == 0, "WAIT" if generation.start.others_wait else ""
+        answered = self._clock.now()
         while not generation.is_broken and not self._is_over:
-            if self._joining.beat(generation.start):
-                self.newcomer_waits = True
-            self._clock.sleep(ASK_EVERY_S)
+            said = self._joining.beat(generation.start, bool(call))
+            if said is not None:
+                call, answered = said, self._clock.now()
+            elif is_first and call and self._clock.now() - answered > STOPS * self._joining.patience_s:
+                self._break(generation, (), "")  # else the others might go on beside this generation
+            self.newcomer_waits = self.newcomer_waits or said == "PAUSE"
+            self._clock.sleep(ASK_EVERY_S if is_first else OTHERS_ASK_EVERY_S)

@@ -173,6 +173,8 @@ class Recovery:
         """Synchronizes; if workers are lost meanwhile, with the remaining ones."""
         while True:
             try:
+                if self.is_broken:  # where this worker is alone, no exchange fails
+                    raise PeerLost("this generation of workers is over")
                 agreed = self._trainer.synchronize(wants_stop)
             except PeerLost:
                 if not self.is_broken:

@@ -14,11 +14,11 @@ import pytest
 from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill
 from experiments.fault_drill.drilled_job import FLAGS
 from experiments.fault_drill.drilled_logs import Logs
-from experiments.fault_drill.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
+from experiments.fault_drill.faults import ALL, AMONG_WORKERS, FAULTS, can_happen, of_soak
 from scripts.launch import hosts_file
 
 ROOT = Path(__file__).resolve().parents[3]
-CUTS = [name for name, fault in FAULTS.items() if fault.cut_s and not fault.cut_port]
+CUTS = [name for name, fault in FAULTS.items() if fault.cut_s and fault.cuts == ALL and not fault.cut_port]
 ROW = {"way": "continue", "mode": "esync", "seconds": 20.0, "exit_code": 0, "accuracy": 0.8, "left_running": 0}
 CUT = ROW | {
     "fault": "cut-20", "noticed_s": 9.9, "again_s": 10.2, "rounds_lost": 0, "back_s": 0.9, "pause_s": 9.93,

@@ -37,6 +37,7 @@ class Client:
     """
 
     away = (math.inf, math.inf)
+    generation = 1
 
     def __init__(self, clock: Clock, *answers: tuple[float, bool | Exception], round_trip_s: float = 0.0) -> None:
         self._clock = clock
@@ -46,7 +47,7 @@ class Client:
         self.waits = True
         self.is_refused = self.is_behind = False
 
-    def report(self, round_: int, step_s: float, transmission_s: float, patience_s: float) -> None:
+    def report(self, round_: int, step_s: float, transmission_s: float, patience_s: float, generation: int) -> None:
         self.heard.append((self._clock.now(), ("report", round_, step_s)))
         self._answer(patience_s)
 
@@ -58,7 +59,9 @@ class Client:
         self.heard.append((self._clock.now(), ("catch up", self._noted)))
         self._answer(patience_s)
 
-    def query(self, round_: int, steps: int, step_s: float, transmission_s: float, patience_s: float) -> bool:
+    def query(
+        self, round_: int, steps: int, step_s: float, transmission_s: float, patience_s: float, generation: int
+    ) -> bool:
         self.heard.append((self._clock.now(), ("query", round_, steps, step_s)))
         return self._answer(patience_s)
 

@@ -11,6 +11,7 @@ import pytest
 from trainer.coordinator.asker import NOTICE_REST_S
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.protocol import Message, Reply, Timeouts
+from trainer.coordinator.queries import Queries
 from trainer.progress import Progress
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
@@ -225,3 +226,35 @@ def test_who_leaves_while_the_server_is_away_does_not_take_that_for_an_answer(re
 
     with_a_cluster(work)
     assert not any("hears" in record.message for record in caplog.records)
+
+
+def test_what_belongs_to_an_earlier_generation_does_not_count_in_the_next_one() -> None:
+    """A worker that evaluated was frozen in round 5; it wakes up among others in round 52."""
+
+    def work(cluster: Cluster) -> None:
+        clock = cluster.clock
+        client = StateClient(cluster, clock, "journal", 0.5)
+        progress = Progress()
+        progress.begin(clock.now, evaluates=True)
+        client.join("survives", 0, 1, progress)
+        client.begin_job(resumed=True)
+        queries = Queries(client, clock, waits=False)
+        queries.report(5, 0.5, 0.0)
+        clock.sleep(2 * ROUND_TRIP_S)
+        queries.report(5, 0.5, 0.0)  # it is still to be sent when the others have gone on
+        client.join("survives", 0, 1, progress, generation=2)
+        client.begin_job(resumed=True)
+        client.tell_doing()
+        clock.sleep(2 * ROUND_TRIP_S)
+        queries.report(52, 0.5, 0.0)
+        clock.sleep(2 * ROUND_TRIP_S)
+        queries.report(53, 0.5, 0.0)  # raises what was refused
+        told = [
+            (message.get("generation", 1), message["status"]["round"])
+            for _, message in cluster.said
+            if "status" in message
+        ]
+        assert told[:4] == [(1, 5), (1, 5), (1, 5), (2, 52)]
+        client.stop_waiting()
+
+    with_a_cluster(work)

@@ -18,6 +18,7 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version
+from trainer.collectives.connecting import Acceptor
 from trainer.rendezvous import addresses, participant, rendezvous_client, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
@@ -151,14 +152,14 @@ def process(role, device="", host="a", address="127.0.0.1", port=1, **setup):
 def test_no_process_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
     # What a worker's MXNet sent to the probe responder at that port would be lost, and the start would hang.
     (port,) = free_ports(1)
-    close = addresses.ProbeResponder.close
+    close = Acceptor.close
 
     def close_the_schedulers_late(responder):
         if responder.port == port:
             time.sleep(0.3)
         close(responder)
 
-    monkeypatch.setattr(addresses.ProbeResponder, "close", close_the_schedulers_late)
+    monkeypatch.setattr(Acceptor, "close", close_the_schedulers_late)
     job = Job(num_workers=1)
     members = [Member(job, "scheduler", port=port), Member(job, "server"), Member(job, "worker")]
     members[2].join()
@@ -320,9 +321,9 @@ def test_a_port_that_cannot_be_reached_is_named_on_every_process():
 
 
 def test_another_program_at_an_address_is_not_taken_for_the_process():
-    bell = addresses.ProbeResponder("127.0.0.1", None)
+    bell = Acceptor(addresses.listen("127.0.0.1", None, ""), "bell")
     with contextlib.closing(bell):
-        right = addresses.Target("worker", "127.0.0.1", bell.port, bell.token)
+        right = addresses.Target("worker", "127.0.0.1", bell.port, bell.name)
         assert addresses.unreachable([right]) == []
         (problem,) = addresses.unreachable([right._replace(token="another")])
     assert problem == f"worker at 127.0.0.1:{bell.port} (another program answers there)"
@@ -726,6 +727,22 @@ def test_a_parameter_server_and_the_other_workers_go_on_without_one_that_is_lost
     for member in (server, scheduler):  # which MXNet's own end would keep waiting for the lost
         assert member.ended.wait(DEADLINE_S)
         assert member.end == ("all workers are done", EXIT_OK)
+
+
+def test_a_worker_cut_off_from_the_server_is_left_out_and_a_server_cut_off_from_all_is_lost():
+    job, (scheduler, server, *workers) = job_that_goes_on()
+    job.server._settle_s = 0.05
+    places = [f"{each.environment['DMLC_NODE_HOST']}:{each.environment['PORT']}" for each in (server, *workers)]
+    server.session._send(unreached=[places[2]])
+    wait_for(lambda: workers[0].session.lost == workers[2].session.lost == {1}, "the news")
+    assert workers[1].ended.wait(DEADLINE_S)
+    assert not any(member.end for member in (scheduler, server, workers[0], workers[2]))
+    for each in (workers[0], workers[2]):
+        each.session._send(unreached=[places[0]])
+    for member in (server, workers[0], workers[2]):
+        assert member.ended.wait(DEADLINE_S)
+        assert member.end[0].startswith("no worker exchanges with server on host ")
+        assert member.end[1] == EXIT_PEER_LOST
 
 
 def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():

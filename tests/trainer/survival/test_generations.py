@@ -103,18 +103,17 @@ def test_of_four_workers_two_die_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "generation", "waits"),
-    [(1, 3, True), (4, 3, False)],
+    "exchange",
+    [1, 4],
     ids=["while the next generation connects", "while its workers say how far they are"],
 )
-def test_another_worker_dies_while_those_left_come_together(exchange: int, generation: int, waits: bool) -> None:
+def test_another_worker_dies_while_those_left_come_together(exchange: int) -> None:
     """Before its part of the new generation is done: the last worker that is left sums alone."""
     workers = [Worker(3), Worker(2, dies_in=(2, 0)), Worker(1, dies_in=(2, exchange))]
     job = Job(workers, ssgd, rounds=3)
     check(job, after_rounds([{0: 3, 1: 2, 2: 1}, {0: 3}, {0: 3}]), 3, [0])
-    assert workers[0].events()[-1].startswith(f"2: generation {generation}: 1 worker(s)")
-    # Only where no connection of it could be watched the state server waits for it to come back.
-    assert (workers[0].records[1]["total_time"] > PATIENCE_S) == waits
+    assert workers[0].events()[-1].startswith("2: generation 3: 1 worker(s)")
+    assert workers[0].records[1]["total_time"] < PATIENCE_S  # a call finds out, also where no connection was watched
 
 
 def test_a_worker_that_comes_late_gets_the_model_of_one_at_work_and_its_share_from_the_next_round_on(decided) -> None:
@@ -149,7 +148,7 @@ def test_a_worker_leaves_after_its_round_and_the_others_sum_with_their_shares() 
 def test_a_newcomer_takes_over_the_velocity_of_the_outer_optimiser() -> None:
     """u <- beta u + (x - x'), x <- x - u, x' the mean after two local steps. The newcomer sums from round 3 on."""
     beta, missed = 0.5, 2
-    workers = [Worker(step_s=0.5), Worker(step_s=0.5, begins_s=COMES_S - 1.5)]
+    workers = [Worker(step_s=0.5), Worker(step_s=0.5, begins_s=COMES_S - 1.7)]
 
     def build(context) -> LocalSGDTrainer:
         return LocalSGDTrainer(context, ETA, 1.0, 2, OuterMomentum(beta, nesterov=False))
@@ -196,7 +195,7 @@ def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_fo
     assert workers[0].batches.drawn == list(range(drawn[0]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     deaths=st.dictionaries(st.integers(0, 3), st.tuples(st.integers(1, 3), st.integers(0, 12)), max_size=3),
     paces=st.lists(st.sampled_from([0.3, 0.5, 0.8]), min_size=4, max_size=4),

@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import functools
-import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from trainer.collectives.connecting import connect
+from trainer.collectives.connecting import Acceptor, connect
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker
 from trainer.collectives.tcp import PATIENCE_S
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.joining import Start
-from trainer.survival.generations import Report
 
 
 class TcpConnections:
-    """Connections of generations.py over TCP."""
+    """Connections of generations.py over TCP; of a job that does not survive, for its one generation."""
 
     def __init__(
         self,
-        listener: socket.socket,
+        acceptor: Acceptor,
         algorithm: ScheduleMaker,
-        fault_timeout_s: float,
+        connect_s: float,
+        silent_s: float,
+        continues: bool,
         start: Start,
         names: Sequence[str],
-        report: Report,
+        report: Callable[[Sequence[int], str], object],
     ) -> None:
         """
         Args:
-            listener: at which other workers find this one; it stays open, and is the caller's.
+            acceptor: of other workers' calls; the caller's.
             algorithm: of the sums.
-            fault_timeout_s: a worker counts as lost after that time without a sign of life.
+            connect_s: until all are connected.
+            silent_s: a worker is reported after that time without a sign of life.
+            continues: after a loss the others are watched.
             names: of all workers by rank, for messages.
+            report: as generations.Report.
 
         Raises:
-            JobError: not all workers could be reached; NotThere with the ranks of those that have ended.
+            JobError: not all workers could be reached.
         """
         places = [(member.address, member.port) for member in start.members]
         all_connected = functools.partial(
-            connect, start.rank, places, listener, start.secret, fault_timeout_s, names, all_listen=True
+            connect, start.rank, places, acceptor, start.secret, connect_s, names, start.calls
         )
         self._mesh = all_connected()
-        self._mesh.patience_s = fault_timeout_s
+        self._mesh.patience_s = connect_s
         self.group = MeshGroup(self._mesh, algorithm)
         try:
             self.group.all_gather(b"")  # when all have the first connections, a second one is known as such
@@ -51,10 +54,11 @@ class TcpConnections:
             self._mesh.close()
             raise
         self._mesh.patience_s = PATIENCE_S  # all wait for the slowest: from here on the detector notices losses
-        self._detector = FailureDetector(alive.connections, report, fault_timeout_s, continues=True)
-        self._mesh.on_error = lambda: report((), "")
+        self._detector = FailureDetector(alive.connections, report, silent_s, continues)
+        self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
         self.interrupt = self._mesh.interrupt
         self.let_leave = self._detector.let_leave
+        self.report_no_more = self._detector.stop
         self.stop_watching = self._detector.close
 
     def close(self) -> None:

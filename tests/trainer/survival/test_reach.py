@@ -1,0 +1,234 @@
+"""Who trains where not all can exchange with all: the pure functions by hand, and jobs on random graphs of cuts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import cut_network
+import msgspec
+import pytest
+from cut_network import FAULT_TIMEOUT_S, SERVER, SETTLED_S, STEP_S, Change, check, drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server import membership
+from server.messages import Call, Join
+from server.reach import EXACT, together
+from server.worker import Device
+
+from trainer.rendezvous import joining
+from trainer.survival import generations
+
+
+def of(cuts: str) -> set[frozenset[str]]:
+    return set(map(frozenset, cuts.split()))
+
+
+@pytest.mark.parametrize(
+    ("workers", "cuts", "left"),
+    [
+        ("abcd", "", "abcd"),
+        ("abcd", "bc", "abd"),  # one link: the first of the two stays
+        ("abcd", "ac ad bc bd", "ab"),  # two halves
+        ("abcde", "ac ad ae bc bd be", "cde"),  # the greater part
+        ("abcd", "ad bd cd", "abc"),
+        ("abcde", "ab bc cd de", "ace"),  # a chain: the greatest set leaves out every other one
+        ("abc", "ab bc ca", "a"),
+        ("abcX", "bX", "abc"),  # a newcomer takes no member's place,
+        ("abXYZ", "bX bY bZ", "ab"),  # nor do several,
+        ("abXYZ", "bX YZ", "abY"),  # and joins where it can
+        ("abX", "ab bX", "aX"),  # of equal members those stay with whom more can train
+        ("ab", "ax", "ab"),  # others do not count
+    ],
+)
+def test_the_heaviest_set_without_a_cut_trains(workers: str, cuts: str, left: str) -> None:
+    weights = {each: membership.MEMBER if each.islower() else 1 for each in workers}
+    assert together(weights, of(cuts)) == set(left)
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 6), st.data())
+def test_no_set_is_heavier_and_of_many_workers_nothing_can_be_added(number: int, data: st.DataObject) -> None:
+    weights = {f"w{one}": data.draw(st.sampled_from([1, 9])) for one in range(number)}
+    pairs = [frozenset(pair) for pair in combinations(weights, 2)]
+    cuts = data.draw(st.sets(st.sampled_from(pairs))) if pairs else set()
+
+    def is_whole(these: frozenset[str]) -> bool:
+        return not any(cut <= these for cut in cuts)
+
+    found = together(weights, cuts)
+    sets = [frozenset(each) for size in range(number + 1) for each in combinations(weights, size)]
+    assert is_whole(found)
+    assert sum(map(weights.get, found)) == max(sum(map(weights.get, each)) for each in sets if is_whole(each))
+    many = {f"{part}{one}": 1 for part in "ab" for one in range(EXACT)}
+    halves = {frozenset((f"a{one}", f"b{other}")) for one in range(EXACT) for other in range(EXACT)}
+    assert together(many, halves) == {f"a{one}" for one in range(EXACT)}
+
+
+# ------------------------------------------------------------------------------------------------- the state server
+
+
+def join(name: str, reached: str | None = None, unreached: str = "", **more: object) -> Join:
+    tests = {"reached": None if reached is None else tuple(reached), "unreached": tuple(unreached)}
+    return Join(name, "a", 3, f"10.0.0.{ord(name)}", 4000, Device(), 1, 2.5, **tests, **more)  # type: ignore[arg-type]
+
+
+class Talk:
+    """Workers a, b and c of generation 1, who have begun to come back."""
+
+    def __init__(self) -> None:
+        self.now, self.group = 0.0, membership.Group()
+        for name in "abc":
+            self.say(join(name))
+        self.members = self.group.members
+
+    def say(self, message: Join) -> membership.Assignment:
+        self.group, answer, self.reason = membership.decide(self.group, message, self.now)
+        return answer
+
+    def back(self, name: str, reached: str = "", unreached: str = "") -> membership.Assignment:
+        place = {"generation": 1, "rank": "abc".index(name), "members": self.members}
+        return self.say(join(name, reached, unreached, **place))
+
+    def names(self) -> str:
+        return "".join(member.name for member in self.group.members)
+
+
+def test_a_pair_is_cut_once_both_have_called_in_vain() -> None:
+    talk = Talk()
+    assert [member.name for member in talk.back("a").others] == ["b", "c"]
+    talk.back("b", "c", "a"), talk.back("c", "ab")
+    assert talk.reason == "the workers of generation 2 of job 'a' test whether they can exchange"
+    assert talk.back("a", "c", "b").call is Call.START and talk.names() == "ac"
+    assert talk.back("b", "c", "a").call is Call.WAIT
+    assert talk.reason.endswith("takes this worker in once it reaches worker 0 (10.0.0.97:4000)")
+
+
+def test_where_only_the_lower_rank_reaches_the_other_it_calls() -> None:
+    talk = Talk()
+    talk.back("a", "bc"), talk.back("b", "a")
+    assert talk.back("c", "b", "a").calls == ((0, 2),) and talk.names() == "abc"
+
+
+def test_one_that_all_have_called_in_vain_is_not_waited_for() -> None:
+    talk = Talk()
+    talk.back("a", "b", "c"), talk.back("b", "a")
+    assert "waits for worker 2" in talk.reason
+    assert talk.back("b", "a", "c").call is Call.START and talk.names() == "ab"
+
+
+def test_what_nobody_has_tested_in_time_is_cut() -> None:
+    talk = Talk()
+    for talk.now in (0.0, 1.0, 2.0, 2.6):
+        talk.back("b", "c"), talk.back("c", "b"), talk.back("a")
+    assert talk.names() == "bc"
+
+
+def test_a_server_that_was_away_waits_for_all_once_more() -> None:
+    talk = Talk()
+    talk.back("a", "bc"), talk.back("b", "ac")
+    talk.now = 90.0
+    assert talk.back("a", "bc").call is Call.WAIT and "waits for worker 1" in talk.reason
+
+
+def test_those_left_out_begin_the_next_generation_only_once_rank_0_has_stopped() -> None:
+    """It stops after three times the patience, if it knows of them."""
+    for knows in (False, True):
+        talk = Talk()
+        talk.back("a", "", "c"), talk.back("b", "a", "c")
+        talk.back("a", "b", "c")
+        place = {"generation": 2, "rank": 0, "members": talk.group.members}
+        assert talk.names() == "ab" and talk.back("c", "b", "a").call is Call.WAIT
+        beat = membership.Beat("a", "a", **place)  # type: ignore[arg-type]
+        talk.group, answer, _ = membership.decide(talk.group, beat, 0.0)
+        assert answer.call is Call.WAIT
+        talk.group, *_ = membership.decide(talk.group, msgspec.structs.replace(beat, knows=knows), 0.0)
+        for talk.now in map(float, range(16)):
+            talk.back("c", "b", "a")
+        assert talk.names() == ("c" if knows else "ab")
+
+
+# ------------------------------------------------------------------------------------------------------- whole jobs
+
+
+def both(*pairs: tuple[int, int]) -> frozenset[tuple[int, int]]:
+    return frozenset(pairs) | {(other, one) for one, other in pairs}
+
+
+AT_S = 5.0
+LINK = ([0.0] * 4, [Change(AT_S, both((1, 2)))])
+JOBS = {
+    "link": LINK,
+    "direction": ([0.0] * 4, [Change(AT_S, frozenset({(1, 2)}))]),
+    "halves": ([0.0] * 4, [Change(AT_S, both((0, 2), (0, 3), (1, 2), (1, 3)))]),
+    "a newcomer behind a firewall": ([0.0, 0.0, 10.0], [Change(AT_S, frozenset(), frozenset({2}))]),
+    "a newcomer that one does not answer": ([0.0, 0.0, 10.0], [Change(AT_S, both((1, 2)))]),
+    "healed": ([0.0] * 4, [LINK[1][0], Change(30.0)]),
+    "cut off from the server": ([0.0] * 3, [Change(AT_S, both((2, SERVER)))]),
+    "those who train are cut off from the server": (
+        [0.0] * 3,
+        [Change(AT_S, both((0, 1), (0, 2))), Change(30.0, both((0, 1), (0, 2), (1, SERVER), (2, SERVER)))],
+    ),
+}
+
+
+def run(name: str) -> float:
+    begin_s, changes = JOBS[name]
+    return check(begin_s, changes, max(changes[-1].at_s, *begin_s) + SETTLED_S)
+
+
+ONE_ROUND_S = STEP_S + cut_network.BEAT_S  # and what is noticed with a beat
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_workers_that_can_exchange_train_again_in_time(name: str) -> None:
+    twice = name.startswith("those")  # rank 0 stops the others, and then the rest begins
+    assert run(name) <= (1.25 if twice else 1.0) * FAULT_TIMEOUT_S + ONE_ROUND_S
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_whatever_graph_of_cuts_one_set_trains_that_nothing_can_be_added_to(seed: int) -> None:
+    assert check(*drawn(seed)) <= 1.25 * FAULT_TIMEOUT_S + ONE_ROUND_S
+
+
+# ------------------------------------------------------------------- planted faults, which these jobs must find
+
+
+def all_train(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(membership, "together", lambda weights, cuts: frozenset(weights))
+
+
+def pauses_for_any(patch: pytest.MonkeyPatch) -> None:
+    def beat(*message: Any) -> membership.Outcome:
+        outcome = rule(*message)
+        return outcome._replace(answer=membership.Assignment(outcome.answer.call and Call.PAUSE))
+
+    rule = membership._beat
+    patch.setattr(membership, "_beat", beat)
+
+
+def calls_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(joining, "TEST_AGAIN_S", math.inf)
+
+
+def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(generations, "STOPS", math.inf)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name", "found"),
+    [
+        (all_train, "link", "nothing trains"),
+        (pauses_for_any, "a newcomer that one does not answer", "stops the others"),
+        (calls_once, "healed", "could train"),
+        (goes_on_alone, "those who train are cut off from the server", "beside a newer one"),
+    ],
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], name: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=found):
+        run(name)

@@ -1,0 +1,58 @@
+"""Which processes acknowledge nothing that this one sends: the kernel knows, so nothing is sent to find out.
+
+The kernel of a frozen process acknowledges. So what is sent again and again goes to a host or over a link that is cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+TABLE = Path("/proc/net/tcp")
+_ESTABLISHED, _SENDS_AGAIN = "01", "01"  # states of a connection and of its timer
+
+
+def own_sockets() -> set[str]:
+    """The inodes of this process's sockets."""
+    found = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it has just been closed
+            found.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def sent_again(table: str) -> dict[str, str]:
+    """Inode by the other end, as "10.0.0.1:4711", of connections whose last bytes were sent more than once.
+
+    Args:
+        table: content of /proc/net/tcp.
+    """
+    found = {}
+    for line in table.splitlines()[1:]:
+        _, _, remote, state, _, timer, times, _, _, inode, *_ = line.split()
+        if (state, timer[:2]) == (_ESTABLISHED, _SENDS_AGAIN) and int(times, 16):
+            address, port = remote.split(":")
+            found[f"{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(port, 16)}"] = inode
+    return found
+
+
+class Unacknowledged:
+    """Notices which of some places acknowledge nothing for so long.
+
+    Args:
+        places: as "10.0.0.1:4711".
+    """
+
+    def __init__(self, places: Collection[str]) -> None:
+        self._places = frozenset(places)
+        self._since: dict[str, float] = {}
+
+    def look(self, now: float, longest_s: float) -> list[str]:
+        """To be called every second or so."""
+        with contextlib.suppress(OSError, ValueError):  # another kernel
+            found = sent_again(TABLE.read_text())
+            own = own_sockets() if self._places & found.keys() else ()  # others of this host may have such connections
+            self._since = {place: self._since.get(place, now) for place in self._places if found.get(place) in own}
+        return sorted(place for place, since in self._since.items() if now - since >= longest_s)
