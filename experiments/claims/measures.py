@@ -18,7 +18,6 @@ from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
 from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
-from experiments.study.fair_figures import beats_from, crossing_jobs
 from experiments.study.fair_tables import Fair
 from report import metrics, statistics
 from scripts.run_lines import IID
@@ -146,14 +145,6 @@ def _gain(lines: Lines, row: str, over: str, job: str) -> Found:
     value, low, high = statistics.texts(fair.gain(workload, row, other))
     runs = [line for name in (row, other) for line in fair.its.runs(REPORT, workload, name)]
     return Found(Number(value, f"{low} to {high}", len(runs) // 2), runs)
-
-
-def _ahead_from(lines: Lines, row: str, over: str, like: str) -> Found:
-    """From which speed of the slow half on, in percent of the fast half's, a row is ahead; `-`: nowhere."""
-    fair = Fair(Comparison(lines))
-    jobs = crossing_jobs(fair, _job(fair.its, like))
-    share = beats_from(fair, jobs, row, None if over == FASTEST_K else over)
-    return Found(Number(statistics.NOT_REACHED if share is None else f"{share:g}", n=len(jobs)))
 
 
 def _speed_of_all(lines: Lines, job: str) -> Found:
@@ -350,7 +341,6 @@ FORMS = {
             "seconds held": _held,
             "samples held": _samples_held,
             "gain": _gain,
-            "ahead from": _ahead_from,
             "speed of all": _speed_of_all,
             "slowest share": _slowest_share,
             "pace beside": _pace_beside,

@@ -84,18 +84,15 @@ def crossing_jobs(fair: Fair, like: Workload) -> dict[float, Workload]:
     return dict(sorted(found.items()))
 
 
-def beats_from(fair: Fair, jobs: Mapping[float, Workload], entry: str, baseline: str | None) -> float | None:
-    """The least share from which on an algorithm is ahead of a baseline at every greater one, by the whole interval.
+def ahead_at(fair: Fair, jobs: Mapping[float, Workload], entry: str, baseline: str | None) -> list[float]:
+    """The shares at which an algorithm is ahead of a baseline by the whole interval, ascending.
 
     Args:
         baseline: None: the best row on the fastest machines of each job.
     """
-    found = None
-    for share, job in reversed(list(jobs.items())):
+    found = []
+    for share, job in jobs.items():
         over = fair.fastest_k(job) if baseline is None else baseline
-        if over is None or entry not in fair.rows(job) or over not in fair.rows(job):
-            return found
-        if fair.has_missed(job, entry) or fair.gain(job, entry, over).low <= 1:
-            return found
-        found = share
+        if over and {entry, over} <= set(fair.rows(job)) and not fair.has_missed(job, entry):
+            found += [share] if fair.gain(job, entry, over).low > 1 else []
     return found

@@ -28,7 +28,7 @@ from experiments import markdown
 from experiments.study import comparison
 from experiments.study.comparison import REPORT, Comparison, Workload
 from experiments.study.comparison_tables import SPLIT_WORDS
-from experiments.study.fair_figures import beats_from, crossing_jobs, draw_crossing
+from experiments.study.fair_figures import ahead_at, crossing_jobs, draw_crossing
 from experiments.study.fair_tables import CEILING, Fair, gain_text, notes, numbers_table, page
 from experiments.study.times_figure import draw_times
 from flag_parser import FlagParser
@@ -71,16 +71,16 @@ def crossing_text(fair: Fair) -> str:
     jobs = crossing_jobs(fair, CROSSING)
     if len(jobs) < 2:
         return ""
-    rows = [["times as fast as the best row on the fastest", *(f"{share:g} %" for share in jobs), "ahead from"]]
+    rows = [["times as fast as the best row on the fastest", *(f"{share:g} %" for share in jobs), "ahead at"]]
     for baseline, words in ((None, ""), ("alone", ", of alone")):
         for entry in CROSSING_ROWS:
             cells = [gain_text(fair, job, entry, baseline or fair.fastest_k(job)) for job in jobs.values()]
-            start = beats_from(fair, jobs, entry, baseline)
+            ahead = ", ".join(f"{share:g}" for share in ahead_at(fair, jobs, entry, baseline))
             if any(cells):
-                rows.append([ENTRIES[entry].title + words, *cells, "nowhere" if start is None else f"{start:g} %"])
+                rows.append([ENTRIES[entry].title + words, *cells, f"{ahead} %" if ahead else "nowhere"])
     rows.append([CEILING, *(f"{fair.ceiling(job):.2f}" for job in jobs.values()), ""])
     picture = "![seconds to the target over the slow half's share of speed](crossing.png)"
-    words = "The crossing: by the slow half's speed in percent of the fast half's; `ahead from`: the whole interval is."
+    words = "The crossing: by the slow half's speed in percent of the fast half's; `ahead at`: the whole interval is."
     return "\n\n".join([words, picture, markdown.table(rows)])
 
 

@@ -55,7 +55,7 @@ ALLOWED = {
     "esync-ssgd": {"2", "27"},
     "answer-087": {"0.85"},  # to which another step size was chosen
     "fair-half": {"0.85", "60"},
-    "answer-crossing": {"10", "33", "60"},
+    "answer-crossing": {"1", "10", "33", "60", "100"},
     "answer-harmonic": {"0.85"},
     "answer-half": {"0.85"},
     "minutes": {"0.80"},
