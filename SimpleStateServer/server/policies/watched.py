@@ -9,7 +9,7 @@ from server.worker import Decision
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:
-    """Answers a QUERY, whoever sends one."""
+    """Answers a QUERY, which no worker in these modes sends: another program may."""
     return train("no rule of the state server decides")
 
 

@@ -81,7 +81,7 @@ def assert_told(first_job, second_job, rounds):
     """What the state server heard of a job under BSP, then ASP, and of its resumption."""
     assert [message["resumed"] for message in (first_job[0], second_job[0])] == [0, 1]
     assert "limits" not in first_job[0]  # its steps are no rounds of a worker under ASP
-    assert {message["msg_type"] for message in first_job + second_job} == {"RESET", "REPORT"}  # nobody asks anything
+    assert {message["msg_type"] for message in first_job + second_job} == {"RESET", "REPORT"}  # no QUERY
     for rank in range(2):
         first, second = (
             [m for m in job if m["sender"].startswith(f"worker-{rank}-") and m["msg_type"] == "REPORT"]
