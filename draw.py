@@ -50,11 +50,8 @@ ALL = "all"  # of X_AXES
 def read_summaries(
     network_folder: Path, base: Path, warn: Warn, modes: Sequence[Mode] = tuple(MODES.values())
 ) -> dict[Mode, Devices]:
-    """Reads the summaries of these modes; where there are only logs, `warn` gets the command that makes one.
-
-    Raises:
-        SetupError: no summary of distributed training can be read.
-    """
+    """Reads the summaries of these modes; where there are only logs, `warn` gets the command that makes one. Raises
+    SetupError if no summary of distributed training can be read."""
     runs: dict[Mode, Devices] = {}
     for mode in modes:
         folder = network_folder / mode.name
@@ -192,11 +189,8 @@ def _made(folder: Path) -> Path:
 
 
 def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
-    """The device whose curve is drawn; None where none evaluated. `warn` gets what it lacks.
-
-    Args:
-        eval_duration: rounds between two evaluations, for summaries without their times.
-    """
+    """The device whose curve is drawn; None where none evaluated. `warn` gets what it lacks. `eval_duration`: rounds
+    between two evaluations, for summaries without their times."""
     device = metrics.evaluating_device(devices, warn)
     if device is None:
         warn(f"{mode.title} has no accuracies: no worker evaluated, or its logs are not there")

@@ -64,11 +64,8 @@ def run_role(config: Config) -> int:
 
 
 def cluster_of(config: Config) -> ClusterSpec | None:
-    """The other processes of the job from the environment; None without its variables.
-
-    Raises:
-        SetupError: a variable is missing or has an impossible value.
-    """
+    """The other processes of the job from the environment; None without its variables. Raises SetupError if a variable
+    is missing or has an impossible value."""
     if config.collective == PS:
         return ClusterSpec.from_environment()
     return None if config.collective == MPI else ClusterSpec.of_workers()

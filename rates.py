@@ -28,19 +28,13 @@ RAMPS = "a number from 0 to below 1, or two of them and the samples from one to 
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """A factor on the step size.
+    """A factor on the step size."""
 
-    Attributes:
-        warmup: samples until the full step size; 0: no warm-up.
-        drops: pairs (samples, factor): after these samples the step size is multiplied by the factor.
-        cosine: samples at the end of the half cosine; 0: no cosine.
-        floor: the factor there.
-    """
-
-    warmup: int = 0
+    warmup: int = 0  # samples until the full step size; 0: no warm-up
+    # Pairs (samples, factor): after these samples the step size is multiplied by the factor
     drops: tuple[tuple[int, float], ...] = ()
-    cosine: int = 0
-    floor: float = 0.0
+    cosine: int = 0  # samples at the end of the half cosine; 0: no cosine
+    floor: float = 0.0  # the factor there
 
     @property
     def is_constant(self) -> bool:
@@ -62,11 +56,7 @@ CONSTANT = RateSchedule()
 
 
 def parse_schedule(text: str) -> RateSchedule:
-    """Reads a schedule.
-
-    Raises:
-        ValueError: the text is no schedule; the message says what is allowed.
-    """
+    """Reads a schedule. Raises ValueError if the text is no schedule; the message says what is allowed."""
     if text == "constant":
         return CONSTANT
     parts: dict[str, str] = {}
@@ -148,11 +138,8 @@ class Ramp:
 
 
 def parse_ramp(text: str) -> Ramp:
-    """Reads a momentum: 0.9, or 0..0.9:50000 for one that grows from 0 to 0.9 over 50,000 samples.
-
-    Raises:
-        ValueError: the text is no momentum; the message says what is allowed.
-    """
+    """Reads a momentum: 0.9, or 0..0.9:50000 for one that grows from 0 to 0.9 over 50,000 samples. Raises ValueError if
+    the text is no momentum; the message says what is allowed."""
     first, dots, rest = text.partition("..")
     last, colon, over = rest.partition(":") if dots else (first, "", "")
     values = _number(first), _number(last)

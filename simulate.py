@@ -89,11 +89,8 @@ class SimulatedRun:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedRun]]:
-    """Parses the command line; a bad value ends the process with exit code 2.
-
-    Raises:
-        SetupError: the cluster file is wrong, or a flag means nothing here.
-    """
+    """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError if the cluster file is
+    wrong, or a flag means nothing here."""
     parser = FlagParser(prog="simulate.py", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
     which = parser.add_mutually_exclusive_group()

@@ -47,11 +47,8 @@ from utils import JobError, SetupError
 
 
 def find_network(base: Path, network: str) -> Path:
-    """The folder of `network` in the log tree.
-
-    Raises:
-        SetupError: there is none; the message names the networks that are there.
-    """
+    """The folder of `network` in the log tree. Raises SetupError if there is none; the message names the networks that
+    are there."""
     folder = base / network
     if network == utils.EARLIER or (base.name == utils.EARLIER and not folder.is_dir()):
         earlier = folder if network == utils.EARLIER else base
@@ -70,10 +67,7 @@ def find_network(base: Path, network: str) -> Path:
 
 def find_runs(base: Path, network: str, warn: Warn) -> list[Path]:
     """The folders of `network` in BASE/seed-N, the log trees of several runs of the same jobs; without them the base's.
-
-    Raises:
-        SetupError: there is none.
-    """
+    Raises SetupError if there is none."""
     trees = [path for path in folders(base) if utils.SEED_FOLDER.fullmatch(path.name)] if base.is_dir() else []
     seeds = [path / network for path in trees if (path / network).is_dir()]
     if not seeds or (base / network).is_dir():
@@ -95,11 +89,7 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def summarise_mode(folder: Path, warn: Warn) -> Devices:
-    """Reads the round logs of all devices of one mode.
-
-    Raises:
-        SetupError: the folder holds no readable round.
-    """
+    """Reads the round logs of all devices of one mode. Raises SetupError if the folder holds no readable round."""
     there = {host: folders(host) for host in folders(folder)}
     found = newest(itertools.chain.from_iterable(there.values()), warn)
     devices: dict[tuple[str, str], Device] = {}
@@ -250,10 +240,7 @@ def write_summary(path: Path, devices: Devices) -> None:
 
 def read_summary(path: Path, warn: Warn) -> Devices:
     """Reads a summary, also of the published program; `warn` gets devices with another shape, which are left out.
-
-    Raises:
-        SetupError: the file is missing, truncated, or holds no sound device.
-    """
+    Raises SetupError if the file is missing, truncated, or holds no sound device."""
     hosts = utils.read_json(path)
     if not isinstance(hosts, dict) or not all(isinstance(names, dict) for names in hosts.values()):
         raise SetupError(f"{path} is not a summary: it should hold {{host: {{device: lists}}}}")
@@ -332,11 +319,7 @@ def _do_all(works: Sequence[Callable[[], None]]) -> None:
 
 
 def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
-    """The modes that were asked for, of those that are there.
-
-    Raises:
-        SetupError: none is.
-    """
+    """The modes that were asked for, of those that are there. Raises SetupError if none is."""
     there = {path.name: path for path in folders(network_folder)}
     if mode_name == "all":
         chosen = [mode for mode in MODES.values() if mode.name in there]

@@ -96,10 +96,7 @@ class Output:
     """Stdout or stderr, whose reader may leave, as head does: what comes then is dropped, and the work goes on."""
 
     def __init__(self, stream: Any, keeps: bool = False) -> None:
-        """
-        Args:
-            keeps: the newest lines, where the disk is full, until there is room; else that is an error.
-        """
+        """`keeps`: the newest lines, where the disk is full, until there is room; else that is an error."""
         self._stream, self.is_read, self._keeps = stream, True, keeps
         self._unwritten: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
 
@@ -171,20 +168,13 @@ def printable(text: str, longest: int = 1000) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON, atomically.
-
-    Raises:
-        SetupError: the disk is full, or the folder cannot be written to.
-    """
+    """Writes `value` as JSON, atomically. Raises SetupError if the disk is full, or the folder cannot be written to."""
     write_atomically(path, json.dumps(value, allow_nan=False).encode())
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old or the new content as a whole.
-
-    Raises:
-        SetupError: the disk is full, or the folder cannot be written to.
-    """
+    """Writes a file so that a reader sees the old or the new content as a whole. Raises SetupError if the disk is full,
+    or the folder cannot be written to."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         temporary.write_bytes(content)
@@ -196,11 +186,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends a line to a file; a crash can truncate this line alone.
-
-    Raises:
-        SetupError: the disk is full, or the folder cannot be written to.
-    """
+    """Appends a line to a file; a crash can truncate this line alone. Raises SetupError if the disk is full, or the
+    folder cannot be written to."""
     try:
         with path.open("ab+", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
@@ -217,11 +204,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file.
-
-    Raises:
-        SetupError: the file is missing, truncated or not JSON. The message names it.
-    """
+    """Reads a JSON file. Raises SetupError if the file is missing, truncated or not JSON. The message names it."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -232,14 +215,8 @@ def read_json(path: Path) -> Any:
 
 
 def parsed_json(content: bytes, where: str) -> Any:
-    """Parses JSON in UTF-8, 16 or 32.
-
-    Args:
-        where: file, perhaps with its line, for the message.
-
-    Raises:
-        SetupError: it is not JSON.
-    """
+    """Parses JSON in UTF-8, 16 or 32. `where`: file, perhaps with its line, for the message. Raises SetupError if it is
+    not JSON."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -255,12 +232,8 @@ os.environ.pop("PYTHONSAFEPATH", None)  # with it `python -m` does not find this
 
 
 def usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Numbers of the cores that this process may use: of its affinity, as many as its CPU quota is worth.
-
-    Args:
-        cgroups: where the control groups are mounted, of version 1 or 2.
-        own: lists those of this process.
-    """
+    """Numbers of the cores that this process may use: of its affinity, as many as its CPU quota is worth. `cgroups`:
+    where the control groups are mounted, of version 1 or 2. `own`: lists those of this process."""
     # macOS has no affinity.
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
     quota = min(_cpu_quotas(cgroups, own), default=math.inf)
@@ -286,14 +259,8 @@ def _cpu_quotas(cgroups: Path, own: Path) -> Iterator[float]:
 
 
 def allow_open_files(wanted: int, needed: int = 0, what: str = "") -> None:
-    """Raises this process's limit of open files, as far as allowed.
-
-    Args:
-        needed: without so many, `what` cannot run.
-
-    Raises:
-        SetupError: fewer are allowed.
-    """
+    """Raises this process's limit of open files, as far as allowed. `needed`: without so many, `what` cannot run.
+    Raises SetupError if fewer are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise SetupError(

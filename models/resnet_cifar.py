@@ -26,10 +26,7 @@ class ResidualBlock(nn.HybridBlock):  # type: ignore[name-defined,misc]
     """Two convolutions and their shortcut: (N, C, H, W) to (N, C, H, W), or to (N, 2C, H/2, W/2)."""
 
     def __init__(self, filters: int, halves: bool, **kwargs: Any) -> None:
-        """
-        Args:
-            halves: whether it halves the image (odd sides are rounded up) and doubles the filters.
-        """
+        """`halves`: the block halves the image (odd sides are rounded up) and doubles the filters."""
         super().__init__(**kwargs)
         self._halves = halves
         with self.name_scope():
@@ -55,10 +52,7 @@ class CifarResNet(nn.HybridSequential):  # type: ignore[name-defined,misc]
     """(N, C, H, W) images to (N, classes) scores; made for 32x32, but takes any size."""
 
     def __init__(self, blocks: int, classes: int, **kwargs: Any) -> None:
-        """
-        Args:
-            blocks: n of each stage.
-        """
+        """`blocks`: n of each stage."""
         super().__init__(**kwargs)
         with self.name_scope():
             self.add(_convolution(FILTERS[0], stride=1), nn.BatchNorm(), nn.Activation("relu"))

@@ -28,11 +28,8 @@ class Band:
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The band of several curves; None where no point has a value on all of them.
-
-    Raises:
-        ValueError: no curves, or one without evaluations.
-    """
+    """The band of several curves; None where no point has a value on all of them. Raises ValueError for no curves, or
+    one without evaluations."""
     if not curves or not all(curves):
         raise ValueError("a band needs curves, and each of them an evaluation")
     begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)

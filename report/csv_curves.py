@@ -42,11 +42,8 @@ def beside(text: str) -> Beside:
 
 
 def read_beside(files: Sequence[Beside], modes: Collection[Mode], metric: Metric) -> dict[Mode, Curve]:
-    """The curves of the files, in looks that those of `modes` do not have.
-
-    Raises:
-        SetupError: a name is taken, or a file has no curve of this metric.
-    """
+    """The curves of the files, in looks that those of `modes` do not have. Raises SetupError if a name is taken, or a
+    file has no curve of this metric."""
     taken = {mode.algorithm.title for mode in modes}
     used = {mode.algorithm.look for mode in modes}
     looks = (look for look in (*PALETTE, *(e.look for e in ENTRIES.values() if e.look.marker)) if look not in used)
@@ -63,11 +60,8 @@ def read_beside(files: Sequence[Beside], modes: Collection[Mode], metric: Metric
 
 
 def read(path: Path, metric: Metric) -> Curve:
-    """The values of the metric over seconds.
-
-    Raises:
-        SetupError: it cannot be read, lacks a column, or a row has no number there.
-    """
+    """The values of the metric over seconds. Raises SetupError if it cannot be read, lacks a column, or a row has no
+    number there."""
     head, *rows = spreadsheet.rows(path, "file") or [spreadsheet.Row(f"file {path}", 1, "", [])]
     heads = dict(zip(head.columns(), head.cells, strict=True))
     time = next((name for name in (_TIME, _WALL_TIME) if name in heads), "")

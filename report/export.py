@@ -38,11 +38,8 @@ Write = Callable[[Worker, Iterable[Mapping[str, Any]]], None]  # of a worker's r
 
 @contextlib.contextmanager
 def to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
-    """What writes to a CSV file and to a folder for TensorBoard; the file has its head.
-
-    Raises:
-        SetupError: tensorboardX is not installed, or the file or the folder cannot be made.
-    """
+    """What writes to a CSV file and to a folder for TensorBoard; the file has its head. Raises SetupError if
+    tensorboardX is not installed, or the file or the folder cannot be made."""
     with contextlib.ExitStack() as stack:
         writers: list[Write] = []
         if board is not None:

@@ -132,11 +132,8 @@ def save_figures(
     say: Callable[[str], None],
     new_figure: Callable[[], Figure] | None = None,
 ) -> None:
-    """Draws each figure that has data as PNG and PDF; `say` gets their paths.
-
-    Raises:
-        SetupError: a file cannot be written.
-    """
+    """Draws each figure that has data as PNG and PDF; `say` gets their paths. Raises SetupError if a file cannot be
+    written."""
     for name, data, draw in figures:
         files = {folder / f"{name}.{kind}": metadata for kind, metadata in KINDS.items()}
         if not data:

@@ -49,14 +49,8 @@ class WorkerLog:
 
 
 def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
-    """Reads the workers of a job, sorted by rank; where a rank is unknown, in the order of `folders`.
-
-    Args:
-        folders: HOST/DEVICE of each.
-
-    Raises:
-        SetupError: no round is readable.
-    """
+    """Reads the workers of a job, sorted by rank; where a rank is unknown, in the order of `folders`. `folders`:
+    HOST/DEVICE of each. Raises SetupError if no round is readable."""
     logs = []
     for each in newest(folders, warn):
         rounds = [one for one in round_log.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]
@@ -73,16 +67,12 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
 
 
 class WorkerFolder(NamedTuple):
-    """The folder of a worker of the newest run; rounds after `until` belong to another run.
-
-    Attributes:
-        is_whole: it took part to the end of the run.
-    """
+    """The folder of a worker of the newest run; rounds after `until` belong to another run."""
 
     folder: Path
     run_file: RunFile
     until: float
-    is_whole: bool
+    is_whole: bool  # it took part to the end of the run
 
     @property
     def place(self) -> Place:

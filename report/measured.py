@@ -40,27 +40,16 @@ class TimeShares:
 
 @dataclass(frozen=True)
 class Speed:
-    """One worker's speed.
+    """One worker's speed."""
 
-    Attributes:
-        steps: number of complete steps.
-        samples_per_step: mean.
-        mean_step_s: of all steps.
-        step_s: median of the steps outside slow periods, whose times are taken as lognormal.
-        spread: standard deviation of their logarithms.
-        slow: periods in which steps took longer, and by how much.
-        exchange_s: pushes and pulls of a round, without waiting for others.
-        round_trip_s: of a question to the state server.
-    """
-
-    steps: int
-    samples_per_step: float
-    mean_step_s: float
-    step_s: float
-    spread: float
-    slow: tuple[Slowdown, ...]
-    exchange_s: float
-    round_trip_s: float
+    steps: int  # number of complete steps
+    samples_per_step: float  # mean
+    mean_step_s: float  # of all steps
+    step_s: float  # median of the steps outside slow periods, whose times are taken as lognormal
+    spread: float  # standard deviation of their logarithms
+    slow: tuple[Slowdown, ...]  # periods in which steps took longer, and by how much
+    exchange_s: float  # pushes and pulls of a round, without waiting for others
+    round_trip_s: float  # of a question to the state server
 
 
 def mean_of(step_s: float, spread: float) -> float:

@@ -85,11 +85,8 @@ class Event(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> Event:
-        """Reads an entry of a summary's event_list, `[seconds, kind, text]`.
-
-        Raises:
-            ValueError: another shape, or an unknown kind.
-        """
+        """Reads an entry of a summary's event_list, `[seconds, kind, text]`. Raises ValueError for another shape, or an
+        unknown kind."""
         if not isinstance(value, (list, tuple)) or len(value) != 3 or not is_quantity(value[0]):
             raise ValueError(f"event {reprlib.repr(value)} is not [seconds, kind, text]")
         elapsed_s, kind, text = value
@@ -103,10 +100,7 @@ class Event(NamedTuple):
     @classmethod
     def from_log(cls, elapsed_s: float, value: Any) -> Event:
         """Reads an entry of a round log's "events", `{"kind": kind, "text": text}`; `elapsed_s` is that of the round.
-
-        Raises:
-            ValueError: as from_json.
-        """
+        Raises ValueError as from_json."""
         if not isinstance(value, dict):
             raise ValueError(f'event {reprlib.repr(value)} is not an object with "kind" and "text"')
         return cls.from_json([elapsed_s, value.get("kind"), value.get("text")])
@@ -174,11 +168,8 @@ class Device:
 
     @classmethod
     def from_json(cls, value: Any) -> Device:
-        """Reads a device of a summary; the published program's has no optional keys, and may have others.
-
-        Raises:
-            ValueError: it has another shape.
-        """
+        """Reads a device of a summary; the published program's has no optional keys, and may have others. Raises
+        ValueError if it has another shape."""
         if not isinstance(value, dict):
             raise ValueError("not an object of lists")
         metric = metric_of(value.get("metric"))
@@ -299,11 +290,7 @@ def running_means(curve: Curve, in_a_row: int, grid_s: float) -> Curve:
 
 def value_at(curve: Curve, elapsed_s: float) -> float:
     """Value of the drawn curve at `elapsed_s`, by linear interpolation; constant before the first and after the last
-    evaluation.
-
-    Raises:
-        IndexError: the curve has no evaluation.
-    """
+    evaluation. Raises IndexError if the curve has no evaluation."""
     after = bisect.bisect_right(curve, elapsed_s, key=lambda point: point[0])
     if after in (0, len(curve)):
         return curve[max(0, after - 1)][1]
@@ -333,10 +320,7 @@ def traffic(devices: Collection[Device]) -> float | None:
 
 def published_traffic(devices: Collection[Device], model_bytes: float | None) -> float | None:
     """MB per second as in the published figures: the model's size once a worker and round, over the duration.
-
-    Args:
-        model_bytes: size of the model for workers whose summary lacks it.
-    """
+    `model_bytes`: size of the model for workers whose summary lacks it."""
     total_bytes = 0.0
     for device in devices:
         size = device.parameter_bytes or model_bytes

@@ -45,17 +45,13 @@ class RunFile:
 
 @dataclass(frozen=True)
 class NewestRun:
-    """The devices of the newest run.
-
-    Attributes:
-        until: last round of the run, of devices that took part only until it was resumed; infinite where workers count
-            rounds of their own.
-        lines: warnings about folders that are left out, wholly or from a round on.
-    """
+    """The devices of the newest run."""
 
     places: tuple[Place, ...]
+    # Last round of the run, of devices that took part only until it was resumed; infinite where workers count rounds of
+    # their own
     until: Mapping[Place, float]
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # warnings about folders that are left out, wholly or from a round on
 
 
 def of_newest(found: Mapping[Place, RunFile]) -> NewestRun:
@@ -120,12 +116,8 @@ def _names(places: Collection[Place]) -> str:
 def ends_early(
     ends: Mapping[Place, tuple[int, float]], found: Mapping[Place, RunFile], in_step: bool
 ) -> Mapping[Place, str]:
-    """Warnings about devices whose logs may lack their end.
-
-    Args:
-        ends: number of rounds in each log, and elapsed seconds at its end.
-        in_step: all workers do the same rounds.
-    """
+    """Warnings about devices whose logs may lack their end. `ends`: number of rounds in each log, and elapsed seconds
+    at its end. `in_step`: all workers do the same rounds."""
     most, longest_s = (max(values, default=0) for values in zip(*ends.values(), strict=True)) if ends else (0, 0.0)
     warnings = {}
     for place, (rounds, elapsed_s) in ends.items():

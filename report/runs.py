@@ -16,17 +16,12 @@ from trainer.metric import ACCURACY, Metric
 
 @dataclass(frozen=True)
 class Run:
-    """The modes of one network in one log tree.
-
-    Attributes:
-        evaluators: the device of each mode whose curve is drawn; None where none evaluated.
-        standalone: the metric and its value of training on one device.
-    """
+    """The modes of one network in one log tree."""
 
     devices: Mapping[Mode, Devices]
     numbers: Mapping[Mode, Numbers]
-    evaluators: Mapping[Mode, Device | None]
-    standalone: tuple[Metric, float] | None = None
+    evaluators: Mapping[Mode, Device | None]  # the device of each mode whose curve is drawn; None where none evaluated
+    standalone: tuple[Metric, float] | None = None  # the metric and its value of training on one device
 
     @property
     def curves(self) -> dict[Mode, Curve]:

@@ -56,11 +56,8 @@ def coverage(runs: int) -> str:
 
 
 def median(values: ArrayLike) -> Estimate:
-    """The median of numbers (n,), some perhaps infinite, and its interval.
-
-    Raises:
-        ValueError: there are none, or one is NaN.
-    """
+    """The median of numbers (n,), some perhaps infinite, and its interval. Raises ValueError if there are none, or one
+    is NaN."""
     value, low, high = medians(_checked(values)[:, np.newaxis])
     return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
@@ -90,16 +87,11 @@ def _checked(values: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TimesToTarget:
-    """Seconds to a target in several runs.
+    """Seconds to a target in several runs."""
 
-    Attributes:
-        reached: number of the `runs` that reached it.
-        median: infinite where half of the runs or more did not reach it.
-    """
-
-    reached: int
+    reached: int  # number of the `runs` that reached it
     runs: int
-    median: Estimate
+    median: Estimate  # infinite where half of the runs or more did not reach it
 
 
 def time_to_target(curve: Sequence[tuple[float, float]], target: float, metric: Metric = ACCURACY) -> float:

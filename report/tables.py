@@ -20,10 +20,7 @@ TARGET_HELP = (
 
 def target_for(given: float | None, metric: Metric, curves: Iterable[Curve]) -> float:
     """The target that was asked for; else the usual accuracy, or of another metric the best that all curves reached.
-
-    Raises:
-        SetupError: the metric has no such value.
-    """
+    Raises SetupError if the metric has no such value."""
     if given is not None and (fault := metric.fault(given)):
         raise SetupError(f"--target {given:g} is {fault}, as the {metric.name} of these logs: give another one")
     if given is not None or metric.is_accuracy:

@@ -15,18 +15,13 @@ _Count = Callable[[Devices, Device], "Position | None"]
 
 @dataclass(frozen=True)
 class XAxis:
-    """A horizontal axis.
-
-    Attributes:
-        units: (unit, its size, length of the longest curve above which it is used), the smallest unit first.
-        position: from all devices of a run and the one that evaluated; None where their logs do not count it.
-        suffix: of the figure's file name.
-    """
+    """A horizontal axis."""
 
     label: str
+    # (unit, its size, length of the longest curve above which it is used), the smallest unit first
     units: Sequence[tuple[str, float, float]]
-    position: _Count
-    suffix: str = ""
+    position: _Count  # from all devices of a run and the one that evaluated; None where their logs do not count it
+    suffix: str = ""  # of the figure's file name
 
     def unit(self, longest: float) -> tuple[str, float]:
         """Label and size of the unit for curves up to `longest`."""

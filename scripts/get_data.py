@@ -123,10 +123,7 @@ SOURCES: dict[str, Source] = {
 
 def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Callable[[str], None]) -> None:
     """Completes `folder` with the files of `sums` (name -> SHA-256 of the content) from the first source that has them.
-
-    Raises:
-        DataError: a file there is another one (it stays), or no source has the missing files.
-    """
+    Raises DataError if a file there is another one (it stays), or no source has the missing files."""
     missing = []
     for name, checksum in sums.items():
         path = folder / name

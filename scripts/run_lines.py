@@ -24,33 +24,20 @@ _KNOWN_BEFORE = ("split", "seed", "case", "momentum", "in_a_row", "parameters", 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run. Its fields are the keys of the JSON.
+    """One run. Its fields are the keys of the JSON."""
 
-    Attributes:
-        entry: name of an algorithm or a preset, of algorithms.ENTRIES.
-        network: that was trained; `none` where only times and bytes were simulated.
-        seconds: that it took, virtual ones or real ones.
-        samples_per_s: of all workers.
-        ended: why, in words.
-        diverged: its loss was no longer finite.
-        failed: the error that ended it otherwise; empty in nearly all.
-        command: of simulate.py or scripts/local_cluster.sh, that makes it again.
-        commit: None where there was no git.
-        program: a hash of its files.
-    """
-
-    entry: str
-    network: str
+    entry: str  # name of an algorithm or a preset, of algorithms.ENTRIES
+    network: str  # that was trained; `none` where only times and bytes were simulated
     split: str = IID
     seed: int = 0
-    seconds: float = 0.0
-    samples_per_s: float = 0.0
-    ended: str = ""
-    diverged: bool = False
-    failed: str = ""
-    command: Sequence[str] = ()
-    commit: str | None = None
-    program: str = ""
+    seconds: float = 0.0  # that it took, virtual ones or real ones
+    samples_per_s: float = 0.0  # of all workers
+    ended: str = ""  # why, in words
+    diverged: bool = False  # its loss was no longer finite
+    failed: str = ""  # the error that ended it otherwise; empty in nearly all
+    command: Sequence[str] = ()  # of simulate.py or scripts/local_cluster.sh, that makes it again
+    commit: str | None = None  # None where there was no git
+    program: str = ""  # a hash of its files
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -83,22 +70,13 @@ def unmade(line: Line) -> Line:
 
 
 def append(folder: Path, line: Run) -> None:
-    """
-    Raises:
-        SetupError: the disk is full, or the folder cannot be written to.
-    """
+    """Raises SetupError if the disk is full, or the folder cannot be written to."""
     append_line(folder / RUNS_FILE, json.dumps(dataclasses.asdict(line), allow_nan=False))
 
 
 def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
-    """All runs, in order; of those with the same key only the last.
-
-    Args:
-        maker: the command that makes the file, for the error.
-
-    Raises:
-        SetupError: the file is not there, or a line of it is no run. The message names it.
-    """
+    """All runs, in order; of those with the same key only the last. `maker`: the command that makes the file, for the
+    error. Raises SetupError if the file is not there, or a line of it is no run. The message names it."""
     path = folder / RUNS_FILE
     try:
         texts = path.read_text().splitlines()
@@ -118,11 +96,8 @@ def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
 def made(
     tasks: Iterable[Task], make: Callable[[Task], Line | None], at_once: int, folder: Path
 ) -> Iterator[tuple[Task, Line]]:
-    """Makes runs side by side; yields each as it ends, once it stands in the folder's file.
-
-    Args:
-        make: returns None where the run was stopped.
-    """
+    """Makes runs side by side; yields each as it ends, once it stands in the folder's file. `make`: returns None where
+    the run was stopped."""
     with ThreadPoolExecutor(at_once) as pool:
         futures = {pool.submit(make, task): task for task in tasks}
         for future in as_completed(futures):
@@ -155,10 +130,7 @@ class Progress:
 
 def value_in(command: Sequence[str], *fields: str) -> str:
     """The value of a flag in a run's command; of several the last, as argparse takes it. Empty where there is none.
-
-    Args:
-        fields: of Config, of whose flags the command has one.
-    """
+    `fields`: of Config, of whose flags the command has one."""
     flags = {flag for field in fields for flag in names_of(field)}
     words = [part for word in command for part in word.split("=", 1)]
     return next((value for flag, value in reversed(list(pairwise(words))) if flag in flags), "")

@@ -34,17 +34,11 @@ OUTPUT = "output.txt"  # what a run has printed, in the folder of its logs
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that has ended.
+    """A run that has ended."""
 
-    Attributes:
-        base: its log tree.
-        folder: of its mode in the log tree: NETWORK/MODE.
-        code: its exit code.
-    """
-
-    base: Path
-    folder: str
-    code: int
+    base: Path  # its log tree
+    folder: str  # of its mode in the log tree: NETWORK/MODE
+    code: int  # its exit code
 
     @cached_property
     def _text(self) -> str:
@@ -71,11 +65,8 @@ class Ended:
         )
 
     def read(self) -> tuple[dict[str, Any], Devices]:
-        """One worker's run.json, and what all workers logged.
-
-        Raises:
-            SetupError: it did not reach the end of a round.
-        """
+        """One worker's run.json, and what all workers logged. Raises SetupError if it did not reach the end of a
+        round."""
         folder = self.base / self.folder
         try:
             about = read_json(next(iter(sorted(folder.glob(f"*/*/{RUN_FILE}"))), folder / RUN_FILE))
@@ -98,10 +89,7 @@ class Processes:
     """
 
     def __init__(self, work: Path) -> None:
-        """
-        Args:
-            work: holds the logs of runs, a folder each; the caller removes these.
-        """
+        """`work` holds the logs of runs, a folder each; the caller removes these."""
         self.work = work
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # a second signal may come while the first is handled

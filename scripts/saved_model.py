@@ -27,14 +27,8 @@ METADATA = "esync"  # key of the description in an ONNX file's metadata
 
 
 def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
-    """Evaluates a saved model; returns a line with its test accuracy.
-
-    Args:
-        dataset: the test data; empty for the dataset of the training.
-
-    Raises:
-        SetupError: the model or the dataset is not available, or they do not fit.
-    """
+    """Evaluates a saved model; returns a line with its test accuracy. `dataset`: the test data; empty for the dataset
+    of the training. Raises SetupError if the model or the dataset is not available, or they do not fit."""
     from trainer.datasets import loading
     from trainer.datasets.feed import Feed
     from trainer.datasets.sources import Arrays
@@ -65,11 +59,8 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
 
 
 def to_onnx(path: Path, output: Path) -> str:
-    """Writes a saved model as ONNX, for batches of any size; returns a line about the file.
-
-    Raises:
-        SetupError: the model is not available, or no onnx that works with MXNet's exporter is installed.
-    """
+    """Writes a saved model as ONNX, for batches of any size; returns a line about the file. Raises SetupError if the
+    model is not available, or no onnx that works with MXNet's exporter is installed."""
     check_onnx()
     import numpy as np
     import onnx  # type: ignore[import-not-found]

@@ -111,11 +111,7 @@ class Sweep:
         return statistics.fmean(of_mode) if of_mode else None
 
     def do(self) -> int:
-        """Returns how many runs have failed.
-
-        Raises:
-            KeyboardInterrupt: it was stopped.
-        """
+        """Returns how many runs have failed. Raises KeyboardInterrupt if it was stopped."""
         to_do = self.to_do()
         progress, failed = Progress(len(self._tasks)), []
         progress.done = len(self._tasks) - len(to_do)
@@ -183,11 +179,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def tasks_of(given: argparse.Namespace, others: Sequence[str]) -> list[Task]:
-    """The runs, all points with the first seed first.
-
-    Raises:
-        SetupError: their flags are wrong.
-    """
+    """The runs, all points with the first seed first. Raises SetupError if their flags are wrong."""
     found = []
     for seed, point in itertools.product(given.seeds, points(given.modes, others)):
         base = given.log_base / point.name / f"seed-{seed}"

@@ -28,18 +28,13 @@ Flags = Mapping[str, tuple[str, ...]]  # the words behind the flag of a field
 
 @dataclass(frozen=True)
 class Point:
-    """One job of a sweep, which runs with several seeds.
-
-    Attributes:
-        values: the flags that have several values in the sweep, as the user names them, each with this point's.
-        options: of the back end, such as `--cluster demo`.
-        flags: all of main.py's.
-    """
+    """One job of a sweep, which runs with several seeds."""
 
     mode: str
+    # The flags that have several values in the sweep, as the user names them, each with this point's
     values: tuple[tuple[str, str], ...]
-    options: tuple[str, ...]
-    flags: Flags
+    options: tuple[str, ...]  # of the back end, such as `--cluster demo`
+    flags: Flags  # all of main.py's
 
     @property
     def name(self) -> str:
@@ -72,11 +67,8 @@ def command(on: str, mode: str, options: Sequence[str], flags: Flags) -> list[st
 
 
 def mode_folder(words: Sequence[str], base: Path) -> str:
-    """NETWORK/MODE, where a command files its run in a log tree; checks its flags as the run will.
-
-    Raises:
-        SetupError: they are wrong; of wrong values the parser ends the process with exit code 2.
-    """
+    """NETWORK/MODE, where a command files its run in a log tree; checks its flags as the run will. Raises SetupError if
+    they are wrong; of wrong values the parser ends the process with exit code 2."""
     program, *own = words
     cut = own.index("--") if "--" in own else len(own)
     arguments = [*own[:cut], "--log-base", str(base), *own[cut:]]
@@ -96,10 +88,7 @@ def mode_folder(words: Sequence[str], base: Path) -> str:
 
 def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[tuple[str, ...]]]]:
     """The options that are the back end's own, and by field of Config the values that its flag is to take in turn.
-
-    Raises:
-        SetupError: a flag is one that the sweep sets.
-    """
+    Raises SetupError if a flag is one that the sweep sets."""
     fields = {name: field for field in FIELDS for name in names_of(field)}
     left, options, found = [word for word in words if word != "--"], [], dict[str, list[tuple[str, ...]]]()
     while left:

@@ -30,21 +30,14 @@ MOST_CURVES = 8  # of a figure; more cannot be told apart
 
 @dataclass(frozen=True, kw_only=True)
 class SweepLine(Run):
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Attributes:
-        point: name of its folder.
-        values: the flags that have several values in the sweep.
-        metric: its name and direction, as Metric.about has them.
-        curve: [seconds, value of the metric].
-        took_s: seconds of real time, with the start.
-    """
-
-    point: str
-    values: Mapping[str, str] = field(default_factory=dict)
+    point: str  # name of its folder
+    values: Mapping[str, str] = field(default_factory=dict)  # the flags that have several values in the sweep
+    # Its name and direction, as Metric.about has them
     metric: Mapping[str, Any] = field(default_factory=ACCURACY.about)
-    curve: Curve = ()
-    took_s: float = 0.0
+    curve: Curve = ()  # [seconds, value of the metric]
+    took_s: float = 0.0  # seconds of real time, with the start
 
     @property
     def key(self) -> tuple[Any, ...]:

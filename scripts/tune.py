@@ -65,12 +65,7 @@ class Job:
         return command(self.on, mode, options, {**defaults, **flags, **{name: (word,) for name, word in own.items()}})
 
     def run(self, size: float, steps: int) -> float:
-        """Makes a trial; returns its seconds.
-
-        Raises:
-            SetupError: it failed.
-            KeyboardInterrupt: it was stopped.
-        """
+        """Makes a trial; returns its seconds. Raises SetupError if it failed, KeyboardInterrupt if it was stopped."""
         words, begin = self.command(size, steps), time.monotonic()
         base = self.processes.work / f"{size:g}-{steps}"
         shutil.rmtree(base, ignore_errors=True)
@@ -96,17 +91,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Best:
-    """The step size that was found.
-
-    Attributes:
-        value: of the metric, in words.
-        end: "least" or "greatest" where it is an end of all that were tried, else empty.
-    """
+    """The step size that was found."""
 
     size: float
-    value: str
+    value: str  # of the metric, in words
     steps: int
-    end: str
+    end: str  # "least" or "greatest" where it is an end of all that were tried, else empty
 
 
 def power(exponent: float) -> float:
@@ -122,11 +112,8 @@ class Search:
         self._start_s = self._step_s = 0.0  # of a trial
 
     def best(self) -> Best:
-        """
-        Raises:
-            SetupError: the time is too short, a trial failed, or the training diverges with all step sizes.
-            KeyboardInterrupt: it was stopped.
-        """
+        """Raises SetupError if the time is too short, a trial failed, or the training diverges with all step sizes,
+        KeyboardInterrupt if it was stopped."""
         budget_s = self._left_s
         self._probe(budget_s)
         grid: list[float] = [*GRID]

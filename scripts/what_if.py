@@ -54,35 +54,22 @@ class WorkerModel:
 
 @dataclass(frozen=True)
 class ClusterModel:
-    """The virtual cluster.
+    """The virtual cluster."""
 
-    Attributes:
-        workers: by rank.
-        server_mbit_s: bandwidth of the parameter server's link.
-        evaluation_s: seconds of one evaluation.
-    """
-
-    workers: tuple[WorkerModel, ...]
-    server_mbit_s: float
-    evaluation_s: float
+    workers: tuple[WorkerModel, ...]  # by rank
+    server_mbit_s: float  # bandwidth of the parameter server's link
+    evaluation_s: float  # seconds of one evaluation
 
 
 @dataclass(frozen=True)
 class MeasuredJob:
-    """What all simulations of a job have in common.
+    """What all simulations of a job have in common."""
 
-    Attributes:
-        config: the job's.
-        network_is_given: by a cluster file; otherwise latencies are fitted to the measured exchanges.
-        model_bytes: of an exchange in each direction; 0: not in the logs.
-        simulated_s: virtual seconds of a simulation without gradients.
-    """
-
-    config: Config
+    config: Config  # the job's
     measured: Measured
-    network_is_given: bool
-    model_bytes: float
-    simulated_s: float
+    network_is_given: bool  # by a cluster file; otherwise latencies are fitted to the measured exchanges
+    model_bytes: float  # of an exchange in each direction; 0: not in the logs
+    simulated_s: float  # virtual seconds of a simulation without gradients
 
 
 NO_STRAGGLER, NO_NETWORK_TIME, NO_EVALUATION, WITHOUT = "no straggler", "ideal network", "no evaluation", "without"
@@ -90,19 +77,13 @@ NO_STRAGGLER, NO_NETWORK_TIME, NO_EVALUATION, WITHOUT = "no straggler", "ideal n
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change of the cluster.
+    """One change of the cluster."""
 
-    Attributes:
-        kind: one of the four above.
-        keeps_updates: the weights after each round stay the same.
-        removes: ranks of the workers that are left out.
-    """
-
-    kind: str
+    kind: str  # one of the four above
     name: str
     cluster: ClusterModel
-    keeps_updates: bool = False
-    removes: tuple[int, ...] = ()
+    keeps_updates: bool = False  # the weights after each round stay the same
+    removes: tuple[int, ...] = ()  # ranks of the workers that are left out
 
 
 @dataclass(frozen=True)
@@ -115,18 +96,12 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcomes of all simulations of a job.
-
-    Attributes:
-        cluster: calibrated.
-        simulated: samples/s of the job as it was, simulated.
-        gains: of each change, its samples/s over `simulated`.
-    """
+    """The outcomes of all simulations of a job."""
 
     job: MeasuredJob
-    cluster: ClusterModel
-    simulated: float
-    gains: Sequence[tuple[WhatIf, float]]
+    cluster: ClusterModel  # calibrated
+    simulated: float  # samples/s of the job as it was, simulated
+    gains: Sequence[tuple[WhatIf, float]]  # of each change, its samples/s over `simulated`
 
 
 def compare(
@@ -149,14 +124,8 @@ def compare(
 
 
 def job_of(logs: Sequence[WorkerLog], network: ClusterProfile | None) -> tuple[MeasuredJob, ClusterModel]:
-    """The job and the cluster that these logs describe.
-
-    Args:
-        network: replaces the network that the logs suggest; its step times are ignored.
-
-    Raises:
-        SetupError: the logs do not describe enough.
-    """
+    """The job and the cluster that these logs describe. `network`: replaces the network that the logs suggest; its step
+    times are ignored. Raises SetupError if the logs do not describe enough."""
     config = _config(logs)
     if not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} has one worker and no network: there is nothing to leave out")
@@ -299,14 +268,8 @@ def calibrated(job: MeasuredJob, cluster: ClusterModel) -> tuple[ClusterModel, S
 
 
 def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simulation:
-    """Runs the job in virtual time.
-
-    Args:
-        training: flags of a run with gradients, such as its target; without any it computes no gradients.
-
-    Raises:
-        SetupError: the flags, the cluster and the data do not fit together.
-    """
+    """Runs the job in virtual time. `training`: flags of a run with gradients, such as its target; without any it
+    computes no gradients. Raises SetupError if the flags, the cluster and the data do not fit together."""
     # As in simulate.py: one operation at a time, on one core. MXNet reads it when it is imported.
     set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
     set_unless_given("OMP_NUM_THREADS", "1")

@@ -44,11 +44,8 @@ def encode(tree: Any) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """Reads the bytes of `encode`; tuples come back as lists.
-
-    Raises:
-        Damaged: the bytes are not complete, or not of `encode`.
-    """
+    """Reads the bytes of `encode`; tuples come back as lists. Raises Damaged if the bytes are not complete, or not of
+    `encode`."""
     line, _, rest = content.partition(b"\n")
     if not line.startswith(_MAGIC):
         raise Damaged("is not a checkpoint")

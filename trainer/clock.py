@@ -30,11 +30,8 @@ class Task(Protocol[Result_co]):
     def done(self) -> bool: ...
 
     def result(self, timeout: float | None = None) -> Result_co:
-        """Waits for the end; returns the work's result or raises its error.
-
-        Raises:
-            TimeoutError: the work has not ended in `timeout` seconds.
-        """
+        """Waits for the end; returns the work's result or raises its error. Raises TimeoutError if the work has not
+        ended in `timeout` seconds."""
 
 
 class Event(Protocol):

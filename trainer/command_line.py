@@ -17,17 +17,12 @@ from utils import SetupError, version_number
 
 @dataclass(frozen=True)
 class Program:
-    """A program that takes these flags.
-
-    Attributes:
-        flags: those that it takes beside these, for the error of an unknown one.
-        networks: choices of -n.
-        nowhere: fields of Config without a meaning for this program, given the others, each with the reason.
-    """
+    """A program that takes these flags."""
 
     name: str = "main.py"
-    flags: Collection[str] = ()
-    networks: Sequence[str] = NETWORKS
+    flags: Collection[str] = ()  # those that it takes beside these, for the error of an unknown one
+    networks: Sequence[str] = NETWORKS  # choices of -n
+    # Fields of Config without a meaning for this program, given the others, each with the reason
     nowhere: Callable[[Config], Mapping[str, str]] = lambda config: {}
 
 
@@ -102,11 +97,8 @@ def _is_met(needs: tuple[str, Any] | None, config: Config) -> bool:
 
 
 def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:
-    """Warns of given published flags that do nothing, since existing scripts have them.
-
-    Raises:
-        SetupError: a flag of this project's own does nothing.
-    """
+    """Warns of given published flags that do nothing, since existing scripts have them. Raises SetupError if a flag of
+    this project's own does nothing."""
     for name in given:
         about, modes = FIELDS[name].metadata, modes_of(name)
         text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
@@ -128,11 +120,8 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
 
 
 def _check_together(config: Config, num_workers: int | None) -> None:
-    """Checks combinations of flags, also by the algorithm's own check.
-
-    Raises:
-        SetupError: flags do not fit together, as from the checks below.
-    """
+    """Checks combinations of flags, also by the algorithm's own check. Raises SetupError if flags do not fit together,
+    as from the checks below."""
     if config.page == 0 and config.algorithm.needs_state_server:
         raise SetupError(
             f"--page 0 means nothing in mode {config.mode}, whose workers ask the state server: leave it out"
@@ -204,11 +193,7 @@ def job_setup(config: Config) -> dict[str, str]:
 
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:
-    """Checks the flags against the size of the cluster.
-
-    Raises:
-        SetupError: they do not fit.
-    """
+    """Checks the flags against the size of the cluster. Raises SetupError if they do not fit."""
     if config.algorithm.one_server and num_servers != 1:
         raise SetupError(
             f"mode {config.mode} keeps the model on one parameter server, here there are {num_servers}: set "

@@ -41,11 +41,8 @@ __all__ = ["device_context", "mx"]
 
 
 def device_context(use_cpu: bool, gpu: int) -> mx.Context:
-    """The one device that this process trains on.
-
-    Raises:
-        SetupError: there is no such GPU, or this MXNet was built without CUDA.
-    """
+    """The one device that this process trains on. Raises SetupError if there is no such GPU, or this MXNet was built
+    without CUDA."""
     if use_cpu:
         return mx.cpu()
     try:

@@ -50,14 +50,8 @@ def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Cont
 
 
 def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> RunSettings:
-    """The run's settings; `others` are fields that no flag decides.
-
-    Args:
-        metric: of the learning task.
-
-    Raises:
-        SetupError: the target is none of the metric.
-    """
+    """The run's settings; `others` are fields that no flag decides. `metric`: of the learning task. Raises SetupError
+    if the target is none of the metric."""
     return RunSettings(
         rule=Rule(
             None if config.optimizer == SGD else config.optimizer,
@@ -80,11 +74,8 @@ def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> Ru
 
 
 def target_of(config: Config, metric: Metric) -> float | None:
-    """The metric's value that ends the job; None where none does.
-
-    Raises:
-        SetupError: the flag is for another metric, or the metric has no such value.
-    """
+    """The metric's value that ends the job; None where none does. Raises SetupError if the flag is for another metric,
+    or the metric has no such value."""
     if config.target_accuracy and not metric.is_accuracy:
         raise SetupError(f"--target-accuracy: the metric of this job is {metric.name}: give its value as --target")
     target = config.target_accuracy or config.target

@@ -21,23 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """The job's workers in one round, as one of them sees it.
-
-    Attributes:
-        sample_counts: n_k by rank: number of training samples of each worker; empty: all are equal.
-        partition: indices (n_k,) of this worker's samples; None if its batches come from elsewhere.
-        partition_sha256: of this worker's partition and of all by rank, for run.json.
-        places: device and host of each worker by rank; empty: not known.
-        lost: ranks excluded from the job; remaining ranks and N do not change.
-    """
+    """The job's workers in one round, as one of them sees it."""
 
     rank: int = 0
     num_workers: int = 1
-    sample_counts: tuple[int, ...] = ()
+    sample_counts: tuple[int, ...] = ()  # n_k by rank: number of training samples of each worker; empty: all are equal
+    # Indices (n_k,) of this worker's samples; None if its batches come from elsewhere
     partition: np.ndarray | None = None
+    # Of this worker's partition and of all by rank, for run.json
     partition_sha256: Mapping[str, str] = field(default_factory=dict)
-    places: tuple[str, ...] = ()
-    lost: frozenset[int] = frozenset()
+    places: tuple[str, ...] = ()  # device and host of each worker by rank; empty: not known
+    lost: frozenset[int] = frozenset()  # ranks excluded from the job; remaining ranks and N do not change
 
     @property
     def num_samples(self) -> int:
@@ -74,10 +68,7 @@ def of_all(
     labels: Sequence[int] | None, num_workers: int, config: Config, places: tuple[str, ...] = ()
 ) -> list[Membership]:
     """Each worker's membership, by rank. The flags say how the training samples, of classes (N,), are partitioned.
-
-    Args:
-        labels: with --split-by-class the classes; else anything as long; None: the samples have no numbers.
-    """
+    `labels`: with --split-by-class the classes; else anything as long; None: the samples have no numbers."""
     if labels is None:
         return [Membership(rank, num_workers, places=places) for rank in range(num_workers)]
     return of_parts(partition(labels, num_workers, bool(config.split_by_class), config.seed), places)

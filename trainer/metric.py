@@ -66,11 +66,8 @@ class Metric:
         return "no number from 0 to 1" if self.is_accuracy else "no finite number"
 
     def checked(self, value: Any, round_: int) -> float:
-        """The value that an evaluation after a round has returned, as a float.
-
-        Raises:
-            SetupError: it is none of this metric.
-        """
+        """The value that an evaluation after a round has returned, as a float. Raises SetupError if it is none of this
+        metric."""
         shown, number = f"of type {type(value).__name__}", math.nan
         if isinstance(value, numbers.Real) and not isinstance(value, bool):  # also numpy's
             with contextlib.suppress(OverflowError):

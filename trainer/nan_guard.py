@@ -70,11 +70,8 @@ class BadSteps:
         self._in_a_row = 0
 
     def bad(self, where: str, layer: str, what: str = NOT_FINITE) -> str:
-        """Counts a bad step at `where` (worker, round, step); returns the warning.
-
-        Raises:
-            JobError: too many in a row.
-        """
+        """Counts a bad step at `where` (worker, round, step); returns the warning. Raises JobError after too many in a
+        row."""
         self._in_a_row += 1
         self.in_round += 1
         self.total += 1
@@ -88,12 +85,8 @@ class BadSteps:
 
 
 def present(total: float, missing: float) -> float:
-    """Fraction of the samples contained in a sum over all workers; exactly 1 if none is missing.
-
-    Args:
-        total: training samples of all workers.
-        missing: training samples of the workers that contributed zeros.
-    """
+    """Fraction of the samples contained in a sum over all workers; exactly 1 if none is missing. `total`: training
+    samples of all workers. `missing`: training samples of the workers that contributed zeros."""
     return (total - missing) / total
 
 
@@ -116,11 +109,8 @@ class NumberChecks:
         return steps if self.updates.in_round else self.steps.in_round
 
     def gradients_are_good(self, where: str, largest: float = math.inf) -> bool:
-        """Waits for the gradients; returns whether they are finite and of at most this magnitude.
-
-        Raises:
-            JobError: too many bad steps in a row.
-        """
+        """Waits for the gradients; returns whether they are finite and of at most this magnitude. Raises JobError after
+        too many bad steps in a row."""
         if not self.are_on:
             return True
         position = first_not_finite(self._parameters.gradients, largest)

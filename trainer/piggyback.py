@@ -30,11 +30,7 @@ class Piggyback:
         return np.array([self.stop, *self.numbers, *known], np.float32)
 
     def unpacked(self, sums: Sequence[float]) -> Piggyback:
-        """The sums from an array of the form of `packed`.
-
-        Raises:
-            ValueError: the array has another length.
-        """
+        """The sums from an array of the form of `packed`. Raises ValueError if the array has another length."""
         names = [name for name in ("samples", "missing", "pause") if getattr(self, name) is not None]
         stop, *rest = sums
         numbers, known = rest[: len(self.numbers)], rest[len(self.numbers) :]

@@ -40,11 +40,7 @@ class Row(NamedTuple):
         return ["_".join(cell.lower().split()) for cell in self.cells]
 
     def values(self, columns: Sequence[str]) -> dict[str, str]:
-        """The cells by column; an empty one is an empty text.
-
-        Raises:
-            SetupError: a cell is in no column.
-        """
+        """The cells by column; an empty one is an empty text. Raises SetupError if a cell is in no column."""
         names = [*columns, *[""] * (len(self.cells) - len(columns))]
         cells = [*self.cells, *[""] * (len(names) - len(self.cells))]
         if any(cell and not name for name, cell in zip(names, cells, strict=True)):
@@ -56,14 +52,8 @@ class Row(NamedTuple):
 
 
 def rows(path: Path, what: str) -> list[Row]:
-    """The rows of a table that are not empty.
-
-    Args:
-        what: the kind of file, for messages.
-
-    Raises:
-        SetupError: the file is missing, or is no table.
-    """
+    """The rows of a table that are not empty. `what`: the kind of file, for messages. Raises SetupError if the file is
+    missing, or is no table."""
     file = f"{what} {path}"
     try:
         content = path.read_bytes()

@@ -27,11 +27,7 @@ KINDS = (COMPUTE, NETWORK, SAMPLE)
 
 
 def read(path: Path) -> tuple[Slowdown, ...]:
-    """Reads a trace.
-
-    Raises:
-        SetupError: the file is missing or not of this form. The message names file and line.
-    """
+    """Reads a trace. Raises SetupError if the file is missing or not of this form. The message names file and line."""
     rows = spreadsheet.rows(path, "straggler trace")
     columns = rows[0].columns() if rows else []
     if tuple(filter(None, columns)) not in (COLUMNS, (*COLUMNS, KIND)):
@@ -43,13 +39,7 @@ def read(path: Path) -> tuple[Slowdown, ...]:
 
 def beside(file: Path, name: str, where: str) -> Path:
     """The path of a trace that another file names relative to its own folder. Checks that the trace can be read.
-
-    Args:
-        where: file and line, for the message.
-
-    Raises:
-        SetupError: as `read`.
-    """
+    `where`: file and line, for the message. Raises SetupError as `read`."""
     path = (file.parent / name).resolve()
     try:
         read(path)

@@ -24,11 +24,8 @@ _GIT_S = 5.0
 
 @functools.cache  # each of a virtual cluster's thousand workers would run git
 def commit() -> str | None:
-    """The checked-out commit, with `-dirty` if files were changed since.
-
-    Returns:
-        None if this is no checkout; also if git fails, with a line in the log.
-    """
+    """The checked-out commit, with `-dirty` if files were changed since. Returns None if this is no checkout; also if
+    git fails, with a line in the log."""
     if not (ROOT / ".git").exists():
         return None  # a parent folder may be a checkout of something else
     # A caller such as a git hook points git to its own repository.

@@ -214,11 +214,8 @@ def _check_cluster(config: Config, cluster: ClusterSpec) -> None:
 
 
 def trace_of(config: Config) -> tuple[Slowdown, ...]:
-    """The straggler trace that the flags name.
-
-    Raises:
-        SetupError: it cannot be read, or the mode has no use for it.
-    """
+    """The straggler trace that the flags name. Raises SetupError if it cannot be read, or the mode has no use for
+    it."""
     trace = straggler_trace.read(Path(config.straggler_trace)) if config.straggler_trace else ()
     if not config.algorithm.is_distributed and any(entry.kind == NETWORK for entry in trace):
         raise SetupError(

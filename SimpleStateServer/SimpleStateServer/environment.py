@@ -12,11 +12,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def token() -> str:
-    """ESYNC_TOKEN; empty where there is none.
-
-    Raises:
-        ImproperlyConfigured: it cannot stand in an HTTP header.
-    """
+    """ESYNC_TOKEN; empty where there is none. Raises ImproperlyConfigured if it cannot stand in an HTTP header."""
     given = os.environ.get("ESYNC_TOKEN", "")
     if not given.isascii() or not given.isprintable() or given != given.strip():
         raise ImproperlyConfigured(

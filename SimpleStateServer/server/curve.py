@@ -13,17 +13,11 @@ SAME_S = 10.0  # within which all workers tell of an event
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One evaluation.
+    """One evaluation."""
 
-    Attributes:
-        round: after which it was made.
-        time: when it was reported, on the server's clock (s).
-        value: of the metric.
-    """
-
-    round: int
-    time: float
-    value: float
+    round: int  # after which it was made
+    time: float  # when it was reported, on the server's clock (s)
+    value: float  # of the metric
 
 
 class Event(NamedTuple):

@@ -19,19 +19,12 @@ RECENT_SHARE = 0.25  # likewise, of the time that is known
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The work of all workers up to a moment, since this server learned of the job.
+    """The work of all workers up to a moment, since this server learned of the job."""
 
-    Attributes:
-        time: on the server's clock (s).
-        samples: trained on.
-        computing: seconds of local steps.
-        round: the latest that any worker has entered.
-    """
-
-    time: float
-    samples: int
-    computing: float
-    round: int
+    time: float  # on the server's clock (s)
+    samples: int  # trained on
+    computing: float  # seconds of local steps
+    round: int  # the latest that any worker has entered
 
 
 class JobRates:

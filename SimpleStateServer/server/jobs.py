@@ -25,37 +25,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Job:
-    """One job.
+    """One job."""
 
-    Attributes:
-        settings: the RESET that started it.
-        policy: its rule.
-        table: its workers.
-        began: when the job began; of a job that was taken over, by its workers' messages.
-        curve: of its metric.
-        losses: the mean of the workers' latest losses, once a round.
-        events: that its workers have told.
-        history_lost: the job is older than this server, and its earlier evaluations are not known.
-        ended: when its last worker left, or another job replaced it; None while it is running.
-        is_replaced: by another `/init/`.
-        is_cut_off: this server stops before all its workers have left.
-        left_alone: time of its last message, once all its workers are overdue or have left.
-        senders: of the first message of each rank in this generation.
-    """
-
-    settings: Reset
-    policy: Policy
-    table: Table
-    began: float
-    curve: Curve = field(default_factory=Curve)
+    settings: Reset  # the RESET that started it
+    policy: Policy  # its rule
+    table: Table  # its workers
+    began: float  # when the job began; of a job that was taken over, by its workers' messages
+    curve: Curve = field(default_factory=Curve)  # of its metric
+    # The mean of the workers' latest losses, once a round
     losses: Curve = field(default_factory=lambda: Curve(more_is_better=False))
-    events: Events = field(default_factory=Events)
-    history_lost: bool = False
-    ended: float | None = None
-    is_replaced: bool = False
-    is_cut_off: bool = False
-    left_alone: float | None = None
-    senders: dict[int, str] = field(default_factory=dict)
+    events: Events = field(default_factory=Events)  # that its workers have told
+    history_lost: bool = False  # the job is older than this server, and its earlier evaluations are not known
+    ended: float | None = None  # when its last worker left, or another job replaced it; None while it is running
+    is_replaced: bool = False  # by another `/init/`
+    is_cut_off: bool = False  # this server stops before all its workers have left
+    left_alone: float | None = None  # time of its last message, once all its workers are overdue or have left
+    senders: dict[int, str] = field(default_factory=dict)  # of the first message of each rank in this generation
     _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
 
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
@@ -94,10 +79,7 @@ class Job:
 
     def go_on_with(self, settings: Reset, now: float) -> None:
         """Continues the job with the workers of another generation; they tell their own progress, the curve stays.
-
-        Args:
-            settings: the RESET of their generation.
-        """
+        `settings`: the RESET of their generation."""
         self.settings = replace(settings, resumed=True, token=self.settings.token)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
@@ -156,11 +138,8 @@ class Jobs:
         return next(reversed(self._by_id.values()), None)
 
     def begin(self, settings: Reset, now: float) -> Job:
-        """Adds a job: round 1 and an empty record for each rank.
-
-        Raises:
-            Conflict: running jobs leave no room for it, or too many workers begin too fast.
-        """
+        """Adds a job: round 1 and an empty record for each rank. Raises Conflict if running jobs leave no room for it,
+        or too many workers begin too fast."""
         self._take_rows(settings.num_workers, now)
         replaced = self.published if isinstance(settings, PublishedReset) else None
         forgotten = self._to_forget(settings.num_workers, replaced, now)

@@ -131,22 +131,16 @@ def _token(headers: Mapping[str, str]) -> str:
 
 
 def _need_type(headers: Mapping[str, str], wanted: str, send: str) -> None:
-    """A page can make a browser send text and forms to any server, but not JSON.
-
-    Raises:
-        BadMessage: the body is of another type.
-    """
+    """A page can make a browser send text and forms to any server, but not JSON. Raises BadMessage if the body is of
+    another type."""
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != wanted:
         raise BadMessage(f"the body is {(given or 'of no type')[:80]!r}; send {send}, as {wanted}")
 
 
 def _form(headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-    """The form's fields; none where there is no body.
-
-    Raises:
-        BadMessage: the body is something else, which as a form without fields would mean the defaults of `/init/`.
-    """
+    """The form's fields; none where there is no body. Raises BadMessage if the body is something else, which as a form
+    without fields would mean the defaults of `/init/`."""
     if not body:
         return {}
     _need_type(headers, FORM_TYPE, "the fields")

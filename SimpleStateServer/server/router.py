@@ -39,11 +39,7 @@ class Router:
         self._turn = threading.Lock()
 
     def ask(self, message: Message) -> Response:
-        """The answer to a message.
-
-        Raises:
-            Conflict, BadMessage: as the handler says.
-        """
+        """The answer to a message. Raises Conflict or BadMessage as the handler says."""
         with self._turn:
             return self._by_type[type(message)](message, self._clock())
 

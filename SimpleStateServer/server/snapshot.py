@@ -15,47 +15,26 @@ from server.state import Row
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One job at one moment.
+    """One job at one moment."""
 
-    Attributes:
-        settings: the RESET that started it.
-        policy: its rule.
-        now: when the snapshot was taken, on the clock of all times here (s).
-        began: when the job began; of a job that was taken over, by its workers' messages.
-        known_since: when this server learned of it.
-        ended: when it ended; None while it is at work.
-        round: the latest that any worker has entered.
-        slowest: rank of the worker that the policy calls the slowest.
-        rows: one a worker.
-        curve: values of the metric by round.
-        losses: the workers' mean loss by round.
-        events: what has happened, in the order of time.
-        cut_off: it ended before all workers had left.
-        best: of all evaluations, also of those that the curve has dropped.
-        history_lost: this server took the job over, and the evaluations before are not known.
-        marks: the work of all workers at moments since this server learned of the job.
-        heard: time of the last message of any worker.
-        at_work: a worker is neither gone nor overdue.
-    """
-
-    settings: Reset
-    policy: Policy
-    now: float
-    began: float
-    known_since: float
-    ended: float | None = None
-    round: int = 0
-    slowest: int = 0
-    rows: tuple[Row, ...] = ()
-    curve: tuple[Point, ...] = ()
-    best: Point | None = None
-    losses: tuple[Point, ...] = ()
-    events: tuple[Event, ...] = ()
-    cut_off: bool = False
-    history_lost: bool = False
-    marks: tuple[Mark, ...] = ()
-    heard: float | None = None
-    at_work: bool = True
+    settings: Reset  # the RESET that started it
+    policy: Policy  # its rule
+    now: float  # when the snapshot was taken, on the clock of all times here (s)
+    began: float  # when the job began; of a job that was taken over, by its workers' messages
+    known_since: float  # when this server learned of it
+    ended: float | None = None  # when it ended; None while it is at work
+    round: int = 0  # the latest that any worker has entered
+    slowest: int = 0  # rank of the worker that the policy calls the slowest
+    rows: tuple[Row, ...] = ()  # one a worker
+    curve: tuple[Point, ...] = ()  # values of the metric by round
+    best: Point | None = None  # of all evaluations, also of those that the curve has dropped
+    losses: tuple[Point, ...] = ()  # the workers' mean loss by round
+    events: tuple[Event, ...] = ()  # what has happened, in the order of time
+    cut_off: bool = False  # it ended before all workers had left
+    history_lost: bool = False  # this server took the job over, and the evaluations before are not known
+    marks: tuple[Mark, ...] = ()  # the work of all workers at moments since this server learned of the job
+    heard: float | None = None  # time of the last message of any worker
+    at_work: bool = True  # a worker is neither gone nor overdue
 
     @property
     def id(self) -> str:
@@ -93,16 +72,11 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All jobs in short.
+    """All jobs in short."""
 
-    Attributes:
-        now: as in Snapshot.
-        jobs: in the order in which they began.
-        counts: handled messages by type, and answers by action, since this server started.
-    """
-
-    now: float
-    jobs: tuple[JobSummary, ...] = ()
+    now: float  # as in Snapshot
+    jobs: tuple[JobSummary, ...] = ()  # in the order in which they began
+    # Handled messages by type, and answers by action, since this server started
     counts: Mapping[str, int] = field(default_factory=dict)
 
 

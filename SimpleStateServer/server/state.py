@@ -34,84 +34,49 @@ _NOWHERE = Device()
 
 
 class PastRound(NamedTuple):
-    """A worker's past round.
+    """A worker's past round."""
 
-    Attributes:
-        round: its number.
-        entered: when the worker reported that it had pulled.
-        synced: when it was told to aggregate; None where that was not seen.
-        local_iterations: local steps in this round.
-        samples: samples that it has trained on since the job began, at the end of this round.
-        computing: seconds that it has computed since then.
-        evaluating: when it began to evaluate in this round; None where it did not.
-        asked: when it last told of a step, or entered.
-        action: the last answer in this round.
-        way: the job's mode, as the worker told.
-    """
-
-    round: int
-    entered: float
-    synced: float | None
-    local_iterations: int
-    samples: int
-    computing: float = 0.0
-    evaluating: float | None = None
-    asked: float | None = None
-    action: Action | None = None
-    way: str = ""
+    round: int  # its number
+    entered: float  # when the worker reported that it had pulled
+    synced: float | None  # when it was told to aggregate; None where that was not seen
+    local_iterations: int  # local steps in this round
+    samples: int  # samples that it has trained on since the job began, at the end of this round
+    computing: float = 0.0  # seconds that it has computed since then
+    evaluating: float | None = None  # when it began to evaluate in this round; None where it did not
+    asked: float | None = None  # when it last told of a step, or entered
+    action: Action | None = None  # the last answer in this round
+    way: str = ""  # the job's mode, as the worker told
 
 
 class Row(NamedTuple):
-    """One worker. Each message makes a few rows, and a tuple is made four times as fast as a frozen dataclass.
+    """One worker. Each message makes a few rows, and a tuple is made four times as fast as a frozen dataclass."""
 
-    Attributes:
-        rank: k.
-        round: r_k; a new job begins in round 1.
-        local_iteration: i_k, local steps done in this round.
-        step_times: c_k of its last local steps, the newest last; empty while no step time is known.
-        sample_times: the same divided by the samples of each step, where these are known.
-        transmission_time: m_k, seconds to push one model update, in Sync-Switch also to pull the model.
-        since: t_k, when the last REPORT or QUERY of this round that brought news arrived; None before the first one.
-        action: the last answer in this round; None before the first one.
-        last_action: the last answer in any round.
-        reason: of it, in words.
-        heard: time of the last message, repeated ones included; None before the first.
-        counted: False while decisions ignore the worker: it was silent for too long, or has sent no message since this
-            server took over its running job.
-        entered: when it entered this round.
-        synced: when it was told to aggregate in this round.
-        device: where it runs.
-        samples: samples that it has trained on since the job began.
-        steps: local steps that it has done since the job began.
-        past: its last rounds, the newest last.
-        doing: its activity by its own report.
-        evaluating: when it reported an evaluation in this round.
-        way: the job's mode by its own report, where that changes.
-        computing: seconds that it has computed since the job began.
-    """
-
-    rank: int
-    round: int = 1
-    local_iteration: int = 0
+    rank: int  # k
+    round: int = 1  # r_k; a new job begins in round 1
+    local_iteration: int = 0  # i_k, local steps done in this round
+    # C_k of its last local steps, the newest last; empty while no step time is known
     step_times: tuple[float, ...] = ()
-    transmission_time: float = 0.0
+    transmission_time: float = 0.0  # m_k, seconds to push one model update, in Sync-Switch also to pull the model
+    # T_k, when the last REPORT or QUERY of this round that brought news arrived; None before the first one
     since: float | None = None
-    action: Action | None = None
-    last_action: Action | None = None
-    reason: str = ""
-    heard: float | None = None
+    action: Action | None = None  # the last answer in this round; None before the first one
+    last_action: Action | None = None  # the last answer in any round
+    reason: str = ""  # of it, in words
+    heard: float | None = None  # time of the last message, repeated ones included; None before the first
+    # False while decisions ignore the worker: it was silent for too long, or has sent no message since this server took
+    # over its running job
     counted: bool = True
-    entered: float | None = None
-    synced: float | None = None
-    device: Device = _NOWHERE
-    samples: int = 0
-    steps: int = 0
-    past: tuple[PastRound, ...] = ()
-    doing: Activity = Activity.TRAINING
-    evaluating: float | None = None
-    way: str = ""
-    computing: float = 0.0
-    sample_times: tuple[float, ...] = ()
+    entered: float | None = None  # when it entered this round
+    synced: float | None = None  # when it was told to aggregate in this round
+    device: Device = _NOWHERE  # where it runs
+    samples: int = 0  # samples that it has trained on since the job began
+    steps: int = 0  # local steps that it has done since the job began
+    past: tuple[PastRound, ...] = ()  # its last rounds, the newest last
+    doing: Activity = Activity.TRAINING  # its activity by its own report
+    evaluating: float | None = None  # when it reported an evaluation in this round
+    way: str = ""  # the job's mode by its own report, where that changes
+    computing: float = 0.0  # seconds that it has computed since the job began
+    sample_times: tuple[float, ...] = ()  # the same divided by the samples of each step, where these are known
 
     @property
     def computation_time(self) -> float | None:
@@ -203,11 +168,7 @@ class Row(NamedTuple):
 
     def in_total(self, total: Total, before: Row) -> Row:
         """The row with the worker's own totals in place of those from its messages, some of which may be overtaken, or
-        name a longer step time.
-
-        Args:
-            before: the row before the message.
-        """
+        name a longer step time. `before`: the row before the message."""
         return self._replace(
             steps=max(before.steps, total.steps),
             samples=max(before.samples, total.samples),

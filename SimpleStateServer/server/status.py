@@ -102,16 +102,11 @@ class Work:
 
     Columns: an object for each of 100,000 workers would set off the garbage collector, which then goes through the
     whole state table.
-
-    Attributes:
-        samples: trained on.
-        computing: seconds of local steps.
-        seconds: of that work, waiting included.
     """
 
-    samples: list[int] = field(default_factory=list)
-    computing: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)  # trained on
+    computing: list[float] = field(default_factory=list)  # seconds of local steps
+    seconds: list[float] = field(default_factory=list)  # of that work, waiting included
 
     def samples_per_s(self, rank: int) -> float:
         seconds = self.seconds[rank]

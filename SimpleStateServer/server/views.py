@@ -123,11 +123,7 @@ def _page_parts() -> tuple[bytes, bytes]:
 
 
 def _status(job: str | None) -> bytes:
-    """The status as JSON that can stand in HTML.
-
-    Raises:
-        _NoSuchJob: `job` is not known.
-    """
+    """The status as JSON that can stand in HTML. Raises _NoSuchJob if `job` is not known."""
     return app().response_cache.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
 
 
@@ -136,11 +132,7 @@ def _json(value: object) -> bytes:
 
 
 def _published(job: str | None) -> bytes:
-    """The state as published.
-
-    Raises:
-        _NoSuchJob: `job` is not known.
-    """
+    """The state as published. Raises _NoSuchJob if `job` is not known."""
     snapshot = _snapshot(job)
     if snapshot is None or len(snapshot.rows) <= SMALL_JOB:  # a program may check the effect of its POST
         return _json(_published_state(snapshot))

@@ -23,11 +23,7 @@ T = TypeVar("T")
 
 
 def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
-    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`.
-
-    Args:
-        token: of its request.
-    """
+    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`. `token`: of its request."""
     try:
         value = msgspec.json.decode(body)
         # JSON has one colon for each field, and others only in strings: with a colon too many a field may be there
@@ -39,15 +35,8 @@ def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
 
 
 def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:
-    """Checks one message.
-
-    Args:
-        message: the JSON object.
-        policies: names that a RESET may choose from.
-
-    Raises:
-        BadMessage: it is none of the messages to the state server, or a field is wrong.
-    """
+    """Checks one message. `message`: the JSON object. `policies`: names that a RESET may choose from. Raises BadMessage
+    if it is none of the messages to the state server, or a field is wrong."""
     msg_type = message.get("msg_type")
     kind = BY_TYPE.get(msg_type) if isinstance(msg_type, str) else None
     if kind is None:
@@ -85,11 +74,8 @@ prepare(*BY_TYPE.values())
 
 
 def convert(values: Mapping[str, Any], kind: Any) -> Any:
-    """The object of a class that these fields give.
-
-    Raises:
-        BadMessage: names the field, its value and what is allowed.
-    """
+    """The object of a class that these fields give. Raises BadMessage, which names the field, its value and what is
+    allowed."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError:
@@ -145,11 +131,8 @@ def _allowed(kind: Any, field: str) -> str:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that a body is. A name may not come twice, and NaN and infinities are no JSON.
-
-    Raises:
-        BadMessage: it is something else.
-    """
+    """The JSON object that a body is. A name may not come twice, and NaN and infinities are no JSON. Raises BadMessage
+    if it is something else."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:

@@ -38,11 +38,8 @@ class HostChanges:
     """
 
     def __init__(self, read: Callable[[], LaunchPlan], say: Callable[[str], None]) -> None:
-        """
-        Args:
-            read: parses the command line and the hosts file. Raises SetupError, or SystemExit after an error message.
-            say: prints a line for the user.
-        """
+        """`read` parses the command line and the hosts file; it raises SetupError, or SystemExit after an error
+        message."""
         self._read = read
         self._say = say
         self._before: LaunchPlan | None = None
@@ -66,10 +63,7 @@ class HostChanges:
 
     def look(self, all_train: Callable[[], bool]) -> bool:
         """Called in each step of the supervisor; returns whether the workers are to end with their round now.
-
-        Args:
-            all_train: whether all workers do, so that they can end.
-        """
+        `all_train`: whether all workers do, so that they can end."""
         try:
             if self._is_asked and not self._is_accepted and all_train():
                 self._is_asked = False
@@ -87,11 +81,8 @@ class HostChanges:
         return True
 
     def _begin(self) -> Callable[[], bool] | None:
-        """Reads the file again, and makes its hosts get ready; None where nothing changes.
-
-        Raises:
-            SetupError: the file is wrong, or the job cannot change.
-        """
+        """Reads the file again, and makes its hosts get ready; None where nothing changes. Raises SetupError if the
+        file is wrong, or the job cannot change."""
         if not _config_of(self.plan).ckpt_frequency:
             raise SetupError("a job without checkpoints (--ckpt-frequency) cannot change its hosts")
         try:

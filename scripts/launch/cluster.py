@@ -62,11 +62,8 @@ from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 
 def parse(arguments: Sequence[str]) -> LaunchPlan:
-    """Parses the command line; a bad value ends the process with exit code 2.
-
-    Raises:
-        SetupError: the hosts file is wrong, or a flag for the workers contradicts the job.
-    """
+    """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError if the hosts file is
+    wrong, or a flag for the workers contradicts the job."""
     columns = "\n".join(f"  {name:<16} {text}" for name, text in hosts_file.COLUMNS.items())
     parser = FlagParser(
         prog="scripts/cluster.sh",
@@ -96,11 +93,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> LaunchPlan:
-    """The job that was asked for, on the hosts of the file `given.hosts`, by the command `given.ssh`.
-
-    Raises:
-        SetupError: as `parse`.
-    """
+    """The job that was asked for, on the hosts of the file `given.hosts`, by the command `given.ssh`. Raises SetupError
+    as `parse`."""
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
     job = JobSpec(
@@ -130,14 +124,8 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
 
 
 def _with_workers(plan: LaunchPlan, k: int) -> LaunchPlan:
-    """The plan with those workers of the hosts that take part in the mode.
-
-    Args:
-        k: that of --fastest.
-
-    Raises:
-        SetupError: the mode chooses them by their step times, and one is unknown.
-    """
+    """The plan with those workers of the hosts that take part in the mode. `k`: that of --fastest. Raises SetupError if
+    the mode chooses them by their step times, and one is unknown."""
     mode, workers = plan.job.mode, plan.hosts.workers
     if ENTRIES[mode].workers is Workers.ALL:
         return plan
@@ -167,11 +155,8 @@ def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
 
 
 def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> dict[str, HostInfo]:
-    """Asks the hosts what only they know.
-
-    Raises:
-        SetupError: a host cannot be reached, or cannot take part. The message names the host.
-    """
+    """Asks the hosts what only they know. Raises SetupError if a host cannot be reached, or cannot take part. The
+    message names the host."""
     hellos = {name: connection.hello() for name, connection in connections.items()}
     first = plan.hosts.places["scheduler"][0]
     toward = ""
@@ -191,11 +176,7 @@ def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> di
 def place(
     plan: LaunchPlan, connections: Mapping[str, HostConnection], infos: Mapping[str, HostInfo]
 ) -> tuple[JobSpec, Layout]:
-    """Places the job's processes, at ports that are free now.
-
-    Raises:
-        SetupError: as `ask_hosts`.
-    """
+    """Places the job's processes, at ports that are free now. Raises SetupError as `ask_hosts`."""
     if plan.base_port:
         ports = port_ranges(plan, plan.base_port, {name: info.address for name, info in infos.items()})
     else:
@@ -228,14 +209,8 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
 
 
 def run(read: Callable[[], LaunchPlan], say: Callable[[str], None] = console) -> int:
-    """Runs a job to its end, through changes of its hosts (changed_hosts.py); returns the exit code.
-
-    Args:
-        read: parses the command line and the hosts file; raises SetupError.
-
-    Raises:
-        SetupError: the first hosts cannot begin.
-    """
+    """Runs a job to its end, through changes of its hosts (changed_hosts.py); returns the exit code. `read` parses the
+    command line and the hosts file. Raises SetupError as it does, or if the first hosts cannot begin."""
     with HostChanges(read, say) as changes:
         if changes.plan.is_dry_run:
             show(changes.plan, say)

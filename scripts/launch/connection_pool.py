@@ -25,10 +25,7 @@ class ConnectionPool:
     """The connections of now. The processes on a host end with the connection to it."""
 
     def __init__(self, plan: LaunchPlan) -> None:
-        """
-        Args:
-            plan: gives the ssh command, and the folder for ssh's messages.
-        """
+        """`plan` gives the ssh command, and the folder for ssh's messages."""
         self._plan = plan
         self._connections: dict[Host, HostConnection] = {}
         self._ending: list[HostConnection] = []
@@ -51,11 +48,8 @@ class ConnectionPool:
         return [connection for connection in self._connections.values() if connection.exit_code is None]
 
     def to(self, hosts: Mapping[str, Host]) -> dict[str, HostConnection]:
-        """Connects exactly these hosts, by name; a connection that is there is used again.
-
-        Raises:
-            SetupError: a connection cannot be started.
-        """
+        """Connects exactly these hosts, by name; a connection that is there is used again. Raises SetupError if a
+        connection cannot be started."""
         self.keep(host for host in hosts.values() if host in self._connections and self._connections[host].is_sound)
         self._reap([connection for connection in self._ending if connection.exit_code is not None])
         connections = {}

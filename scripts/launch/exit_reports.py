@@ -13,30 +13,17 @@ from utils import EXIT_PEER_LOST
 
 
 class Failure(NamedTuple):
-    """Processes that have failed at once.
+    """Processes that have failed at once."""
 
-    Attributes:
-        processes: they have ended, or do not answer.
-        how: in words.
-        cause: the first that has failed by itself; with EXIT_PEER_LOST a process has not.
-        log: names its log and the last error in it.
-        has_error: the log has one.
-    """
-
-    processes: Sequence[RunningProcess]
-    how: str
-    cause: RunningProcess | None = None
-    log: str = ""
-    has_error: bool = False
+    processes: Sequence[RunningProcess]  # they have ended, or do not answer
+    how: str  # in words
+    cause: RunningProcess | None = None  # the first that has failed by itself; with EXIT_PEER_LOST a process has not
+    log: str = ""  # names its log and the last error in it
+    has_error: bool = False  # the log has one
 
 
 def failure_of(failed: Sequence[RunningProcess], connections: Sequence[RunningProcess]) -> Failure:
-    """Describes a failure to the user.
-
-    Args:
-        failed: one or more.
-        connections: to hosts.
-    """
+    """Describes the failure of one process or more to the user; `connections` are to hosts."""
     causes = [process for process in failed if process.exit_code != EXIT_PEER_LOST] or failed[:1]
     first = causes[0]
     how = " and ".join(f"{cause.role.label} {how_it_ended(cause.exit_code)}" for cause in causes)
@@ -56,12 +43,7 @@ def how_it_ended(code: int | None) -> str:
 
 
 def report_of(process: RunningProcess, on_host: Sequence[RunningProcess], is_connection: bool) -> ExitReport:
-    """Makes the report of a failed process.
-
-    Args:
-        on_host: of a connection: the processes on its host.
-        is_connection: to a host.
-    """
+    """Makes the report of a failed process; of a connection to a host, with the processes on its host."""
     workers = [other for other in (*on_host, process) if other.role.kind is Kind.WORKER]
     return ExitReport(
         process.role.kind,

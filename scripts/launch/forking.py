@@ -77,11 +77,7 @@ class ForkServer:
         return self._server.pid if self._server else None
 
     def start(self, role: Role) -> Process:
-        """Starts a role, by fork if that is possible now.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Starts a role, by fork if that is possible now. Raises OSError if it cannot be started."""
         return Process(role, self._begin)
 
     def close(self) -> None:
@@ -127,11 +123,7 @@ class ForkServer:
             return self._answer(ANSWER_S)
 
     def warm(self) -> None:
-        """Starts the server where none runs, so that it is ready in time.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Starts the server where none runs, so that it is ready in time. Raises OSError if it cannot be started."""
         if self._server is not None and self._server.poll() is None:
             return
         self.close()
@@ -160,12 +152,8 @@ class ForkServer:
         return self._is_ready
 
     def _answer(self, patience_s: float) -> dict[str, Any]:
-        """The server's next message.
-
-        Raises:
-            EOFError: the server has died without one.
-            TimeoutError: there was none in time.
-        """
+        """The server's next message. Raises EOFError if the server has died without one, TimeoutError if there was none
+        in time."""
         assert self._server and self._server.stdout
         pipe, until = self._server.stdout.fileno(), time.monotonic() + patience_s
         while b"\n" not in self._partial:

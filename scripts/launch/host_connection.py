@@ -44,12 +44,8 @@ _ADVICE = {
 
 
 def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
-    """The command that starts the agent on a host; without ssh where the address is this machine's own.
-
-    Args:
-        ssh: the program and the user's options.
-        folder: of the project there.
-    """
+    """The command that starts the agent on a host; without ssh where the address is this machine's own. `ssh`: the
+    program and the user's options. `folder`: of the project there."""
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
     where = [*(("-p", host.port) if host.port else ()), *(("-l", host.user) if host.user else ()), host.address]
     script = agent_script(folder)
@@ -152,11 +148,8 @@ class HostConnection:
             self._answers.append(message)
 
     def answer(self) -> dict[str, Any] | None:
-        """The next answer; None: it has not arrived yet. Waits for the end of a connection that is gone.
-
-        Raises:
-            SetupError: the host cannot do what was asked, or the connection is gone.
-        """
+        """The next answer; None: it has not arrived yet. Waits for the end of a connection that is gone. Raises
+        SetupError if the host cannot do what was asked, or the connection is gone."""
         is_there = self.pump()
         if self._answers:
             answer = self._answers.pop(0)
@@ -173,11 +166,7 @@ class HostConnection:
         return SetupError(f"{self.host.where}: {self.host.name}: {text}")
 
     def answers(self) -> Iterator[dict[str, Any]]:
-        """Waits for answers, and yields each.
-
-        Raises:
-            SetupError: as `answer`, or the host does not answer.
-        """
+        """Waits for answers, and yields each. Raises SetupError as `answer`, or if the host does not answer."""
         last = time.monotonic()
         while True:
             while (answer := self.answer()) is not None:
@@ -190,19 +179,11 @@ class HostConnection:
             select.select([self._from], [], [], 0.2)
 
     def hello(self) -> dict[str, Any]:
-        """Waits for the host's first message.
-
-        Raises:
-            SetupError: as `answers`.
-        """
+        """Waits for the host's first message. Raises SetupError as `answers`."""
         return self._hello or next(self.answers())
 
     def ask(self, **message: Any) -> dict[str, Any]:
-        """Sends a request and waits for the answer.
-
-        Raises:
-            SetupError: as `answers`.
-        """
+        """Sends a request and waits for the answer. Raises SetupError as `answers`."""
         self.send_message(**message)
         return next(self.answers())
 
@@ -219,11 +200,8 @@ class HostConnection:
             self.send_message(do="warm", folder=folder, forks=list(forks))
 
     def is_warm(self) -> bool:
-        """Whether processes can be forked there, or it is known that none can. Waits as `answer`.
-
-        Raises:
-            SetupError: the host cannot get ready, or the connection is gone.
-        """
+        """Whether processes can be forked there, or it is known that none can. Waits as `answer`. Raises SetupError if
+        the host cannot get ready, or the connection is gone."""
         if self._hello is None and self.answer() is None:
             return False
         if not self.pump():
@@ -253,12 +231,8 @@ class HostConnection:
     # ---------------------------------------------------------------------------------------------- processes
 
     def start(self, role: Role, there: Path, service: tuple[str, int] | None) -> RemoteProcess:
-        """Starts a role on the host.
-
-        Args:
-            there: folder on the host for a second copy of the log.
-            service: address and port at which a service will answer.
-        """
+        """Starts a role on the host. `there`: folder on the host for a second copy of the log. `service`: address and
+        port at which a service will answer."""
         process = self._processes[role.name] = RemoteProcess(self, role)
         self.send_message(
             do="start",
@@ -315,12 +289,8 @@ class HostConnection:
                 self.role.log.unlink()
 
     def receive_logs(self, archive: Path) -> None:
-        """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none.
-
-        Raises:
-            SetupError: as `answers`.
-            OSError: it cannot be written.
-        """
+        """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none. Raises
+        SetupError as `answers`, OSError if it cannot be written."""
         self._is_broken = True  # until the end has arrived
         self.send_message(do="fetch")
         with archive.open("wb") as file:

@@ -58,12 +58,8 @@ def _replace(path: Path, place: Path, earlier: Path) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpacks plain files, into the folder only.
-
-    Raises:
-        SetupError: the archive is damaged, or holds anything else.
-        OSError: a file cannot be written.
-    """
+    """Unpacks plain files, into the folder only. Raises SetupError if the archive is damaged, or holds anything else,
+    OSError if a file cannot be written."""
     try:
         with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
             for member in tar:

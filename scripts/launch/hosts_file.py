@@ -109,11 +109,8 @@ class _Row:
 
 
 def read(path: Path) -> Hosts:
-    """Reads a hosts file and checks the traces that it names.
-
-    Raises:
-        SetupError: the file or a trace is missing or malformed. The message names file and line.
-    """
+    """Reads a hosts file and checks the traces that it names. Raises SetupError if the file or a trace is missing or
+    malformed. The message names file and line."""
     hosts: dict[str, Host] = {}
     rows: list[tuple[_Row, str]] = []  # with the host's name
     for row in _rows(path):

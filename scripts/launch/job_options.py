@@ -75,11 +75,7 @@ def add_fastest(parser: argparse.ArgumentParser) -> None:
 
 
 def check_fastest(k: int, modes: Collection[str]) -> None:
-    """Checks that one of the modes chooses K workers, where --fastest K is given.
-
-    Raises:
-        SetupError: none does.
-    """
+    """Checks that one of the modes chooses K workers, where --fastest K is given. Raises SetupError if none does."""
     if k and not any(mode in K_FASTEST for mode in modes):
         raise SetupError(
             f"--fastest {k} does nothing in mode {', '.join(modes)}: leave it out, or choose one of "
@@ -186,11 +182,8 @@ seconds = at_least(0, float)
 
 
 def check_options(given: argparse.Namespace) -> None:
-    """Checks the job file, and the options that not every job can have.
-
-    Raises:
-        SetupError: the file cannot be read or parsed, or an option does nothing in this job.
-    """
+    """Checks the job file, and the options that not every job can have. Raises SetupError if the file cannot be read or
+    parsed, or an option does nothing in this job."""
     if given.job:
         sources(given.job)
     check_fastest(given.fastest, [given.mode])
@@ -213,24 +206,14 @@ def check_options(given: argparse.Namespace) -> None:
 
 
 def check_ports(root_port: int, state_server_port: int) -> None:
-    """Checks that the two ports differ.
-
-    Raises:
-        SetupError: they do not.
-    """
+    """Checks that the two ports differ. Raises SetupError if they do not."""
     if root_port and root_port == state_server_port:
         raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
 
 
 def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, ...]:
-    """The indices of the workers that take part in a mode, ascending, given the step times of all.
-
-    Args:
-        k: that of --fastest.
-
-    Raises:
-        SetupError: none does, or there are fewer than K workers.
-    """
+    """The indices of the workers that take part in a mode, ascending, given the step times of all. `k`: that of
+    --fastest. Raises SetupError if none does, or there are fewer than K workers."""
     workers = ENTRIES[mode].workers
     if k > len(step_times_s):
         raise SetupError(f"--fastest {k}: the cluster has {len(step_times_s)} worker(s): give 1 to {len(step_times_s)}")
@@ -240,14 +223,8 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, 
 
 
 def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
-    """Checks that a mode can choose workers by their step times.
-
-    Args:
-        step_times_s: by worker; 0: unknown.
-
-    Raises:
-        SetupError: a step time is unknown.
-    """
+    """Checks that a mode can choose workers by their step times. `step_times_s`: by worker; 0: unknown. Raises
+    SetupError if a step time is unknown."""
     unknown = [name for name, seconds in step_times_s.items() if not seconds]
     if unknown:
         raise SetupError(
@@ -369,11 +346,8 @@ def first_config(job: JobSpec, layout: Layout) -> config.Config:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Makes a log folder and locks it against other clusters.
-
-    Raises:
-        SetupError: it cannot be written to, or another running cluster has locked it.
-    """
+    """Makes a log folder and locks it against other clusters. Raises SetupError if it cannot be written to, or another
+    running cluster has locked it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK_FILE).open("w")

@@ -49,12 +49,8 @@ MOST_WORKERS = 100  # that a number alone asks for: each is a process with MXNet
 
 
 def parse(arguments: Sequence[str]) -> LocalJobSpec:
-    """Parses the command line; a bad value ends the process with exit code 2.
-
-    Raises:
-        SetupError: a port is in use, the cluster file is wrong, an option does nothing in the mode, or a flag behind
-            `--` contradicts the cluster.
-    """
+    """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError if a port is in use,
+    the cluster file is wrong, an option does nothing in the mode, or a flag behind `--` contradicts the cluster."""
     parser = FlagParser(
         prog="scripts/local_cluster.sh",
         description=__doc__,
@@ -91,11 +87,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_cluster(given: argparse.Namespace) -> ClusterProfile:
-    """The cluster that --workers or --cluster asks for, or the mode's default.
-
-    Raises:
-        SetupError: the cluster file, or a trace that it names, is missing or malformed.
-    """
+    """The cluster that --workers or --cluster asks for, or the mode's default. Raises SetupError if the cluster file,
+    or a trace that it names, is missing or malformed."""
     if "cluster" in given:
         return cluster_file.read(cluster_file.find(given.cluster))
     one_will_do = not OWNERS[given.mode].is_distributed and ENTRIES[given.mode].workers is Workers.ALL
@@ -112,11 +105,8 @@ def counted(given: argparse.Namespace) -> str:
 
 
 def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
-    """The job that was asked for, with ports that are free now.
-
-    Raises:
-        SetupError: a port that was asked for is in use.
-    """
+    """The job that was asked for, with ports that are free now. Raises SetupError if a port that was asked for is in
+    use."""
     root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
     return LocalJobSpec(
         mode=given.mode,
@@ -158,11 +148,8 @@ def _with_workers(
 def check_worker_flags(
     job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), whose: str = "the cluster"
 ) -> None:
-    """Checks the flags of every worker; job_options.check_flags has the arguments.
-
-    Raises:
-        SetupError: a flag behind `--` contradicts the cluster. Wrong flags end the process, as in main.py.
-    """
+    """Checks the flags of every worker; job_options.check_flags has the arguments. Raises SetupError if a flag behind
+    `--` contradicts the cluster. Wrong flags end the process, as in main.py."""
     for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, whose):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
@@ -225,12 +212,7 @@ def run(
     build: Callable[[LocalJobSpec], list[Role]] = build_roles,
     say: Callable[[str], None] = console,
 ) -> JobOutcome:
-    """Runs one job to its end.
-
-    Args:
-        build: makes the processes; tests give stand-ins.
-        say: prints a line for the user.
-    """
+    """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
     allow_files(len(build_roles(job)))
     with job_options.claimed(job.log_folder):
         for line in warnings(job):
@@ -263,12 +245,7 @@ def run(
 def policy_of(
     job: LocalJobSpec, worker_config: config.Config, build: Callable[[LocalJobSpec], list[Role]]
 ) -> RestartPolicy | None:
-    """What follows when a process fails; None: the job ends.
-
-    Args:
-        worker_config: a worker's flags.
-        build: makes the processes.
-    """
+    """What follows when a process fails; None: the job ends. `build` makes the processes."""
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         free_root_port, *worker_ports = free_ports(len(job.worker_ports) + 1)

@@ -48,11 +48,8 @@ class Group:
 
 
 def group_of(nodes: int, words: Sequence[str]) -> Group:
-    """Tells columns of the hosts file, as NAME=VALUE, from the options of another program.
-
-    Raises:
-        SetupError: a word is neither.
-    """
+    """Tells columns of the hosts file, as NAME=VALUE, from the options of another program. Raises SetupError if a word
+    is neither."""
     columns, options = dict[str, str](), [""]
     for word in words:
         name, is_given, value = word.partition("=")
@@ -151,11 +148,8 @@ def hosts_of(groups: Sequence[Group], nodes: Nodes) -> Iterator[Path]:
 
 
 def plan_on(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[str, ...]) -> LaunchPlan:
-    """The job on the hosts of a file; its ports follow from the id.
-
-    Raises:
-        SetupError: the file or a flag is wrong, or a host has more processes than the job has ports.
-    """
+    """The job on the hosts of a file; its ports follow from the id. Raises SetupError if the file or a flag is wrong,
+    or a host has more processes than the job has ports."""
     is_by_id = not given.base_port
     given = argparse.Namespace(**{**vars(given), "hosts": hosts, "ssh": ""})
     given.base_port = given.base_port or FIRST_PORT + PORTS_A_JOB * (job_id % JOBS)
@@ -177,12 +171,8 @@ def refused(program: str, said: str) -> SetupError:
 
 
 def printed_by(command: Sequence[str], where: str, without: tuple[str, ...] = ()) -> str:
-    """What a short command prints. Raises SetupError where its program is not here, fails, or prints nothing.
-
-    Args:
-        where: what to do without it.
-        without: prefixes of variables that it does not get.
-    """
+    """What a short command prints. Raises SetupError where its program is not here, fails, or prints nothing. `where`:
+    what to do without it. `without`: prefixes of variables that it does not get."""
     program = Path(command[0]).name
     if not shutil.which(command[0]):
         raise SetupError(f"there is no program {command[0]!r} here: {where}")

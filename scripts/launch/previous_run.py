@@ -68,11 +68,7 @@ class PreviousRun:
 
 
 def previous_run(job: JobSpec, layout: Layout, say: Callable[[str], None]) -> PreviousRun:
-    """The logs of the run that a job replaces.
-
-    Raises:
-        SetupError: they cannot be moved.
-    """
+    """The logs of the run that a job replaces. Raises SetupError if they cannot be moved."""
     devices = {(worker.node.name, worker.device) for worker in layout.workers}
     worker_config = job_options.first_config(job, layout)
     return PreviousRun(job.log_folder, job.earlier, devices, worker_config, say)

@@ -72,12 +72,7 @@ class Agent:
         self._is_asked_to_warm = False
 
     def do(self, message: Message) -> None:
-        """Does what the launcher asks.
-
-        Raises:
-            SetupError: it cannot be done here.
-            OSError: likewise.
-        """
+        """Does what the launcher asks. Raises SetupError or OSError if it cannot be done here."""
         match message["do"]:
             case "start":
                 self._start(message)

@@ -57,12 +57,8 @@ class RestartPolicy:
         self._histories: dict[str, RestartHistory] = {}  # by process where the others continue, else of all
 
     def after(self, name: str, reports: Sequence[ExitReport], uptime_s: float, **more: Any) -> RestartDecision:
-        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now.
-
-        Args:
-            name: of the (first) failed process.
-            more: for restarts.decide.
-        """
+        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now. `name`:
+        of the (first) failed process. `more`: for restarts.decide."""
         whose = name if self.others_continue else ""
         self._checkpoint = self._newest()
         decision = self._decide(reports, uptime_s, self._checkpoint, self._histories.get(whose, self._began), **more)
@@ -70,11 +66,8 @@ class RestartPolicy:
         return decision
 
     def roles(self) -> list[Role]:
-        """The processes of a restart of all, which append to their logs.
-
-        Raises:
-            SetupError: a host can no longer take part.
-        """
+        """The processes of a restart of all, which append to their logs. Raises SetupError if a host can no longer take
+        part."""
         self._starts += 1
         return [self.restarted(role) for role in self._build(self._checkpoint is not None, self._starts)]
 

@@ -44,33 +44,21 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class RestartHistory:
-    """Earlier restarts: of all processes; where the others continue, of one.
+    """Earlier restarts: of all processes; where the others continue, of one."""
 
-    Attributes:
-        checkpoint: the newest round that the job could resume from; None: there was none.
-        restarts: since that checkpoint.
-        in_a_row: failures, each less than STABLE_S after the start before it.
-    """
-
-    checkpoint: int | None = None
-    restarts: int = 0
-    in_a_row: int = 0
+    checkpoint: int | None = None  # the newest round that the job could resume from; None: there was none
+    restarts: int = 0  # since that checkpoint
+    in_a_row: int = 0  # failures, each less than STABLE_S after the start before it
 
 
 @dataclass(frozen=True)
 class RestartDecision:
-    """What is done.
-
-    Attributes:
-        wait_s: seconds until the restart.
-        text: what is lost and what follows; empty where the reports alone explain the end of the job.
-        history: with this restart.
-    """
+    """What is done."""
 
     action: Action
-    wait_s: float
-    text: str
-    history: RestartHistory
+    wait_s: float  # seconds until the restart
+    text: str  # what is lost and what follows; empty where the reports alone explain the end of the job
+    history: RestartHistory  # with this restart
 
 
 def decide(

@@ -206,12 +206,8 @@ class ModelLink:
         on_link: Callable[[], None],
         lost: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        """
-        Args:
-            on_link: called for each upload and each pull of a model, to emulate a slow link. Other commands and status
-                vectors are small and not delayed.
-            lost: ranks of lost workers, which the server must know.
-        """
+        """`on_link`: called for each upload and each pull of a model, to emulate a slow link. Other commands and status
+        vectors are small and not delayed. `lost`: ranks of lost workers, which the server must know."""
         self._transport = transport
         self._keys = keys
         self._shown = transport.arrays()

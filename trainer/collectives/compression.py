@@ -52,11 +52,8 @@ def in_two_bits(num_bytes: int) -> int:
 
 
 def check_flags(config: Config) -> None:
-    """Checks that the chosen --collective has the chosen --compression.
-
-    Raises:
-        SetupError: it has not, or 2bit has no threshold.
-    """
+    """Checks that the chosen --collective has the chosen --compression. Raises SetupError if it has not, or 2bit has no
+    threshold."""
     kind, carried_by = config.compression, CARRIED_BY[config.compression]
     if carried_by is not None and config.collective not in carried_by:
         raise SetupError(

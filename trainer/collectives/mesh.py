@@ -47,15 +47,8 @@ class Moved(NamedTuple):
 
 
 def follow(schedule: ExchangeSchedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | None = None) -> Moved:
-    """Does one worker's exchanges on its buffer.
-
-    Args:
-        buffer: float32 (n,), contiguous; it is written to.
-        num_bytes: that the buffer counts; None: its own.
-
-    Raises:
-        PeerLost: as `Mesh.exchange` says.
-    """
+    """Does one worker's exchanges on its buffer. `buffer`: float32 (n,), contiguous; it is written to. `num_bytes`:
+    that the buffer counts; None: its own. Raises PeerLost as `Mesh.exchange` says."""
 
     def parcel(span: Span) -> Parcel:
         begin, end = (len(buffer) * edge // schedule.parts for edge in span)
@@ -79,14 +72,8 @@ def share_of(num_bytes: int, span: Span, parts: int) -> int:
 
 
 def all_gather(mesh: Mesh, content: bytes) -> list[bytes]:
-    """Passes each worker's content around the ring; returns all by rank.
-
-    Args:
-        content: less than 2**24 bytes, up to which a float32 counts exactly.
-
-    Raises:
-        PeerLost: as `Mesh.exchange` says.
-    """
+    """Passes each worker's content around the ring; returns all by rank. `content`: less than 2**24 bytes, up to which
+    a float32 counts exactly. Raises PeerLost as `Mesh.exchange` says."""
     number, rank = mesh.num_workers, mesh.rank
     found = {rank: content}
 
@@ -106,11 +93,8 @@ def all_gather(mesh: Mesh, content: bytes) -> list[bytes]:
 
 
 def barrier(mesh: Mesh, value: float = 0.0) -> float:
-    """Waits until all workers have called it; returns the greatest of their values, as a float32.
-
-    Raises:
-        PeerLost: as `Mesh.exchange` says.
-    """
+    """Waits until all workers have called it; returns the greatest of their values, as a float32. Raises PeerLost as
+    `Mesh.exchange` says."""
     greatest, other = np.array([value], np.float32), np.zeros(1, np.float32)
     for step in barrier_schedule(mesh.num_workers, mesh.rank).steps:
         mesh.exchange(step.to, Parcel(greatest, 4), step.source, Parcel(other, 4), adds=False)

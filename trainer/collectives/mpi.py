@@ -18,11 +18,8 @@ CHUNK = 1 << 20  # float32 of one MPI_Allreduce: 4 MB, for which it was the fast
 
 
 def world() -> Any:
-    """The communicator of all processes that mpiexec has started.
-
-    Raises:
-        SetupError: mpi4py or its MPI library is missing.
-    """
+    """The communicator of all processes that mpiexec has started. Raises SetupError if mpi4py or its MPI library is
+    missing."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: no library
@@ -56,11 +53,8 @@ class MpiGroup:
         self._in_place, self._greatest = MPI.IN_PLACE, MPI.MAX
 
     def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
-        """As Group; counts the least bytes that a sum takes, since MPI chooses its algorithm itself.
-
-        Raises:
-            ValueError: for float16, which MPI cannot sum.
-        """
+        """As Group; counts the least bytes that a sum takes, since MPI chooses its algorithm itself. Raises ValueError
+        for float16, which MPI cannot sum."""
         if num_halves:
             raise ValueError("MPI adds up no float16")
         for begin in range(0, len(buffer), CHUNK):

@@ -153,11 +153,8 @@ class TcpMesh:
         return {rank: peer.connection for rank, peer in self._peers.items()}
 
     def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
-        """As Mesh. An error closes the mesh, and each later call raises it again.
-
-        Raises:
-            JobError: a message is not the expected one.
-        """
+        """As Mesh. An error closes the mesh, and each later call raises it again. Raises JobError if a message is not
+        the expected one."""
         if self._error is not None:
             raise self._error
         try:

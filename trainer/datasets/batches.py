@@ -98,10 +98,7 @@ class EndlessBatches(_MadeBatches):
     def __init__(
         self, source: Source, feed: Feed, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...]
     ) -> None:
-        """
-        Args:
-            indices: of the samples (n_k,) to draw from.
-        """
+        """`indices`: of the samples (n_k,) to draw from."""
         super().__init__(feed, seed)
         self._source = source
         self._batch_size = batch_size
@@ -109,11 +106,7 @@ class EndlessBatches(_MadeBatches):
         self.draw_from(indices)
 
     def draw_from(self, indices: np.ndarray) -> None:
-        """Begins a new epoch with these samples.
-
-        Raises:
-            SetupError: there are none.
-        """
+        """Begins a new epoch with these samples. Raises SetupError if there are none."""
         if not len(indices):
             raise SetupError("this worker's part of the data is empty: use fewer workers")
         self._drop_prepared()
@@ -182,10 +175,7 @@ class StreamedBatches(_MadeBatches):
     """Batches that a job file's stream makes. Its position is the number of batches that were drawn."""
 
     def __init__(self, begin: Callable[[], Iterator[Raw]], feed: Feed, seed: tuple[int, ...]) -> None:
-        """
-        Args:
-            begin: begins the stream; the same one each time.
-        """
+        """`begin`: begins the stream; the same one each time."""
         super().__init__(feed, seed)
         self._begin = begin
         self._stream = begin()

@@ -29,11 +29,7 @@ class Cifar(NamedTuple):
     labels_key: str  # of a python file
 
     def file(self, folder: Path, name: str, suffix: str) -> Path:
-        """The path of a file.
-
-        Raises:
-            SetupError: it is missing.
-        """
+        """The path of a file. Raises SetupError if it is missing."""
         path = folder / f"{name}{suffix}"
         if not is_file(path):
             raise SetupError(f"{path} is not there: unpack the {self.title} archive again")
@@ -61,11 +57,8 @@ CIFAR100 = Cifar(
 
 
 def load(cifar: Cifar, data_dir: Path) -> Dataset:
-    """Reads the dataset from the first of its folders that has it.
-
-    Raises:
-        SetupError: a file is missing or damaged. The message names it and what to do.
-    """
+    """Reads the dataset from the first of its folders that has it. Raises SetupError if a file is missing or damaged.
+    The message names it and what to do."""
     candidates = [data_dir / name for name in cifar.folders]
     for folder in candidates:
         for suffix, read in ((".bin", _binary), ("", _python)):

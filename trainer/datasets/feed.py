@@ -33,11 +33,8 @@ class Feed:
             return self.placed(inputs, targets, raw.size)
 
     def placed(self, inputs: Any, targets: Any, size: int = 0) -> Batch:
-        """Brings arrays of numbers to the device: numpy's as float32, MXNet's as they are.
-
-        Raises:
-            SetupError: one of them is no array of numbers.
-        """
+        """Brings arrays of numbers to the device: numpy's as float32, MXNet's as they are. Raises SetupError if one of
+        them is no array of numbers."""
         own, wanted = (
             tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
         )

@@ -28,11 +28,8 @@ MNIST_CLASSES = 10  # and Fashion-MNIST's
 
 
 def load(name: str, data_dir: str) -> Dataset:
-    """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
-
-    Raises:
-        SetupError: a file is missing, damaged, not readable, or not the right one. The message names it and what to do.
-    """
+    """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`. Raises SetupError if a file is
+    missing, damaged, not readable, or not the right one. The message names it and what to do."""
     try:
         dataset = _LOADERS[name](Path(data_dir))
     except PermissionError as error:

@@ -14,20 +14,14 @@ from trainer.datasets.samples import Dataset, Samples
 
 
 class Published(NamedTuple):
-    """Properties of a published dataset.
-
-    Attributes:
-        image: channels, height, width.
-        train: images of each class in the training part.
-        test: the same in the test part.
-        alike: the least share of images whose nearest class mean is that of their own class, among means of `SAMPLE`
-            training images. MNIST has 0.8, CIFAR-10 0.27; with half of the labels changed they have 0.45 and 0.19.
-    """
+    """Properties of a published dataset."""
 
     title: str
-    image: tuple[int, int, int]
-    train: tuple[int, ...]
-    test: tuple[int, ...]
+    image: tuple[int, int, int]  # channels, height, width
+    train: tuple[int, ...]  # images of each class in the training part
+    test: tuple[int, ...]  # the same in the test part
+    # The least share of images whose nearest class mean is that of their own class, among means of `SAMPLE` training
+    # images. MNIST has 0.8, CIFAR-10 0.27; with half of the labels changed they have 0.45 and 0.19.
     alike: float
 
 

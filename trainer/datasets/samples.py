@@ -29,11 +29,7 @@ class Dataset(NamedTuple):
 
 
 def checked_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
-    """Labels (N,) of any integer type as uint8.
-
-    Raises:
-        SetupError: one of them is no class.
-    """
+    """Labels (N,) of any integer type as uint8. Raises SetupError if one of them is no class."""
     for label in (labels.max(initial=0), labels.min(initial=0)):
         if not 0 <= label < classes:
             raise SetupError(f"{path}: a label is {label}; there are {classes} classes, from 0 to {classes - 1}")

@@ -43,13 +43,8 @@ class Arrays:
     several of these."""
 
     def __init__(self, inputs: Any, targets: Any, batchify: Batchify | None = None) -> None:
-        """
-        Args:
-            batchify: makes a batch of a list of (input, target).
-
-        Raises:
-            SetupError: they are no samples, or not equally many.
-        """
+        """`batchify`: makes a batch of a list of (input, target). Raises SetupError if they are no samples, or not
+        equally many."""
         self.inputs, self.targets, self._batchify = _parts(inputs), _parts(targets), batchify
         counts = {"inputs": [*map(_count, self.inputs)], "targets": [*map(_count, self.targets)]}
         if len({count for each in counts.values() for count in each}) != 1:
@@ -134,18 +129,11 @@ class Stream:
     """Batches that a function makes, for data without numbers."""
 
     def __init__(self, begin: Callable[[int, int, int], Any]) -> None:
-        """
-        Args:
-            begin: (rank, num_workers, seed) -> batches, each a pair of inputs and targets.
-        """
+        """`begin`: (rank, num_workers, seed) -> batches, each a pair of inputs and targets."""
         self._begin = begin
 
     def batches(self, rank: int, num_workers: int, seed: int) -> Iterator[Raw]:
-        """Yields the batches of a worker.
-
-        Raises:
-            SetupError: a batch is no pair.
-        """
+        """Yields the batches of a worker. Raises SetupError if a batch is no pair."""
         batches = self._begin(rank, num_workers, seed)
         if not isinstance(batches, Iterable):
             raise SetupError(f"the function of a stream gives {described(batches)}: yield batches (inputs, targets)")
@@ -156,11 +144,8 @@ class Stream:
 
 
 def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
-    """A part of the data in the form in which a job gives it.
-
-    Raises:
-        SetupError: it has none of the forms, or no samples.
-    """
+    """A part of the data in the form in which a job gives it. Raises SetupError if it has none of the forms, or no
+    samples."""
     source: Source | Stream
     if isinstance(data, tuple) or (isinstance(data, list) and len(data) == 2):
         if len(data) != 2:

@@ -22,11 +22,8 @@ class Candidate(NamedTuple):
 
 
 def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
-    """The fastest worker of those that say yes, else of those that do not say no; None if all say no.
-
-    Args:
-        candidates: by rank.
-    """
+    """The fastest worker of those that say yes, else of those that do not say no; None if all say no. `candidates`: by
+    rank."""
     said_yes = [rank for rank, candidate in enumerate(candidates) if candidate.evaluate == YES]
     willing = said_yes or [rank for rank, candidate in enumerate(candidates) if candidate.evaluate != NO]
     if not willing:
@@ -36,14 +33,8 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
 
 
 def check_target(config: Config, chosen: int | None) -> None:
-    """Makes sure that a worker evaluates, where a target ends the job.
-
-    Args:
-        chosen: the worker that evaluates.
-
-    Raises:
-        SetupError: there is none.
-    """
+    """Makes sure that a worker evaluates, where a target ends the job. `chosen`: the worker that evaluates. Raises
+    SetupError if there is none."""
     if chosen is None and (config.target_accuracy or config.target is not None):
         flag = "--target-accuracy" if config.target_accuracy else "--target"
         raise SetupError(f"{flag} needs a worker that evaluates, and all that are there have --evaluate no")

@@ -40,11 +40,7 @@ class ModelSaver:
     """Saves the network of the worker that evaluates in its log folder: the best so far, and at the end the last."""
 
     def __init__(self, folder: Path, network: Any, about: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
-        """
-        Args:
-            about: entries of the description, for users of the model.
-            metric: says which model is the best.
-        """
+        """`about`: entries of the description, for users of the model. `metric`: says which model is the best."""
         self._metric = metric
         self._folder = folder
         self._network = network
@@ -64,11 +60,8 @@ class ModelSaver:
                 logging.warning("%s is no description of a saved model: the best is looked for anew", path)
 
     def due(self, value: float | None, last: bool) -> list[str]:
-        """The kinds to save: BEST where no model before was as good, FINAL at the end.
-
-        Args:
-            value: of the metric, where the model was evaluated.
-        """
+        """The kinds to save: BEST where no model before was as good, FINAL at the end. `value`: of the metric, where
+        the model was evaluated."""
         is_best = value is not None and self._metric.is_better(value, self._best)
         return [BEST] * is_best + [FINAL] * last
 
@@ -129,11 +122,8 @@ class ModelSaver:
 
 
 def symbol_and_parameters(network: Any, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
-    """The content of the files of layers and parameters; None if the network cannot be called with symbols.
-
-    Args:
-        inputs: names of its inputs; empty: not known.
-    """
+    """The content of the files of layers and parameters; None if the network cannot be called with symbols. `inputs`:
+    names of its inputs; empty: not known."""
     names: dict[str, str] = {}  # by the parameters' own names; a shared parameter has the first of its names
     for name, parameter in network._collect_params_with_prefix().items():
         names.setdefault(parameter.name, name)
@@ -179,11 +169,8 @@ class SavedModel:
 
     @classmethod
     def find(cls, path: Path) -> SavedModel:
-        """Reads a description, such as `logs/cpu/best.json`.
-
-        Raises:
-            SetupError: it is no description, or a file that it names is missing.
-        """
+        """Reads a description, such as `logs/cpu/best.json`. Raises SetupError if it is no description, or a file that
+        it names is missing."""
         about = read_json(path)
         try:
             symbol = about["symbol"] and path.parent / about["symbol"]
@@ -197,11 +184,8 @@ class SavedModel:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of a sample's only input, such as (C, H, W) of images.
-
-        Raises:
-            SetupError: there are several, or it is not known.
-        """
+        """Of a sample's only input, such as (C, H, W) of images. Raises SetupError if there are several, or it is not
+        known."""
         try:
             return tuple(map(int, self.about["input"]["shape"]))
         except (KeyError, TypeError, ValueError):
@@ -211,11 +195,7 @@ class SavedModel:
 
     @property
     def layers(self) -> str:
-        """The path of the file of its layers.
-
-        Raises:
-            SetupError: there is none.
-        """
+        """The path of the file of its layers. Raises SetupError if there is none."""
         if self.symbol is None:
             raise SetupError(
                 f"{self.parameters} has no file of the layers beside it; load it by load_parameters() of the network"
@@ -223,11 +203,8 @@ class SavedModel:
         return str(self.symbol)
 
     def load(self, context: mx.Context) -> Any:
-        """The network on a device, ready to be called.
-
-        Raises:
-            SetupError: MXNet cannot read it, or there is no file of its layers.
-        """
+        """The network on a device, ready to be called. Raises SetupError if MXNet cannot read it, or there is no file
+        of its layers."""
         try:
             with warnings.catch_warnings():
                 # The file does not give the input's type; MXNet's default is float32.

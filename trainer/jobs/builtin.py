@@ -29,24 +29,15 @@ class Data(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def load(name: str, data_dir: str) -> tuple[Dataset, str]:
-    """A dataset, and what is doubtful about it: once in a process, and in those that are forked from it.
-
-    Raises:
-        SetupError: as loading.load.
-    """
+    """A dataset, and what is doubtful about it: once in a process, and in those that are forked from it. Raises
+    SetupError as loading.load."""
     dataset = loading.load(name, data_dir)
     return dataset, plausible.doubts(name, dataset)
 
 
 def data_of(config: Config, size: int) -> Data:
-    """The dataset that the flags name.
-
-    Args:
-        size: of the network's inputs, in pixels of a side; 0: that of the images.
-
-    Raises:
-        SetupError: it cannot be read.
-    """
+    """The dataset that the flags name. `size`: of the network's inputs, in pixels of a side; 0: that of the images.
+    Raises SetupError if it cannot be read."""
     dataset, doubts = load(config.dataset, config.data_dir)
     if doubts:
         logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)

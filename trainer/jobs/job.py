@@ -29,22 +29,14 @@ MOST_TEST_BATCHES = 100_000  # of a stream: more is taken for an endless one
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a job learns.
+    """What a job learns."""
 
-    Attributes:
-        file: whose parts go before the built-in ones.
-        train: None: the file's own loop loads its samples.
-        test: None: nothing is evaluated.
-        labels: the class of each training sample (N,), where it is known.
-        classes: of the targets; 0: they are no classes.
-    """
-
-    file: JobFile
-    train: Source | Stream | None
-    test: Source | Stream | None
+    file: JobFile  # whose parts go before the built-in ones
+    train: Source | Stream | None  # None: the file's own loop loads its samples
+    test: Source | Stream | None  # None: nothing is evaluated
     prepare: Prepare | None
-    labels: Callable[[], np.ndarray | None]
-    classes: int
+    labels: Callable[[], np.ndarray | None]  # the class of each training sample (N,), where it is known
+    classes: int  # of the targets; 0: they are no classes
 
     @property
     def name(self) -> str:
@@ -52,11 +44,8 @@ class Job:
         return self.file.path.stem if self.file.path is not None else ""
 
     def network(self, config: Config, first: Batch | None) -> Any:
-        """The file's network, or the built-in one for inputs like those of the first batch.
-
-        Raises:
-            SetupError: the built-in networks do not take such inputs.
-        """
+        """The file's network, or the built-in one for inputs like those of the first batch. Raises SetupError if the
+        built-in networks do not take such inputs."""
         if self.file.network is not None:
             return self.file.network()
         shapes = [array.shape[1:] for array in first.inputs] if first is not None else []
@@ -69,11 +58,8 @@ class Job:
         return models.build(config.network, shapes[0], self.classes, mx.cpu(), config.seed)
 
     def partitioned_by(self, config: Config) -> Any:
-        """What the samples are partitioned by: classes (N,), or anything as long; None: they have no numbers.
-
-        Raises:
-            SetupError: --split-by-class, and no classes are known.
-        """
+        """What the samples are partitioned by: classes (N,), or anything as long; None: they have no numbers. Raises
+        SetupError where --split-by-class is given and no classes are known."""
         if isinstance(self.train, Stream) or self.train is None:
             if config.split_by_class:
                 raise SetupError("-s 1 cannot split a stream or the loader of train(worker): leave it out")
@@ -99,11 +85,7 @@ class Job:
         return found
 
     def batches(self, feed: Feed, config: Config, rank: int, num_workers: int, indices: np.ndarray | None) -> Batches:
-        """A worker's batches.
-
-        Args:
-            indices: of its samples (n_k,); None: they have no numbers.
-        """
+        """A worker's batches. `indices`: of its samples (n_k,); None: they have no numbers."""
         seed = (config.seed, rank)
         if self.train is None:
             return CountedBatches(config.batch_size)
@@ -157,11 +139,7 @@ HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the s
 
 def hold_out(source: Source, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the samples to train on, and those of the last `count` of a seeded permutation, each ascending. So
-    step sizes can be chosen without the test set.
-
-    Raises:
-        SetupError: no training samples would be left.
-    """
+    step sizes can be chosen without the test set. Raises SetupError if no training samples would be left."""
     if count >= len(source):
         raise SetupError(f"--validation {count} leaves nothing of the {len(source)} training samples: hold out fewer")
     order = np.random.default_rng(HELD_OUT_SEED).permutation(len(source))
@@ -169,11 +147,7 @@ def hold_out(source: Source, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def job_of(config: Config) -> Job:
-    """The job that the flags name.
-
-    Raises:
-        SetupError: the file, the data or the flags are no job.
-    """
+    """The job that the flags name. Raises SetupError if the file, the data or the flags are no job."""
     here = Path.cwd()
     file = job_file.load(Path(config.job)) if config.job else JobFile()
     job = _built_in(config, file) if file.data is None else _of_file(config, file, file.data)

@@ -42,12 +42,8 @@ class JobFile:
 
 
 def load(path: Path) -> JobFile:
-    """Runs a job file as a module.
-
-    Raises:
-        SetupError: it cannot be read, one of its modules has a name that is taken, or it defines something that is none
-            of a job.
-    """
+    """Runs a job file as a module. Raises SetupError if it cannot be read, one of its modules has a name that is taken,
+    or it defines something that is none of a job."""
     sources(path)
     folder = str(path.absolute().parent)
     if folder not in sys.path:

@@ -22,10 +22,7 @@ _ERRORS = (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE, mx.metric.CrossEntropy,
 
 def of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Metric, Callable[[], Measurement]]:
     """A job file's metric, an mx.metric.EvalMetric or a function (targets, outputs) -> float, and its measurement.
-
-    Raises:
-        SetupError: its name cannot be one in logs.
-    """
+    Raises SetupError if its name cannot be one in logs."""
     is_own = isinstance(metric, mx.metric.EvalMetric)
     name = metric.name if is_own else getattr(metric, "__name__", type(metric).__name__)
     if more_is_better is None:

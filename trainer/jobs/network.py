@@ -28,30 +28,19 @@ FEW = 2  # samples of the trial: BatchNorm needs more than one
 
 
 class BuiltNetwork(NamedTuple):
-    """A network with its initial parameters on the device, and what its trial has shown.
-
-    Attributes:
-        classes: for which it has scores, if its loss is cross-entropy; else 0.
-        input_shapes: of a sample's inputs; None: not known.
-    """
+    """A network with its initial parameters on the device, and what its trial has shown."""
 
     network: Any
     loss: Loss | None
-    classes: int
+    classes: int  # for which it has scores, if its loss is cross-entropy; else 0
     metric: Metric
     measurement: Callable[[], Measurement]
-    input_shapes: tuple[tuple[int, ...], ...] | None
+    input_shapes: tuple[tuple[int, ...], ...] | None  # of a sample's inputs; None: not known
 
 
 def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], None] = logging.info) -> BuiltNetwork:
-    """Builds and tries the network.
-
-    Args:
-        log: gets a line about the parameters of --init-from.
-
-    Raises:
-        SetupError: it cannot be trained on this job's samples, or --init-from names no parameters that fit.
-    """
+    """Builds and tries the network. `log`: gets a line about the parameters of --init-from. Raises SetupError if it
+    cannot be trained on this job's samples, or --init-from names no parameters that fit."""
     path = job.file.path
     mx.random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
@@ -90,11 +79,7 @@ class _Initial(mx.init.Xavier):  # type: ignore[misc]
 
 
 def _check(network: Any, own_loop: bool) -> None:
-    """Checks what needs no samples.
-
-    Raises:
-        SetupError: the network cannot be trained here.
-    """
+    """Checks what needs no samples. Raises SetupError if the network cannot be trained here."""
     if not isinstance(network, mx.gluon.Block):
         raise SetupError(f"returns {described(network)}: return a gluon Block")
     parameters = list(network.collect_params().values())
@@ -120,10 +105,7 @@ def _initialize(network: Any) -> None:
 
 def _place(network: Any, device: mx.Context) -> None:
     """Gives each parameter an array of its own on the device: the trial may have left weights in oneDNN's layout.
-
-    Raises:
-        SetupError: the shape of one is not known.
-    """
+    Raises SetupError if the shape of one is not known."""
     for each in network.collect_params().values():
         try:
             value = each.data().asnumpy()

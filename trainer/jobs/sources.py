@@ -49,11 +49,8 @@ def sources(path: Path) -> dict[str, bytes]:
 
 
 def content_hash(path: str) -> str:
-    """A hash of names and contents, which all workers compare; "none" without a file.
-
-    Raises:
-        SetupError: as `sources`.
-    """
+    """A hash of names and contents, which all workers compare; "none" without a file. Raises SetupError as
+    `sources`."""
     if not path:
         return "none"
     digest = hashlib.sha256()
@@ -102,11 +99,8 @@ def _complaint(file: Path, error: Exception) -> str:
 
 
 def _files_of(module: str, folder: Path, importer: Path) -> list[Path]:
-    """The files of an imported module, if it is one of the folder.
-
-    Raises:
-        SetupError: the name of the module is found before the folder.
-    """
+    """The files of an imported module, if it is one of the folder. Raises SetupError if the name of the module is found
+    before the folder."""
     found, file = folder / module, folder / f"{module}.py"
     is_regular = (found / "__init__.py").is_file()
     if file.is_file() and not is_regular:

@@ -54,11 +54,7 @@ def date_time(now: float) -> str:
 
 
 def log_base(earlier: Path) -> Path:
-    """The log tree of LOG_BASE/earlier, or of LOG_BASE/earlier/DATE-TIME.
-
-    Raises:
-        SetupError: it is neither.
-    """
+    """The log tree of LOG_BASE/earlier, or of LOG_BASE/earlier/DATE-TIME. Raises SetupError if it is neither."""
     if earlier.name == EARLIER:
         return earlier.parent
     if earlier.parent.name == EARLIER:
@@ -67,11 +63,8 @@ def log_base(earlier: Path) -> Path:
 
 
 def to_remove(names: Iterable[str], newest: str) -> list[str]:
-    """Runs below LOG_BASE/earlier to remove: all but the last KEPT. Folders with other names stay.
-
-    Args:
-        newest: the run that logs were just moved to, though its job may have been started before others.
-    """
+    """Runs below LOG_BASE/earlier to remove: all but the last KEPT. Folders with other names stay. `newest`: the run
+    that logs were just moved to, though its job may have been started before others."""
     return sorted(name for name in names if _RUN.fullmatch(name) and name != newest)[: -(KEPT - 1)]
 
 
@@ -133,11 +126,8 @@ def claim(folder: Path, lock: IO[str]) -> bool:
 
 
 def check(folders: Iterable[Path], earlier: Path) -> None:
-    """Makes sure that the content of these folders can be moved, before training begins.
-
-    Raises:
-        SetupError: it cannot.
-    """
+    """Makes sure that the content of these folders can be moved, before training begins. Raises SetupError if it
+    cannot."""
     place = next(path for path in (earlier, *earlier.parents) if os.path.lexists(path))
     for folder in folders:
         why = ""
@@ -215,11 +205,7 @@ class Notice:
     """The message on where logs were moved. Construct it before this process or another one can move them."""
 
     def __init__(self, folder: Path, earlier: Path) -> None:
-        """
-        Args:
-            folder: a worker's, in the log tree.
-            earlier: as in `set_aside`.
-        """
+        """`folder`: a worker's, in the log tree. `earlier`: as in `set_aside`."""
         base = log_base(earlier)
         self._earlier, self._folder = base / EARLIER, folder.relative_to(base)
         self._before, self._had = _names(self._earlier), self._have()

@@ -32,17 +32,11 @@ EVALUATION_ADVICE = (
 
 
 class Pace(NamedTuple):
-    """A worker's pace over its whole job.
+    """A worker's pace over its whole job."""
 
-    Attributes:
-        step_s: mean step time of the round with the median slowness; 0 where no step is padded.
-        emulated_s: emulated step time of that round.
-        evaluation_share: share of evaluations in the time until the last round's, which delays no training.
-    """
-
-    step_s: float
-    emulated_s: float
-    evaluation_share: float
+    step_s: float  # mean step time of the round with the median slowness; 0 where no step is padded
+    emulated_s: float  # emulated step time of that round
+    evaluation_share: float  # share of evaluations in the time until the last round's, which delays no training
 
     @property
     def slowness(self) -> float:
@@ -76,11 +70,8 @@ class RoundPace(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], emulation: Emulation | None = None) -> RoundPace | None:
-        """The pace by a round's log (round_log.read_rounds); None where no emulated time is known.
-
-        Args:
-            emulation: for logs without it.
-        """
+        """The pace by a round's log (round_log.read_rounds); None where no emulated time is known. `emulation`: for
+        logs without it."""
         times = record["time"].values()
         steps = sum([FORWARD_BACKWARD in each for each in times])
         return cls.of_sums(record, steps, computing_seconds(record), seconds_in(times, [EVALUATION]), emulation)
@@ -106,11 +97,8 @@ class RoundPace(NamedTuple):
 
 
 def pace_of(rounds: Iterable[RoundPace | None], begin_s: float = 0.0) -> Pace | None:
-    """A worker's pace by its rounds, in order; None where they have none, or impossible numbers.
-
-    Args:
-        begin_s: when the first round began.
-    """
+    """A worker's pace by its rounds, in order; None where they have none, or impossible numbers. `begin_s`: when the
+    first round began."""
     told = [one for one in rounds if one is not None]
     if not told:
         return None
@@ -174,20 +162,13 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 class Load(NamedTuple):
-    """What a worker tells the others after its test steps.
-
-    Attributes:
-        cores: numbers of the cores that its process may use.
-        took_s: wall time of a test step.
-        busy_s: core time of a test step, which other processes do not lengthen; 0: not known.
-        emulated_s: emulated step time; 0: none.
-    """
+    """What a worker tells the others after its test steps."""
 
     host: str
-    cores: Sequence[int]
-    took_s: float
-    busy_s: float
-    emulated_s: float
+    cores: Sequence[int]  # numbers of the cores that its process may use
+    took_s: float  # wall time of a test step
+    busy_s: float  # core time of a test step, which other processes do not lengthen; 0: not known
+    emulated_s: float  # emulated step time; 0: none
 
 
 def overloaded(loads: Sequence[Load]) -> dict[str, str]:
@@ -227,11 +208,8 @@ class Pacing:
         gather: Callable[[Load], Sequence[Any] | None],
         busy: Callable[[], float],
     ) -> None:
-        """
-        Args:
-            gather: brings the loads of all workers together, by rank; None where that is not possible.
-            busy: core seconds of this process; 0 where they are not known.
-        """
+        """`gather`: brings the loads of all workers together, by rank; None where that is not possible. `busy`: core
+        seconds of this process; 0 where they are not known."""
         self._host, self._gather, self.busy = host, gather, busy
         self._rounds: list[RoundPace | None] = []
         self._begin_s = 0.0

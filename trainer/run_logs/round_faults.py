@@ -48,11 +48,7 @@ def is_accuracy(value: Any) -> TypeGuard[float]:
 
 
 def tell(faults: Sequence[str], of_many: str, warn: Callable[[str], None]) -> None:
-    """Warns of each of few faults; of many in one line, with the first.
-
-    Args:
-        of_many: begins that line.
-    """
+    """Warns of each of few faults; of many in one line, with the first. `of_many`: begins that line."""
     if len(faults) <= FEW:
         for fault in faults:
             warn(fault)
@@ -61,11 +57,8 @@ def tell(faults: Sequence[str], of_many: str, warn: Callable[[str], None]) -> No
 
 
 def checked(record: Any, number: int) -> dict[str, Any]:
-    """A round's log, with its local steps in order and its times as floats.
-
-    Raises:
-        ValueError: it has another shape, or a number in it cannot be; the message says which.
-    """
+    """A round's log, with its local steps in order and its times as floats. Raises ValueError if it has another shape,
+    or a number in it cannot be; the message says which."""
     if not isinstance(record, dict) or not isinstance(record.get("time"), dict):
         raise ValueError('it should be an object with "num_samples", "total_time" and "time"')
     if number > MOST_ROUNDS:
@@ -153,12 +146,8 @@ def too_long(took_s: float, round_s: float) -> str:
 
 
 def too_empty(took_s: float, longest_s: float) -> str:
-    """Why a worker's elapsed time may be in another unit; empty where it is plausible.
-
-    Args:
-        took_s: seconds of the stages of all its rounds.
-        longest_s: elapsed seconds at the end of them.
-    """
+    """Why a worker's elapsed time may be in another unit; empty where it is plausible. `took_s`: seconds of the stages
+    of all its rounds. `longest_s`: elapsed seconds at the end of them."""
     if not took_s or longest_s <= _MUCH_LONGER * took_s:
         return ""
     return (

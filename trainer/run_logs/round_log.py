@@ -32,15 +32,11 @@ def round_files(folder: Path) -> list[Path]:
 
 
 class Form(NamedTuple):
-    """How a reader wants the rounds.
+    """How a reader wants the rounds."""
 
-    Attributes:
-        quick: reads the JSON of a round as round_faults.checked would return it; None where that has to tell what is
-            wrong.
-        reduced: what is kept of a round, and the seconds of all its stages.
-    """
-
+    # Reads the JSON of a round as round_faults.checked would return it; None where that has to tell what is wrong
     quick: Callable[[bytes], dict[str, Any] | None]
+    # What is kept of a round, and the seconds of all its stages
     reduced: Callable[[dict[str, Any]], tuple[dict[str, Any], float]]
 
 

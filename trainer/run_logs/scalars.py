@@ -47,11 +47,8 @@ class RoundNumbers:
 
 
 def check_tensorboard(folder: Path) -> None:
-    """Makes a folder for TensorBoard.
-
-    Raises:
-        SetupError: tensorboardX is not installed, or the folder cannot be made.
-    """
+    """Makes a folder for TensorBoard. Raises SetupError if tensorboardX is not installed, or the folder cannot be
+    made."""
     try:
         import tensorboardX  # noqa: F401
     except ImportError:
@@ -68,11 +65,8 @@ class TensorBoard:
     ones in virtual time."""
 
     def __init__(self, folder: Path, goes_on: bool = False) -> None:
-        """
-        Args:
-            folder: of the run; check_tensorboard has made it.
-            goes_on: an earlier run is resumed: its events stay.
-        """
+        """`folder`: of the run; check_tensorboard has made it. `goes_on`: an earlier run is resumed: its events
+        stay."""
         from tensorboardX import SummaryWriter
 
         if not goes_on:
@@ -84,11 +78,7 @@ class TensorBoard:
         self._begin_s: float | None = None  # of the worker's training, by the machine's clock
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Adds a round's log.
-
-        Raises:
-            SetupError: the disk is full, and the run is not complete from here on.
-        """
+        """Adds a round's log. Raises SetupError if the disk is full, and the run is not complete from here on."""
         self._check()
         if self._begin_s is None:
             self._begin_s = time.time() - record["total_time"]

@@ -17,20 +17,14 @@ MISSED = "missed"  # there: rounds of the job before it in which this worker too
 
 
 class LoggedRound(NamedTuple):
-    """A round in a log.
+    """A round in a log."""
 
-    Attributes:
-        where: file and line.
-        record: as round_faults.checked returns it, perhaps reduced (round_log.Form); of an impossible round what else
-            counts in it; None where it cannot be read.
-        stages_s: seconds of all its stages.
-        fault: why it is left out; else empty.
-    """
-
-    where: str
+    where: str  # file and line
+    # As round_faults.checked returns it, perhaps reduced (round_log.Form); of an impossible round what else counts in
+    # it; None where it cannot be read
     record: dict[str, Any] | None
-    stages_s: float = 0.0
-    fault: str = ""
+    stages_s: float = 0.0  # seconds of all its stages
+    fault: str = ""  # why it is left out; else empty
 
 
 def sound_rounds(

@@ -156,11 +156,8 @@ _EMPTY_MEANS_UNSET = re.compile("(PS|MXNET|OMP)_|DMLC_(LOCAL|PS_VAN_TYPE)$")
 
 
 def judged(environment: Mapping[str, str], has_parameter_server: bool) -> dict[str, str | None]:
-    """The values to set in place of the present ones; None: to be removed.
-
-    Raises:
-        SetupError: a value is not allowed.
-    """
+    """The values to set in place of the present ones; None: to be removed. Raises SetupError if a value is not
+    allowed."""
     found: dict[str, str | None] = {}
     for name, text in environment.items():
         if _EMPTY_MEANS_UNSET.match(name) and not text.strip():
@@ -204,10 +201,7 @@ def _check_heartbeats(interval_s: int, timeout_s: int) -> None:
 
 def prepare_environment(has_parameter_server: bool = True, environment: MutableMapping[str, str] = os.environ) -> None:
     """Checks the variables of MXNet, ps-lite and OpenMP and writes them in their normal form, before MXNet's import.
-
-    Raises:
-        SetupError: a value is not allowed.
-    """
+    Raises SetupError if a value is not allowed."""
     if len(cores := usable_cores()) < (os.cpu_count() or 1) and not environment.get("OMP_NUM_THREADS", "").strip():
         environment["OMP_NUM_THREADS"] = str(len(cores))  # OpenMP knows no CPU quota
     for name, value in judged(environment, has_parameter_server).items():

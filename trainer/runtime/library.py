@@ -25,11 +25,7 @@ class _Feature(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library that the Python package loads too.
-
-    Raises:
-        SetupError: MXNet is not installed.
-    """
+    """The library that the Python package loads too. Raises SetupError if MXNet is not installed."""
     package = importlib.util.find_spec("mxnet")
     if package is None or package.origin is None:
         raise SetupError("MXNet is not installed: scripts/setup.sh installs it")
@@ -56,11 +52,7 @@ def has_kvstore() -> bool:
 
 
 def check_kvstore(there: bool) -> None:
-    """Checks that this MXNet can take part in a distributed job.
-
-    Raises:
-        SetupError: it has no distributed kvstore.
-    """
+    """Checks that this MXNet can take part in a distributed job. Raises SetupError if it has no distributed kvstore."""
     if not there:
         version = ctypes.c_int()
         _check(library().MXGetVersion(ctypes.byref(version)))

@@ -57,11 +57,8 @@ class _Symbol(ctypes.Structure):
 
 @functools.cache  # the library calls the function as long as the process lives
 def install() -> Callable[[int, bytes], int] | None:
-    """Makes every ZeroMQ socket that MXNet binds from now on refuse other protocols.
-
-    Returns:
-        The substitute for zmq_bind; None, after a warning, where this build of MXNet does not allow it.
-    """
+    """Makes every ZeroMQ socket that MXNet binds from now on refuse other protocols. Returns the substitute for
+    zmq_bind; None, after a warning, where this build of MXNet does not allow it."""
     found = library()
     try:
         slot = _slot_of(found, b"zmq_bind")
@@ -86,11 +83,8 @@ def install() -> Callable[[int, bytes], int] | None:
 
 
 def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
-    """The slot from which a loaded library takes the address of a function that it calls.
-
-    Raises:
-        LookupError: the library has no such slot, or a read-only one.
-    """
+    """The slot from which a loaded library takes the address of a function that it calls. Raises LookupError if the
+    library has no such slot, or a read-only one."""
     link_map = _LinkMap.from_address(found._handle)
     tags = dict(_tags(link_map.dynamic))
     if BIND_NOW in tags or tags.get(FLAGS, 0) & FLAG_BIND_NOW:

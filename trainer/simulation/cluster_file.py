@@ -78,11 +78,8 @@ COLUMNS = tuple(_FIELDS)
 
 
 def find(name: str) -> Path:
-    """The path of a cluster file, given by its path or by the bare name of a ready-made one.
-
-    Raises:
-        SetupError: there is neither. The message names the ready-made ones.
-    """
+    """The path of a cluster file, given by its path or by the bare name of a ready-made one. Raises SetupError if there
+    is neither. The message names the ready-made ones."""
     given, ready = Path(name), READY_MADE / f"{name.removesuffix('.csv')}.csv"
     if given.exists():
         return given
@@ -93,11 +90,8 @@ def find(name: str) -> Path:
 
 
 def read(path: Path) -> ClusterProfile:
-    """Reads a cluster file and checks the traces that it names.
-
-    Raises:
-        SetupError: the file or a trace is missing or malformed. The message names file and line.
-    """
+    """Reads a cluster file and checks the traces that it names. Raises SetupError if the file or a trace is missing or
+    malformed. The message names file and line."""
     rows = spreadsheet.rows(path, "cluster file")
     server_mbit_s = math.inf
     if rows and rows[0].columns()[0] == SERVER:

@@ -25,15 +25,10 @@ ROUNDING = 1e-6  # of a transfer's bytes; less are none
 
 @dataclass(frozen=True)
 class WorkerLink:
-    """A worker's link to the parameter server, the same in both directions.
+    """A worker's link to the parameter server, the same in both directions."""
 
-    Attributes:
-        bytes_per_s: infinite: limited by the server's link alone.
-        latency_s: of each transfer.
-    """
-
-    bytes_per_s: float = math.inf
-    latency_s: float = 0.0
+    bytes_per_s: float = math.inf  # infinite: limited by the server's link alone
+    latency_s: float = 0.0  # of each transfer
 
 
 @dataclass
@@ -70,11 +65,8 @@ class Direction:
         self._since = clock.now()
 
     def transfer(self, rank: int, num_bytes: int, latency_is_over: bool = False) -> None:
-        """Takes the time of the bytes beside the transfers of others.
-
-        Args:
-            latency_is_over: without the latency: it has passed, or the bytes follow those of another transfer closely.
-        """
+        """Takes the time of the bytes beside the transfers of others. `latency_is_over`: without the latency: it has
+        passed, or the bytes follow those of another transfer closely."""
         link = self._links[rank]
         if not latency_is_over:
             self.travel(rank)

@@ -59,11 +59,8 @@ LEAST_FILES, SPARE_FILES = 40, 100  # open files beside a lock for each worker's
 def run(
     job: VirtualJob, stop_requested: Callable[[], bool] = lambda: False, progress: ProgressLine | None = None
 ) -> str:
-    """Trains to the job's end; returns the SHA-256 of all workers' final weights.
-
-    Raises:
-        SetupError: the flags, the cluster or the data are no job.
-    """
+    """Trains to the job's end; returns the SHA-256 of all workers' final weights. Raises SetupError if the flags, the
+    cluster or the data are no job."""
     return _Run(job, stop_requested, progress).run()
 
 
@@ -167,11 +164,7 @@ class _Run:
         return Context(config, task, peers, settings)
 
     def _check_networks(self) -> None:
-        """Makes sure that no two workers train the same parameters.
-
-        Raises:
-            SetupError: they do.
-        """
+        """Makes sure that no two workers train the same parameters. Raises SetupError if they do."""
         if self._learnt is None:
             return
         networks = [context.task.network.collect_params().values() for context in self._contexts]

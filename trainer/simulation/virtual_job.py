@@ -21,26 +21,16 @@ HOST = "virtual"  # the folder of the workers in the log tree
 
 @dataclass(frozen=True)
 class VirtualJob:
-    """A job of a virtual cluster.
+    """A job of a virtual cluster."""
 
-    Attributes:
-        config: of all workers; `log_dir` holds their folders.
-        cluster_name: for the logs.
-        model_bytes: size of the model in transfers; 0: its own.
-        evaluation_s: virtual seconds of an evaluation.
-        entry: the name in algorithms.ENTRIES that it is filed under.
-        rows: its workers' rows in the cluster file; empty where all take part.
-        earlier: where the logs of the run before are moved; None: they are removed.
-    """
-
-    config: Config
+    config: Config  # of all workers; `log_dir` holds their folders
     cluster: ClusterProfile
-    cluster_name: str
-    model_bytes: float = 0.0
-    evaluation_s: float = 0.0
-    entry: str = ""
-    rows: tuple[int, ...] = ()
-    earlier: Path | None = None
+    cluster_name: str  # for the logs
+    model_bytes: float = 0.0  # size of the model in transfers; 0: its own
+    evaluation_s: float = 0.0  # virtual seconds of an evaluation
+    entry: str = ""  # the name in algorithms.ENTRIES that it is filed under
+    rows: tuple[int, ...] = ()  # its workers' rows in the cluster file; empty where all take part
+    earlier: Path | None = None  # where the logs of the run before are moved; None: they are removed
 
     @functools.cached_property
     def _program(self) -> str:

@@ -30,34 +30,23 @@ HELD = 1 << 20  # bytes of a message that the kernels take before the receiver r
 
 @dataclass
 class _End:
-    """One side of a message.
-
-    Attributes:
-        met: the other side is there.
-        adds: the receiver adds it to its piece.
-        done_s: when this side goes on.
-        arrives_s: of a sender, when the receiver's kernel holds all of it; None: the kernels do not.
-    """
+    """One side of a message."""
 
     parcel: Parcel
     since_s: float
-    met: Event
-    adds: bool = False
-    done_s: float = math.inf
-    arrives_s: float | None = None
+    met: Event  # the other side is there
+    adds: bool = False  # the receiver adds it to its piece
+    done_s: float = math.inf  # when this side goes on
+    arrives_s: float | None = None  # of a sender, when the receiver's kernel holds all of it; None: the kernels do not
 
 
 @dataclass
 class _Channel:
-    """Messages from one worker to another of which only one side is there.
-
-    Attributes:
-        free_s: when the next message can flow.
-    """
+    """Messages from one worker to another of which only one side is there."""
 
     sent: deque[_End] = field(default_factory=deque)
     awaited: deque[_End] = field(default_factory=deque)
-    free_s: float = 0.0
+    free_s: float = 0.0  # when the next message can flow
 
 
 class MemoryNetwork:

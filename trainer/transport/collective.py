@@ -30,10 +30,7 @@ class CollectiveSums(ByteCounter):
     """SummedArrays over a collective."""
 
     def __init__(self, transport: CollectiveTransport, compression: Compression = AS_IT_IS) -> None:
-        """
-        Args:
-            compression: none or fp16; others raise SetupError.
-        """
+        """`compression`: none or fp16; others raise SetupError."""
         super().__init__(transport.size_of)
         if compression.kind not in (UNCOMPRESSED, FP16):
             _refuse(f"{compression.kind} compression")
@@ -70,11 +67,7 @@ class CollectiveSums(ByteCounter):
         return self._meets
 
     def continue_with(self, meets: bool) -> None:
-        """Continues with the workers of a new generation.
-
-        Args:
-            meets: that of the earlier workers.
-        """
+        """Continues with the workers of a new generation. `meets`: that of the earlier workers."""
         self._meets, self._is_first = meets, False
         self.largest = self._compression.largest(self._transport.num_workers)
 

@@ -27,10 +27,7 @@ class SummedArrays(Counted, Protocol):
 
     def broadcast(self, arrays: Sequence[Any], exact: int = 0) -> None:
         """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else.
-
-        Args:
-            exact: number of arrays, at the end of the list, that never travel compressed.
-        """
+        `exact`: number of arrays, at the end of the list, that never travel compressed."""
 
     def begin_sum(self, arrays: Sequence[Any]) -> None:
         """Begins to send all arrays, each as soon as it is computed; early ones first where there is a choice.
@@ -88,12 +85,8 @@ class Transport(Protocol):
         """At present."""
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> SummedArrays:
-        """A list of arrays to be summed; of the kind SUM.
-
-        Args:
-            compression: 2bit holds for all later pushes of this worker.
-            first_key: as in `arrays`.
-        """
+        """A list of arrays to be summed; of the kind SUM. `compression`: 2bit holds for all later pushes of this
+        worker. `first_key`: as in `arrays`."""
 
     def arrays(self, first_key: int = 0) -> SharedArrays:
         """A list of arrays under the keys from `first_key` on; of the kind SERVER, `broadcast` of both."""

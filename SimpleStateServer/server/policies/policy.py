@@ -35,21 +35,13 @@ Marks = Callable[[Sequence[Row], int], Mapping[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A policy's description for the page.
+    """A policy's description for the page."""
 
-    Attributes:
-        title: name of the algorithm.
-        caption: a few words after the title.
-        sync: what SYNC means. TRAIN is another local step.
-        marks: the marked workers.
-        leaves_out: TRAIN means that the others continue without the worker.
-    """
-
-    title: str
-    caption: str
-    sync: Sync
-    marks: Marks
-    leaves_out: bool = False
+    title: str  # name of the algorithm
+    caption: str  # a few words after the title
+    sync: Sync  # what SYNC means. TRAIN is another local step.
+    marks: Marks  # the marked workers
+    leaves_out: bool = False  # TRAIN means that the others continue without the worker
 
 
 def mark_slowest(mark: str) -> Marks:
@@ -72,18 +64,12 @@ def mark_none(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A rule that tells each worker when to aggregate.
+    """A rule that tells each worker when to aggregate."""
 
-    Attributes:
-        name: as in flags and messages.
-        delay: seconds by which the policy compares workers.
-        decide: (table, rank of the asker, now) -> Decision; the table already holds the asker's message.
-        watch: its description for the page.
-        share_out: of a policy that decides on batch sizes: table -> sizes of the next round, by rank.
-    """
-
-    name: str
-    delay: Callable[[Row], float]
+    name: str  # as in flags and messages
+    delay: Callable[[Row], float]  # seconds by which the policy compares workers
+    # (table, rank of the asker, now) -> Decision; the table already holds the asker's message
     decide: Callable[[Table, int, float], Decision]
-    watch: Watch
+    watch: Watch  # its description for the page
+    # Of a policy that decides on batch sizes: table -> sizes of the next round, by rank
     share_out: Callable[[Table], tuple[int, ...]] | None = None

@@ -11,25 +11,18 @@ LEAST_CONNECTIONS = 16  # a worker keeps up to so many
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of connections and requests.
+    """Bounds of connections and requests."""
 
-    Attributes:
-        connections: open at a time; beyond, the longest silent one closes, of the address with the most.
-        connections_per_address: likewise, of one address. A worker that does not wait for answers keeps up to 16.
-        request_s: seconds in which a request must arrive, from its first byte to its last, and an answer be taken.
-        idle_s: seconds without a request after which a connection is closed; workers open another one unasked.
-        head_bytes: of a request's line and headers.
-        headers: number of them.
-        body_bytes: of a request's body.
-    """
-
-    connections: int = 10_000
+    connections: int = 10_000  # open at a time; beyond, the longest silent one closes, of the address with the most
+    # Likewise, of one address. A worker that does not wait for answers keeps up to 16.
     connections_per_address: int = 4_096
+    # Seconds in which a request must arrive, from its first byte to its last, and an answer be taken
     request_s: float = 10.0
+    # Seconds without a request after which a connection is closed; workers open another one unasked
     idle_s: float = 300.0
-    head_bytes: int = 16 * 1024
-    headers: int = 100
-    body_bytes: int = 64 * 1024
+    head_bytes: int = 16 * 1024  # of a request's line and headers
+    headers: int = 100  # number of them
+    body_bytes: int = 64 * 1024  # of a request's body
 
 
 def allowed_connections(wanted: int) -> int:

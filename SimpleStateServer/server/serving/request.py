@@ -13,23 +13,15 @@ _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for statu
 
 @dataclass(slots=True)
 class Request:
-    """One request.
+    """One request."""
 
-    Attributes:
-        method: in upper case.
-        target: path and query as sent.
-        headers: by lower-case name; one that comes twice has its values joined by commas.
-        body: all of it.
-        address: of the sender.
-        keeps_alive: the connection stays open after the answer.
-    """
-
-    address: str
-    method: str = ""
-    target: bytes = b""
+    address: str  # of the sender
+    method: str = ""  # in upper case
+    target: bytes = b""  # path and query as sent
+    # By lower-case name; one that comes twice has its values joined by commas
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    keeps_alive: bool = True
+    body: bytes = b""  # all of it
+    keeps_alive: bool = True  # the connection stays open after the answer
 
     @property
     def path(self) -> bytes:
@@ -38,12 +30,8 @@ class Request:
 
 
 def answer_bytes(answer: Answer, date: str, keeps_alive: bool, with_body: bool = True) -> bytes:
-    """Head and body in one piece: two writes would make a client wait for its own delayed ACK.
-
-    Args:
-        date: the Date header's value.
-        with_body: False for the answer to a HEAD.
-    """
+    """Head and body in one piece: two writes would make a client wait for its own delayed ACK. `date`: the Date
+    header's value. `with_body`: False for the answer to a HEAD."""
     connection = "" if keeps_alive else "Connection: close\r\n"
     head = (
         f"{_LINES[answer.status]}Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
