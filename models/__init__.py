@@ -43,11 +43,8 @@ def build(name: str, image_shape: tuple[int, int, int], classes: int, context: m
     """Builds a network of REGISTRY with initial weights on `context`, hybridized.
 
     The shapes are inferred without a forward pass, which would leave convolution weights in oneDNN's own layout, which
-    the kvstore cannot take.
-
-    Args:
-        image_shape: (C, H, W) of its inputs.
-        seed: of the initial weights, which are then the same in every process.
+    the kvstore cannot take. `image_shape`: (C, H, W) of its inputs. `seed`: of the initial weights, which are then the
+    same in every process.
     """
     # Without a prefix the parameters' names would count the networks that this process has built.
     network = REGISTRY[name].factory(classes=classes, prefix=f"{name.replace('-', '_')}_")

@@ -144,11 +144,8 @@ def counts(field: str, mode: str) -> bool:
 def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
     """The points of a sweep, each with the flags that count in its mode.
 
-    Args:
-        words: the back end's options and main.py's flags, of which some have several values, with commas.
-
-    Raises:
-        SetupError: a flag counts in none of the modes, or two points would have the same folder.
+    `words`: the back end's options and main.py's flags, of which some have several values, with commas. Raises
+    SetupError if a flag counts in none of the modes, or two points would have the same folder.
     """
     options, flags = split_flags(words)
     if "network" not in flags and "job" not in flags:

@@ -19,10 +19,7 @@ NAME = re.compile(r"(?=\S)[A-Za-z0-9 _.@()%/+-]{1,40}(?<=\S)")  # the state serv
 @dataclass(frozen=True)
 class Metric:
     """A number that an evaluation measures. Values of accuracy are from 0 to 1, those of others any finite number.
-
-    Raises:
-        SetupError: the name is too long or has other characters, or accuracy is an error.
-    """
+    Raises SetupError if the name is too long or has other characters, or accuracy is an error."""
 
     name: str = "accuracy"
     more_is_better: bool = True

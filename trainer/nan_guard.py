@@ -125,11 +125,7 @@ class NumberChecks:
     ) -> bool:
         """Waits for a model update; returns whether it is finite, and its weights are of at most this magnitude.
 
-        Args:
-            unpack: turns the update into arrays of the model's shapes.
-
-        Raises:
-            JobError: too many bad updates in a row.
+        `unpack`: turns the update into arrays of the model's shapes. Raises JobError if too many bad updates in a row.
         """
         if not self.are_on:
             return True

@@ -31,10 +31,8 @@ class RoundReport:
     def last_loss(self) -> float | None:
         """The loss of the last batch; None if it is not finite and the step was skipped.
 
-        Called before the model is evaluated and saved.
-
-        Raises:
-            JobError: the loss is not finite, and without number checks no step is skipped.
+        Called before the model is evaluated and saved. Raises JobError if the loss is not finite, and without number
+        checks no step is skipped.
         """
         loss = self._trainer.passes.loss()
         if loss is None or math.isfinite(loss):

@@ -58,11 +58,8 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     """Trains as a worker of `cluster`, or of mpiexec's, or alone; returns the exit code.
 
     Everything that can be wrong on this machine is checked before the worker joins the cluster, and nothing of an
-    earlier run is overwritten before training begins.
-
-    Raises:
-        SetupError: a device, a file, a folder, the state server or MXNet's distributed kvstore is not there.
-        PeerLost: another process of the job is gone.
+    earlier run is overwritten before training begins. Raises SetupError if a device, a file, a folder, the state server
+    or MXNet's distributed kvstore is not there, PeerLost if another process of the job is gone.
     """
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)

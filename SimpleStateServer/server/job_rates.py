@@ -28,12 +28,8 @@ class Mark:
 
 
 class JobRates:
-    """Sums the work in the rows, whenever one changes: O(1) for any number of workers.
-
-    Args:
-        started: when this server learned of the job.
-        resumed: the job is older: the work in a worker's first message was done before.
-    """
+    """Sums the work in the rows, whenever one changes: O(1) for any number of workers. `started`: when this server
+    learned of the job. `resumed`: the job is older: the work in a worker's first message was done before."""
 
     def __init__(self, started: float, resumed: bool = False) -> None:
         self.heard: float | None = None  # of the last message of any worker
@@ -75,10 +71,8 @@ class JobRates:
 def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
     """The curve of samples/s: (moment, rate in the window that ends there), evenly spaced.
 
-    A window holds several rounds where possible, since slow workers report their steps once a round.
-
-    Args:
-        now: end of the curve; no work was done since the last mark.
+    A window holds several rounds where possible, since slow workers report their steps once a round. `now`: end of the
+    curve; no work was done since the last mark.
     """
     if len(marks) < 2:
         return []

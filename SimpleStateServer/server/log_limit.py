@@ -31,10 +31,7 @@ class LogLimit(logging.Filter):
     """A filter of a handler or a logger.
 
     The kind of a line is its format, which clients cannot vary; or its attribute `once`: then the first line of the
-    kind is the only one at once.
-
-    Args:
-        clock: seconds, monotonic.
+    kind is the only one at once. `clock`: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -60,14 +60,8 @@ class ConnectionPool:
         return connections
 
     def get_ready(self, plan: LaunchPlan, worker_config: Config) -> Callable[[], bool]:
-        """Connects the hosts of a plan, where they are not, and makes those of workers import what these need.
-
-        Args:
-            worker_config: a worker's flags.
-
-        Returns:
-            To be called again and again: whether all hosts are ready. Raises SetupError where one cannot get ready.
-        """
+        """Connects the hosts of a plan, where they are not, and makes those of workers import what these need. Returns
+        what tells, asked again and again, whether all are ready; it raises SetupError where one cannot get ready."""
         to_connect, connections = [*plan.hosts.hosts.values()], list[HostConnection]()
         of_workers = {worker.host for worker in plan.hosts.workers}
         give_up = time.monotonic() + READY_S

@@ -188,10 +188,8 @@ def printed_by(command: Sequence[str], where: str, without: tuple[str, ...] = ()
 def submitted(command: Sequence[str], script: str, signals: StopSignals) -> tuple[subprocess.Popen[str], str]:
     """Gives a program a batch script; returns it and its first line, with the id of the job.
 
-    A signal that came ends the program if it has no answer two seconds later; then the line is empty.
-
-    Raises:
-        SetupError: the program ends without one.
+    A signal that came ends the program if it has no answer two seconds later; then the line is empty. Raises SetupError
+    if the program ends without one.
     """
     pipe = subprocess.PIPE
     # In a session of its own, so that Ctrl-C does not end it before the job.

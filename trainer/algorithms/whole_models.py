@@ -106,11 +106,8 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         """Executes a worker's command; returns the ranks of all workers whose status has changed.
 
-        A worker that has sent nothing yet gets its status with its first command.
-
-        Args:
-            code: UPLOAD; BAD_UPLOAD if the upload is not finite and must not be applied; or WANT_STOP.
-            values: the command's other numbers.
+        A worker that has sent nothing yet gets its status with its first command. `code`: UPLOAD; BAD_UPLOAD if the
+        upload is not finite and must not be applied; or WANT_STOP. `values`: the command's other numbers.
         """
         raise NotImplementedError
 
@@ -229,10 +226,8 @@ class ModelLink:
     ) -> None:
         """Gives the server its optimizer and all keys; every rank calls it once.
 
-        Args:
-            model: the arrays that all workers see; a gradient buffer has their shapes. Rank 0's values count, or those
-                of its checkpoint; afterwards every rank's arrays hold them.
-            checkpoints: of the server.
+        `model`: the arrays that all workers see; a gradient buffer has their shapes. Rank 0's values count, or those of
+        its checkpoint; afterwards every rank's arrays hold them. `checkpoints`: of the server.
         """
         if checkpoints is not None:
             optimizer.writer = checkpoints.for_server()

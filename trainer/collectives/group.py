@@ -39,11 +39,7 @@ class Group(Protocol):
 
 
 class MeshGroup:
-    """A Group over a mesh.
-
-    Args:
-        algorithm: of the sums, one of schedules.SUMS.
-    """
+    """A Group over a mesh; `algorithm` is one of schedules.SUMS."""
 
     def __init__(self, mesh: Mesh, algorithm: ScheduleMaker) -> None:
         self.rank = mesh.rank

@@ -62,11 +62,8 @@ class Choice:
     def __call__(self, step_s: float) -> bool:
         """All workers call it before they train, when one is lost, and when all come together anew.
 
-        Args:
-            step_s: of a test step; 0 on the worker that evaluates already.
-
-        Raises:
-            SetupError: no worker may evaluate, and a target ends the job.
+        `step_s`: of a test step; 0 on the worker that evaluates already. Raises SetupError if no worker may evaluate,
+        and a target ends the job.
         """
         lost, own = self._lost(), self._rank()
         if not (lost and self._candidates):

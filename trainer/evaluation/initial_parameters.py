@@ -18,10 +18,8 @@ def load(network: Any, path: Path) -> str:
     """Copies the parameters that fit into an initialized network, and returns a line about all of them.
 
     Arrays are found by name: the whole one, without the network's prefix, or gluon's `features.0.weight`. If the file
-    has none of these names, they are taken in their order, where number and shapes are the network's.
-
-    Raises:
-        SetupError: the file cannot be read, or nothing in it fits.
+    has none of these names, they are taken in their order, where number and shapes are the network's. Raises SetupError
+    if the file cannot be read, or nothing in it fits.
     """
     arrays = _read(path)
     parameters = list(network.collect_params().values())

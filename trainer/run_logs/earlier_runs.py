@@ -230,11 +230,7 @@ class Notice:
 def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
     """Hides the process logs and the page of the run before until training begins: the new ones are of this run.
 
-    Args:
-        goes_on: this run resumes that one, so the logs are its own.
-
-    Raises:
-        SetupError: the folder cannot be written to.
+    `goes_on`: this run resumes that one, so the logs are its own. Raises SetupError if the folder cannot be written to.
     """
     if goes_on:
         names = {path: path.with_name(path.name[1 : -len(".before")]) for path in _process_logs(mode_folder)}

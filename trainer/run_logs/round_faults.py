@@ -95,10 +95,8 @@ def out_of_order(rounds: Sequence[tuple[int, float]]) -> dict[int, str]:
     """The faults of rounds whose times contradict those of other rounds, by number.
 
     As few rounds as possible count: a single time that is far too large, not all that follow. Of sets of equal size the
-    later one counts. Where the time has run back, all rounds count until it is later than before.
-
-    Args:
-        rounds: numbers, ascending, and elapsed seconds at their end.
+    later one counts. Where the time has run back, all rounds count until it is later than before. `rounds`: numbers,
+    ascending, and elapsed seconds at their end.
     """
     times = [elapsed_s for _, elapsed_s in rounds]
     if all(before <= after for before, after in pairwise(times)):

@@ -48,12 +48,8 @@ class _Class:
 
 
 class Direction:
-    """All transfers to the server, or all from it.
-
-    Args:
-        links: by rank.
-        server_bytes_per_s: what the server's own link carries.
-    """
+    """All transfers to the server, or all from it. `links`: by rank. `server_bytes_per_s`: what the server's own link
+    carries."""
 
     def __init__(self, clock: VirtualClock, links: Sequence[WorkerLink], server_bytes_per_s: float = math.inf) -> None:
         self._clock = clock

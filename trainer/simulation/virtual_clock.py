@@ -108,11 +108,8 @@ class _VirtualEvent:
 
 
 class VirtualClock:
-    """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`.
-
-    Args:
-        started: its first time, in seconds.
-    """
+    """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`. `started`: its
+    first time, in seconds."""
 
     def __init__(self, started: float = 0.0) -> None:
         self.hub = getcurrent()

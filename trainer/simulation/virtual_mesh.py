@@ -50,12 +50,7 @@ class _Channel:
 
 
 class MemoryNetwork:
-    """The links of all workers.
-
-    Args:
-        links: by rank.
-        bytes_per_s: limit of all links.
-    """
+    """The links of all workers, by rank; `bytes_per_s` is the limit of each."""
 
     def __init__(self, clock: VirtualClock, links: Sequence[WorkerLink], bytes_per_s: float = math.inf) -> None:
         self.clock = clock

@@ -141,11 +141,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 class CollectiveTransport:
-    """One worker's transport, of TransportKind.SUM only.
-
-    Args:
-        size_of: an array's bytes of traffic.
-    """
+    """One worker's transport, of TransportKind.SUM only. `size_of`: an array's bytes of traffic."""
 
     def __init__(
         self,

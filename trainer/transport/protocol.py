@@ -38,12 +38,9 @@ class SummedArrays(Counted, Protocol):
     def finish_sum(self, arrays: Sequence[Any], timed: bool = False) -> float | None:
         """Waits until each of the arrays that were given to `begin_sum` is the sum over all workers.
 
-        Args:
-            timed: pushes and pulls do not overlap, so that one of them can be timed.
-
-        Returns:
-            Seconds in which the sums came back, or were made where there is no server, without the wait for other
-            workers; None if that was not timed.
+        `timed`: pushes and pulls do not overlap, so that one of them can be timed. Returns seconds in which the sums
+        came back, or were made where there is no server, without the wait for other workers; None if that was not
+        timed.
         """
 
 

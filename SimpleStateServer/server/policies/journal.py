@@ -32,13 +32,7 @@ def delay(row: Row) -> float:
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:
-    """Answers a QUERY.
-
-    Args:
-        table: the state table, with the asker's message.
-        rank: of the asker.
-        now: seconds on the clock of the table's times.
-    """
+    """Answers a QUERY of a rank; the table already holds the asker's message, and `now` is on its clock, in seconds."""
     return decide_until(table, rank, now, lambda asker, straggler, what: sync(what))
 
 
@@ -82,13 +76,8 @@ def _is_out_of_reach(row: Row, now: float) -> bool:
 
 
 def while_one_fits(asker: Row, left: float, who: str) -> Decision:
-    """Another step, unless its update would come later than what the others wait for.
-
-    Args:
-        asker: its row.
-        left: seconds until the awaited update is due.
-        who: sends it, in words.
-    """
+    """Another step, unless its update would come later than what the others wait for, which `who`, in words, sends in
+    `left` seconds."""
     if delay(asker) > left:
         return sync(f"another step would take {delay(asker):.3g} s, and {who} is due in {left:.3g} s")
     return train(f"{who} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")

@@ -22,13 +22,7 @@ def delay(row: Row) -> float:
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:
-    """Answers a QUERY.
-
-    Args:
-        table: the state table, with the asker's message.
-        rank: of the asker.
-        now: seconds on the clock of the table's times.
-    """
+    """Answers a QUERY of a rank; the table already holds the asker's message, and `now` is on its clock, in seconds."""
     asker, slowest = table.rows[rank], table.slowest
     if asker.local_iteration == 0:
         return train("no local step in this round yet")

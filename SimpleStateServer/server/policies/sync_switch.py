@@ -61,13 +61,8 @@ def none(table: Table, rank: int, now: float) -> Decision:
 
 
 def greedy(table: Table, rank: int, now: float) -> Decision:
-    """No worker stays in step while there is a straggler. If there is any, the slowest worker is one.
-
-    Args:
-        table: the state table, with the asker's message.
-        rank: of the asker.
-        now: not used: the window is of steps, not of seconds.
-    """
+    """No worker stays in step while there is a straggler. If there is any, the slowest worker is one. The table already
+    holds the message of the asker, `rank`; `now` is not used: the window is of steps, not of seconds."""
     slowest, all_of_them = table.slowest, table.throughputs
     if not all_of_them.are_known:
         return sync(f"no straggler is known: the throughput of worker {slowest.rank} is not known yet")
