@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from report import metrics, statistics
-from report.metrics import SSGD, Mode, compared, doubts_of
+from report.metrics import SSGD, compared, doubts_of
 from report.runs import Run, by_mode
 from report.statistics import FEWEST_RUNS, coverage
 from report.tables import aligned, doubt_lines, metric_columns, span
@@ -33,19 +33,19 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
                 span(ratios, ".2f") if ratios else "-",
             ]
         )
-    return "\n".join([*aligned(rows), _note(devices), *doubt_lines({m: doubts_of(its) for m, its in devices.items()})])
+    note = f"{intervals([*map(len, devices.values())])}; computing ratio: from the least to the greatest of all workers"
+    return "\n".join([*aligned(rows), note, *doubt_lines({m: doubts_of(its) for m, its in devices.items()})])
 
 
-def _note(runs: Mapping[Mode, Sequence[object]]) -> str:
-    numbers = [len(its) for its in runs.values()]
-    few = f"from the least to the greatest of fewer than {FEWEST_RUNS} runs"
+def intervals(numbers: Collection[int]) -> str:
+    """What `values_text` shows of so many runs, in words."""
     enough = [
         f"median (interval that covers it with {coverage(number)}) of {number} runs"
-        for number in sorted(set(numbers))
+        for number in sorted({*numbers})
         if number >= FEWEST_RUNS
     ]
-    parts = [*enough, *[few] * (min(numbers) < FEWEST_RUNS)]
-    return f"{'; '.join(parts)}; computing ratio: from the least to the greatest of all workers"
+    few = [f"from the least to the greatest of fewer than {FEWEST_RUNS} runs"] * (min(numbers) < FEWEST_RUNS)
+    return "; ".join([*enough, *few])
 
 
 def values_text(values: Sequence[float | None], form: str) -> str:

@@ -32,7 +32,7 @@ from scripts.launch.console import console
 from scripts.launch.roles import ROOT
 from trainer.metric import ACCURACY
 from trainer.run_logs.earlier_runs import date_time
-from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
+from utils import EXIT_FORCED, EXIT_OK
 
 MODES = ("sync", "alone", "esync", "esync-outer")
 
@@ -136,8 +136,4 @@ def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | Non
 
 
 if __name__ == "__main__":
-    try:
-        start.run(lambda: main(sys.argv[1:]))
-    except (SetupError, get_data.DataError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_SETUP)
+    start.run(lambda: main(sys.argv[1:]))

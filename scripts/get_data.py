@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from flag_parser import FlagParser
+from utils import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 DEBIAN_FOLDER = Path("usr/share/datasets/fashion-mnist")
@@ -37,7 +38,7 @@ SITE_TIMEOUT_S = 30
 Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> files
 
 
-class DataError(Exception):
+class DataError(SetupError):
     """The data is not available; the message says why and what to do."""
 
 
@@ -166,8 +167,8 @@ def _checked(paths: Iterable[Path], sums: dict[str, str]) -> list[Path]:
     return [found[name] for name in sums]
 
 
-def main() -> int:
-    """Parses the command line, gets the data, returns the exit code."""
+def main() -> None:
+    """Parses the command line, and gets the data."""
     parser = FlagParser(prog="scripts/get_data.sh", description=__doc__)
     parser.add_argument(
         "folder",
@@ -179,10 +180,8 @@ def main() -> int:
     folder = parser.parse_args().folder / "fashion-mnist"
     try:
         get(folder, checksums(), SOURCES, lambda message: print(message, file=sys.stderr))
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    except OSError as error:
+        raise DataError(str(error)) from None
 
 
 if __name__ == "__main__":

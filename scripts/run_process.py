@@ -81,20 +81,15 @@ def size_of(folder: Path) -> int:
 
 
 class Processes:
-    """Runs processes, several at a time, and ends them all when it is asked to.
-
-    Attributes:
-        stopped: no other run is begun.
-        log_bytes: that all runs have left.
-    """
+    """Runs processes, several at a time, and ends them all when it is asked to."""
 
     def __init__(self, work: Path) -> None:
         """`work` holds the logs of runs, a folder each; the caller removes these."""
         self.work = work
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # a second signal may come while the first is handled
-        self.stopped = False
-        self.log_bytes = 0
+        self.stopped = False  # no other run is begun
+        self.log_bytes = 0  # that all runs have left
 
     def stop(self) -> None:
         """Ends all runs at the end of their round, and begins no other."""

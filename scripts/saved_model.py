@@ -19,7 +19,7 @@ from pathlib import Path
 
 from config import DATASETS
 from flag_parser import FlagParser
-from utils import EXIT_OK, EXIT_SETUP, SetupError
+from utils import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH_SIZE = 64
@@ -119,18 +119,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command: evaluates or converts, returns the exit code."""
+def main(arguments: Sequence[str]) -> None:
+    """The command: evaluates or converts."""
     given = parse(arguments)
-    try:
-        if given.command == "evaluate":
-            print(evaluate(given.model, given.dataset, given.data_dir))
-        else:
-            print(to_onnx(given.model, given.output or given.model.with_suffix(".onnx")))
-    except SetupError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_SETUP
-    return EXIT_OK
+    if given.command == "evaluate":
+        print(evaluate(given.model, given.dataset, given.data_dir))
+    else:
+        print(to_onnx(given.model, given.output or given.model.with_suffix(".onnx")))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from report import statistics
 from report.figure_set import save_figures
 from report.figures import draw_curves_of_runs
 from report.metrics import IID, Curve, Mode
-from report.run_tables import times_text, values_text
-from report.statistics import FEWEST_RUNS, coverage
+from report.run_tables import intervals, times_text, values_text
 from report.style import style
 from report.tables import aligned, markdown, target_text
 from scripts.run_lines import Run, programs
@@ -121,16 +120,10 @@ def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
 
 def notes(lines: Sequence[SweepLine]) -> str:
     """A sentence on the intervals, and one on the program."""
-    counts = sorted({len(its) for its in by_point(lines).values()})
-    enough = [
-        f"median (interval that covers it with {coverage(runs)}) of {runs} runs"
-        for runs in counts
-        if runs >= FEWEST_RUNS
-    ]
-    few = [f"from the least to the greatest of fewer than {FEWEST_RUNS} runs"] * (counts[0] < FEWEST_RUNS)
+    shown = intervals([*map(len, by_point(lines).values())])
     return (
-        f"{'; '.join([*enough, *few])}. A run that diverged counts as worse than all others, one that failed does not "
-        f"count. Made by {', '.join(programs(lines))}."
+        f"{shown}. A run that diverged counts as worse than all others, one that failed does not count. "
+        f"Made by {', '.join(programs(lines))}."
     )
 
 

@@ -36,18 +36,13 @@ SPEED = ("--workers", "--cluster")  # options of emulated speeds, for which real
 
 @dataclass
 class Job:
-    """What is tuned, and the results of its trials.
+    """What is tuned, and the results of its trials."""
 
-    Attributes:
-        on: of sweep_grid.BACK_ENDS.
-        options, flags: as a Point's.
-        found: the metric by step size and steps; None where the training diverged.
-    """
-
-    on: str
-    options: Sequence[str]
+    on: str  # of sweep_grid.BACK_ENDS
+    options: Sequence[str]  # this and the flags as a Point's
     flags: Flags
     processes: Processes
+    # The metric by step size and steps; None where the training diverged
     found: dict[tuple[float, int], float | None] = field(default_factory=dict)
     metric: Metric = ACCURACY  # of the last trial that did not diverge
 

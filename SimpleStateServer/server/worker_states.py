@@ -47,18 +47,13 @@ class Awaited:
 
 
 class WorkerStates:
-    """The states of a job's workers.
-
-    Attributes:
-        states: by rank.
-        freed: under BSP, when the training workers began their running step, by the messages.
-    """
+    """The states of a job's workers."""
 
     def __init__(
         self, states: list[str], awaited: Callable[[Row], Awaited] | None = None, freed: float | None = None
     ) -> None:
-        self.states = states
-        self.freed = freed
+        self.states = states  # by rank
+        self.freed = freed  # under BSP, when the training workers began their running step, by the messages
         self._awaited = awaited
 
     def awaited(self, row: Row) -> Awaited:

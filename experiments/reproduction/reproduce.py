@@ -229,6 +229,6 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         start.run(lambda: main(sys.argv[1:]))
-    except (SetupError, get_data.DataError, OSError) as error:
+    except (SetupError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_SETUP)

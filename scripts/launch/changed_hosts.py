@@ -28,14 +28,7 @@ _UNCHANGED = "the job continues unchanged"
 
 
 class HostChanges:
-    """Which hosts a job runs on now and next; lives in the main thread of a launcher.
-
-    Attributes:
-        plan: of the job as it is now.
-        pool: connections to its hosts, and to those that get ready.
-        there: returns the names of its hosts that are not lost.
-        has_changed: the plan is not the first.
-    """
+    """Which hosts a job runs on now and next; lives in the main thread of a launcher."""
 
     def __init__(self, read: Callable[[], LaunchPlan], say: Callable[[str], None]) -> None:
         """`read` parses the command line and the hosts file; it raises SetupError, or SystemExit after an error
@@ -43,14 +36,15 @@ class HostChanges:
         self._read = read
         self._say = say
         self._before: LaunchPlan | None = None
+        # Returns the names of its hosts that are not lost
         self.there: Callable[[], Collection[str]] = lambda: self.plan.hosts.hosts
-        self.has_changed = False
+        self.has_changed = False  # the plan is not the first
         self._is_asked = False  # to read the file again
         self._are_ready: Callable[[], bool] | None = None  # while hosts get ready
         self._is_accepted = False  # the hosts are ready, and the workers end
         self._handler: Any = signal.signal(signal.SIGUSR1, self._note)
-        self.plan = self._next = read()
-        self.pool: ConnectionPool | None = None
+        self.plan = self._next = read()  # of the job as it is now
+        self.pool: ConnectionPool | None = None  # connections to its hosts, and to those that get ready
 
     def __enter__(self) -> HostChanges:
         return self

@@ -13,11 +13,7 @@ from utils import SetupError
 
 
 class PreviousRun:
-    """The logs of the previous run in a mode's folder. They stay there until this run begins to train.
-
-    Attributes:
-        is_resumed: this run resumes that one: all stays where it is.
-    """
+    """The logs of the previous run in a mode's folder. They stay there until this run begins to train."""
 
     def __init__(
         self,
@@ -39,6 +35,7 @@ class PreviousRun:
             SetupError: the logs cannot be moved.
         """
         has_checkpoint = any(worker_config.checkpoint_folder.glob("*.ckpt"))
+        # This run resumes that one: all stays where it is
         self.is_resumed = has_checkpoint if worker_config.resume == AUTO else bool(worker_config.resume)
         self._keeps_checkpoints = bool(worker_config.ckpt_frequency and not worker_config.checkpoint)
         self._log_folder, self._earlier, self._devices, self._say = log_folder, earlier, devices, say

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_181, 8_285
+PRODUCT, EXPERIMENTS = 39_976, 8_285
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,6 @@ class SynchronousTrainer(Trainer):
     """Sums arrays over all workers at the end of a round.
 
     The sum has extra numbers (piggyback.py). All read the same sums, so all stop after the same round.
-
-    Attributes:
-        numbers: the algorithm's extra ones, of constant length; each sum replaces them.
     """
 
     def __init__(self, context: Context) -> None:
@@ -25,7 +22,7 @@ class SynchronousTrainer(Trainer):
         self.transport = context.shared
         compression = context.run.compression
         self.exchange = self.sums = self.transport.sums(compression) if compression else self.transport.sums()
-        self.numbers: list[float] = []
+        self.numbers: list[float] = []  # the algorithm's extra ones, of constant length; each sum replaces them
 
     def broadcast(self) -> None:
         statistics = self.parameters.statistics()

@@ -71,25 +71,19 @@ def text_of(numbers: np.ndarray) -> str:
 
 
 class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Runs in the parameter server's process; a subclass defines the effect of uploads and commands.
-
-    Attributes:
-        shown: the arrays that all workers see, by key. Mutate only inside `act`, in place, and wait for the result.
-        buffers: by rank, the gradient buffer's arrays by position. They hold the upload when `act` is called; only
-            that worker pulls what `act` leaves there.
-        clock: of this process; None until the optimizer is there.
-        checks_uploads: drops uploads that are not finite.
-        lost: ranks of lost workers; their commands have no effect.
-    """
+    """Runs in the parameter server's process; a subclass defines the effect of uploads and commands."""
 
     def __init__(self, keys: Keys) -> None:
         super().__init__()
         self.keys = keys
+        # The arrays that all workers see, by key. Mutate only inside `act`, in place, and wait for the result.
         self.shown: dict[int, mx.nd.NDArray] = {}
+        # By rank, the gradient buffer's arrays by position. They hold the upload when `act` is called; only that worker
+        # pulls what `act` leaves there.
         self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
-        self.clock: Clock | None = None
-        self.checks_uploads = False
-        self.lost: set[int] = set()
+        self.clock: Clock | None = None  # of this process; None until the optimizer is there
+        self.checks_uploads = False  # drops uploads that are not finite
+        self.lost: set[int] = set()  # ranks of lost workers; their commands have no effect
         self.writer: Writes | None = None  # of checkpoints
         self._saved = ""  # text of a checkpoint to resume
         self._arrived: list[set[int]] = [

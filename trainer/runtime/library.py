@@ -64,14 +64,10 @@ def check_kvstore(there: bool) -> None:
 
 
 class ServingStore:
-    """The kvstore of a scheduler or a parameter server, to be made once the cluster is complete.
-
-    Attributes:
-        handle: of MXNet's kvstore.
-    """
+    """The kvstore of a scheduler or a parameter server, to be made once the cluster is complete."""
 
     def __init__(self) -> None:
-        self.handle = ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()  # of MXNet's kvstore
         _check(library().MXKVStoreCreate(b"dist", ctypes.byref(self.handle)))
         self._with_optimizer: Any = None  # MXNet's own KVStore, which runs the optimizer
 

@@ -18,17 +18,12 @@ from server.router import Router
 
 
 class InProcessServer:
-    """Answers messages over its links, which take the time; an answer itself takes none.
+    """Answers messages over its links, which take the time; an answer itself takes none."""
 
-    Attributes:
-        router: has the server's state.
-        is_away: the server does not answer.
-    """
-
-    router: Router
+    router: Router  # has the server's state
 
     def __init__(self, clock: Clock) -> None:
-        self.is_away = False
+        self.is_away = False  # the server does not answer
         self._clock = clock
         self._starts = itertools.count(1)
         self.restart()
