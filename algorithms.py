@@ -4,8 +4,6 @@ The flags of a mode, the trainer and its transport, what the launchers start, lo
 from it. CONTRIBUTING.md shows how to add a row.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The published flags keep their names, types, defaults and meaning; the others ar
 in which modes a flag counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The parser of every program's command line: its errors are one line on stderr, with exit code 2."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 from collections.abc import Mapping, Sequence

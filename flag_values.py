@@ -1,7 +1,5 @@
 """Parsers of flag values for argparse, of all programs here; their errors say what is allowed."""
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import math

@@ -5,8 +5,6 @@ Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up
 0, but a full disk has not taken all logs, 130 stopped at once by a signal.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
 

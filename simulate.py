@@ -10,8 +10,6 @@ each with the flags that count in its mode; those of several seeds go to LOG_BAS
 Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2, 4 and 130 as main.py's.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
 

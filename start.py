@@ -1,8 +1,6 @@
 """The first import of a program, which ends with `run`: Ctrl-C is no traceback, --help needs no package, and a missing
 one is one line. The import itself changes how this process ends."""
 
-from __future__ import annotations
-
 # Of C: signal.py takes longer to import, and Ctrl-C meanwhile would be a traceback.
 import _signal as signal  # type: ignore[import-not-found]
 import os

@@ -7,8 +7,6 @@ reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt (or rounds.jsonl
 the standard library alone; with msgspec it is faster. Durations are in seconds, sizes in bytes.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
 

@@ -1,8 +1,6 @@
 """Shared by all rooms: version, errors with exit codes, logging, atomic files, what a process may use. Standard library
 only."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import errno

@@ -6,8 +6,6 @@ Lines are those of Python files; the product is all outside tests/ and experimen
 of two workers in memory. A name of a part of `config` is a name in trainer/ that is bound to one of its fields.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

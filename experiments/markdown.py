@@ -1,7 +1,5 @@
 """Markdown tables, and the parts of a page that a command writes anew, between two comments that name them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from report import tables

@@ -5,8 +5,6 @@ python -m experiments.own_job cost --output FILE      # LeNet as a job file agai
 python -m experiments.own_job table FOLDER            # the table, of FOLDER/virtual, FOLDER/real and FOLDER/plain.json
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

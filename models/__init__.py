@@ -1,7 +1,5 @@
 """The networks by name: gluon's model zoo, and own ones for small images and slow machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ keep the image's size, each followed by 2x2 max pooling, a dense layer of 512 wi
 1,663,370 weights for MNIST, as in the paper.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainer.engine import mx

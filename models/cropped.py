@@ -5,8 +5,6 @@ kernel only multiply zeros. Here the kernel is cropped to the taps that meet the
 same but for rounding (those of the other taps are 0 as before), and the parameter keeps its name and shape.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ of 0, no layer reads them, and its gradients are dropped. ReLU lets the same val
 pooling as in front of it, where it has four times as many.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainer.engine import mx

@@ -1,8 +1,6 @@
 """LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998), with today's layers:
 max pooling and ReLU instead of trainable subsampling and tanh."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from models.filled import FilledConv2D, PoolReLU

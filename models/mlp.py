@@ -1,8 +1,6 @@
 """A perceptron with one hidden layer of 32, 784-32-10 on MNIST: about the cheapest network that learns it, for
 simulations of many steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainer.engine import mx

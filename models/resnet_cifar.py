@@ -7,8 +7,6 @@ shortcut takes every second pixel each way, and the new filters are zeros. Batch
 which so needs no bias.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainer.engine import mx

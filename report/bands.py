@@ -4,8 +4,6 @@ A value holds from its evaluation to the next, so a curve is a step function wit
 the latest first evaluation to the earliest last one: outside not all runs have a known value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

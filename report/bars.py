@@ -1,7 +1,5 @@
 """Figures with a row a mode: bars of one number, and the computing time ratios of its devices."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

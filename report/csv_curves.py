@@ -1,8 +1,6 @@
 """Curves from CSV files, as TensorBoard exports them and Sync-Switch's measurements are published, to be drawn beside
 ours."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

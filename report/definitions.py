@@ -3,8 +3,6 @@
 Summaries of the published program hold neither bytes nor computing times, so only the published definitions fit them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

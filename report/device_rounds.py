@@ -4,8 +4,6 @@ sums. So the memory that a log takes does not grow with its steps.
 Needs the standard library alone; where msgspec is installed, it reads and checks a round in one call.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

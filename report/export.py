@@ -1,7 +1,5 @@
 """The rounds of all workers in other programs' forms: a CSV file with a row a round, runs of TensorBoard."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping

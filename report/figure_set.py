@@ -1,7 +1,5 @@
 """The figures of the runs of a network: their data, the functions that draw them, their files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial

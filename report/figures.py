@@ -1,7 +1,5 @@
 """Figures of the metric over time or another axis. Draws on a given figure, in its width."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

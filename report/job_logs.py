@@ -1,7 +1,5 @@
 """Reads the logs of one job, a worker at a time, and puts their stages on the worker's clock. Standard library only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

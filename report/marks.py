@@ -1,7 +1,5 @@
 """Marks on the curves for events of a run, such as a switch or a resumption."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

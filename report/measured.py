@@ -5,8 +5,6 @@ waiting. So all workers get the same time, the shortest of each round. It includ
 updates of weights).
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

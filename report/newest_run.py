@@ -1,8 +1,6 @@
 """Selects the devices of the newest run in a mode's folder: an earlier run with more workers leaves folders behind.
 Pure."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Hashable, Mapping

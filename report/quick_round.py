@@ -1,7 +1,5 @@
 """Reads and checks the log of a sound round in one call of msgspec, which summary.py needs for speed alone."""
 
-from __future__ import annotations
-
 import functools
 from typing import Annotated, Any, TypedDict
 

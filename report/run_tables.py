@@ -1,7 +1,5 @@
 """Numbers of several runs of the same jobs as text: medians with intervals. No files."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from report import metrics, statistics

@@ -1,7 +1,5 @@
 """Removes rounds with impossible numbers from the lists of a device in a summary, as from its logs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ distribution. `coverage` is the probability that an interval covers the median. 
 their interval is from the least to the greatest. The time to a target that was not reached is infinite.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

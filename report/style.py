@@ -1,7 +1,5 @@
 """The style of all figures, whatever the user's matplotlibrc says, and texts and legends that fit into their width."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Sequence

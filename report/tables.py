@@ -1,7 +1,5 @@
 """The numbers of one run as text: the table, one row a mode, and the speed-ups over SSGD. No files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 

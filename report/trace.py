@@ -6,8 +6,6 @@ metric is a counter. Times are microseconds since the worker began to train, by 
 all workers begin when they have the initial model, within the time of one pull.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

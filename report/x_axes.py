@@ -1,7 +1,5 @@
 """Horizontal axes of a curve: seconds, rounds, samples and bytes. Pure functions."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence

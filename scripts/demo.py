@@ -6,8 +6,6 @@ logs are summarised, the figures drawn and the times to a target compared. The l
 first in this one run, and by how much. Flags after `--` go to every worker's main.py. Ctrl-C ends it.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

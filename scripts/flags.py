@@ -1,7 +1,5 @@
 """Writes the table of main.py's flags in docs/flags.md from config.py: `.venv/bin/python -m scripts.flags`."""
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -5,8 +5,6 @@ its content before it is put in place; correct files that exist stay. MNIST, CIF
 data folder by hand (docs/install.md).
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

@@ -1,7 +1,5 @@
 """Raw results as JSON lines, one a run: written as runs end, read back as dataclasses whose fields are the keys."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

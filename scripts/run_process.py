@@ -1,7 +1,5 @@
 """Runs of a set, each a process of simulate.py or scripts/local_cluster.sh: begun, ended, and read into a line."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

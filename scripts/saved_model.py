@@ -3,8 +3,6 @@
 A model is named by its description, such as logs/cpu/best.json or final.json.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

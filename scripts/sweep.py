@@ -12,8 +12,6 @@ it searches the step size of the job on one machine alone, with held-out samples
 Exit codes: 0 all done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

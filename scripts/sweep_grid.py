@@ -1,7 +1,5 @@
 """The points of a sweep: modes and values of main.py's flags, and the command of each run. Imports no MXNet."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The results of a sweep: a line a run, a table with medians and intervals, a figure with bands."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

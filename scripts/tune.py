@@ -5,8 +5,6 @@ first stage has all step sizes of a grid; the second the best of them, for longe
 its neighbours. Where the best of the grid is at one of its ends, the grid grows there.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

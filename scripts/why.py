@@ -8,8 +8,6 @@ straggler, and with evaluations that take no time. docs/why.md explains the numb
 Exit codes: 0 done, 2 something to put right first, 130 stopped.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -1,8 +1,6 @@
 """Trees of dictionaries, lists, plain values and arrays as bytes or text with a checksum. Numpy and standard library
 only."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """BatchNorm's running statistics of an averaged model."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

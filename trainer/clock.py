@@ -5,8 +5,6 @@ or a transfer. A worker yields when it sleeps or waits. The worker whose wake-up
 one that asked first. So each run is the same, and no thread polls.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

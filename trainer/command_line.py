@@ -1,7 +1,5 @@
 """The command line of main.py, and of other programs that take its flags: parses it and checks combinations."""
 
-from __future__ import annotations
-
 import argparse
 import pkgutil
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Emulates a slower device and a slower link: steps, pushes and pulls take longer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

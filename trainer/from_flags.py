@@ -1,7 +1,5 @@
 """Builds the learning task and the run settings from the flags, for real and for virtual workers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one loop of all algorithms: a round is one or more local steps, then one synchronisation."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

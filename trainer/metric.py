@@ -1,7 +1,5 @@
 """What an evaluation measures: the metric's name and direction, and its form in logs. Pure; standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import numbers

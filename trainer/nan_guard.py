@@ -10,8 +10,6 @@ multi_all_finite takes 30 times as long, a sum of squares twice). If it is not f
 squares of large numbers overflow. On a GPU one kernel sums all squares.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The model's parameters on this device."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The forward and the backward pass of a local step."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol

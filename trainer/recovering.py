@@ -1,7 +1,5 @@
 """Protocols of trainer/survival/ for the loop and the algorithms: recovery from losses, and a server's checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """A worker's report of each round: an entry in its log, and a line on the console."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ is UTF-8, or UTF-16 with a byte order mark. Empty rows, empty columns and commen
 Column names are compared in lower case, with underscores for spaces.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import re

@@ -9,8 +9,6 @@ and a virtual cluster runs its handlers in its own process.
 The modules that are imported from there need no Django.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@ programs and papers call the learning rate. A uniform guess at C classes has a m
 below it after some steps has learnt nothing.
 """
 
-from __future__ import annotations
-
 import math
 
 from config import LEARNING_RATES, SGD, Config, names_of

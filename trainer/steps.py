@@ -14,8 +14,6 @@ RMSProp and Adam are MXNet's (mx.optimizer, with its defaults), of g + n * B * l
 the gradient itself, so n cancels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker's reasons to stop. The ranks agree whether the job stops (loop.py)."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

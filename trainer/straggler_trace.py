@@ -10,8 +10,6 @@ With the third kind, sample, a step takes `extra_s` more for each sample of its 
 up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The version of this program, for run.json and for the comparison of a job's hosts."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging

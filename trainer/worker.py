@@ -1,7 +1,5 @@
 """From flags to a finished run: builds what a trainer needs, checks all of it first, and trains."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Reads what a user sets in the environment. What is wrong is named, with what is allowed, and nothing starts."""
 
-from __future__ import annotations
-
 import os
 
 from django.core.exceptions import ImproperlyConfigured

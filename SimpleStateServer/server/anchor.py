@@ -9,8 +9,6 @@ one of an exchange's two ways, as in the journal's rule. Where a step is short b
 bound, and models that drift apart gain nothing from their mean: so it is MOST at most.
 """
 
-from __future__ import annotations
-
 from server.state import Row, Table
 
 AUTO = "auto"

@@ -1,7 +1,5 @@
 """HTTP answers of this server, independent of the HTTP implementation: JSON, and JSON errors that say what to do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

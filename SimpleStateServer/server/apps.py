@@ -1,7 +1,5 @@
 """The Django app: owns the router of this process and the parts around it."""
 
-from __future__ import annotations
-
 import math
 import time
 

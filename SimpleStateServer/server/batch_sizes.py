@@ -1,7 +1,5 @@
 """Batch sizes of a job's workers, where a policy decides on them."""
 
-from __future__ import annotations
-
 
 class BatchSizes:
     """The present sizes. The policy changes them once a round at most (policies/lb_bsp.py): when the first worker has

@@ -1,7 +1,5 @@
 """The metric, the loss and the events of a job over time, each in a bounded number."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Progress of a job towards its limits. Pure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from server.job_rates import rounds_per_s

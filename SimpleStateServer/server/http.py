@@ -1,7 +1,5 @@
 """The Django views' HTTP: an Answer as Django's response, a guard around every view, JSON errors."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from time import perf_counter

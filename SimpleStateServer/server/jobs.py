@@ -1,7 +1,5 @@
 """The jobs of this server, side by side. Messages of other jobs never end a running one."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field

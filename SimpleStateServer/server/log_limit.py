@@ -3,8 +3,6 @@
 Of each kind the first lines are logged at once, later ones now and then, with the number of those that were left out.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Max-heap over worker delays: the slowest of many workers in O(log N) a change."""
 
-from __future__ import annotations
-
 # The delay of a worker that does not take part: below all others, so it is the slowest only where all are out.
 OUT = -1.0
 

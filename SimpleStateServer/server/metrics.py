@@ -4,8 +4,6 @@ A job's labels never change: hosts and devices are in `esync_worker_info` alone,
 MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts and spreads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The published HTTP interface (form-encoded POST), translated into messages."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 It knows no HTTP server: `serving/` hands it what its loop has received, the Django views what `runserver` has.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import secrets

@@ -1,7 +1,5 @@
 """Rate-limited cache of rendered responses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 

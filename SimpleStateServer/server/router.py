@@ -5,8 +5,6 @@ a message is routed when its turn comes, and no handler ever waits, so the next 
 `runserver` calls it from threads, which the lock lets in one after the other; in one loop the lock is always free.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The state at one moment, for readers. It copies references only, which takes microseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The payload is bounded for jobs of any size: SHOWN_WORKERS workers one by one, o
 for several.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The workers' last rounds as coloured stretches: computing, waiting, evaluating, left out. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HTTP metrics for Prometheus: requests and the time to answer them."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 PATHS = ("/message/", "/init/", "/apply/", "/reset/", "/", "/status.json", "/metrics", "/healthz", "/jobs/")

@@ -4,8 +4,6 @@ rank belongs to its job.
 Unknown fields are ignored, and a null counts as a missing field. A field that is given twice is refused.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 import re

@@ -1,7 +1,5 @@
 """A worker's actions, its activities and its device. Standard library only: the parameter server imports this too."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A worker reports its steps and the rounds that it enters; its state in between f
 the meaning of that under its policy (`policy.watch`).
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable

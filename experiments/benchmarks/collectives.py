@@ -13,8 +13,6 @@ collectives mpiexec starts the workers, and MPI's own Allreduce takes turns too.
 tables of the raw files in a folder are printed, and written into its README.md.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

@@ -6,8 +6,6 @@ LeNet-5 on scripts/clusters/slow-link.csv by simulate.py, for the virtual second
 table of the means, and writes it into README.md beside OUTPUT. The same program, data and MXNet give the same bits.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

@@ -5,8 +5,6 @@
 Microseconds from message to answer in the handlers, without HTTP. CPU time leaves out the time of other programs.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

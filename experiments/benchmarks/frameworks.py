@@ -7,8 +7,6 @@ this project on a parameter server and as a ring, PyTorch's DistributedDataParal
 PYTHON has torch, torchvision and numpy. All ways take turns; a file that is there gets more turns.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

@@ -8,8 +8,6 @@ by key, the GPUs have sent one key when the CPUs end their step; here, they have
 waits for others, they hardly differ.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

@@ -4,8 +4,6 @@ PyTorch's DistributedDataParallel over gloo. frameworks.py starts it.
     own_script.py gluon|torch lenet|resnet18-v1 RANK SECONDS PORT DATA
 """
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import os

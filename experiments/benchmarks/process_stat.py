@@ -1,7 +1,5 @@
 """CPU time and memory of a process, from /proc; and a server as a child process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

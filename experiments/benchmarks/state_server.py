@@ -22,8 +22,6 @@ without an answer within 3 s after the end. Generator and server share this mach
 With --messages: only the production server's memory while this number of questions is answered.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

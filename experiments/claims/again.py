@@ -1,7 +1,5 @@
 """Makes a claim again, for scripts/reproduce.sh: runs what it was computed from, and compares the numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -5,8 +5,6 @@ A claim is a sentence, or a row of a table, whose numbers stand in `numbers`, ea
 and the measure's arguments. A source is a folder of raw data under results/.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import textwrap

@@ -3,8 +3,6 @@
 Each takes the raw lines and its arguments; it returns the number as text and the lines that it was computed from.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

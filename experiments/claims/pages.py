@@ -4,8 +4,6 @@ the figure of the latter.
 .venv/bin/python -m experiments.claims.pages
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

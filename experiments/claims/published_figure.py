@@ -1,7 +1,5 @@
 """The figure of the published numbers against those measured here, by verdict."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the summed loss; those of ResNet-18 are read off its figures. Sync-Switch: Li et
 8 workers, the mean of its published runs. WBSP: Yang et al., Parallel Computing 121, 2024.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -13,8 +13,6 @@ claim's runs again, and prints their numbers beside those of the page.
 Exit codes: 0 done, 1 some runs failed or a claim does not agree, 2 something to put right, 130 stopped.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -1,8 +1,6 @@
 """The published experiments again: one raw line a run (scripts/reproduce.sh writes them), and the tables that set them
 beside the published numbers. Pure functions."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

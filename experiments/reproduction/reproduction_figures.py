@@ -1,7 +1,5 @@
 """The five figures of the preprint's cluster, drawn from the runs of scripts/reproduce.sh."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

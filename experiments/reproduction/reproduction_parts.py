@@ -1,7 +1,5 @@
 """The runs of simulate.py that make the published experiments again, by scale. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The numbers of a row of the published experiments, from what its run has logged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from experiments.reproduction.reproduction import Row

@@ -2,8 +2,6 @@
 and what they say of each job. The rules are those of results/comparison-mlp/README.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A comparison's tables as Markdown: tuned, untuned, and in detail. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Figures of a comparison whose rows searched their own numbers: the crossing, and the runs of one job."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure

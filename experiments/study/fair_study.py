@@ -15,8 +15,6 @@ any); Ctrl-C ends it. What follows `--` goes to every run.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

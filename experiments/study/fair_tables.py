@@ -1,7 +1,5 @@
 """Tables of a comparison whose rows searched their own numbers, as Markdown. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

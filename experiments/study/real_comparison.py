@@ -13,8 +13,6 @@ Prints, for each algorithm, the median seconds to the target of both kinds, and 
 table goes to README.md of the second folder too, between the marks of `real and virtual`.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

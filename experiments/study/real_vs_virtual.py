@@ -16,8 +16,6 @@ load of the machine's cores. The virtual cluster has these costs (overhead_s and
 --evaluation-time), without the machine's noise.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

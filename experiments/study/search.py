@@ -4,8 +4,6 @@ Every row has the same number of quasi-random trials. Then come trials near the 
 number, until none of these is better or there are MOST_NEAR of them. So both sides of every chosen number were tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

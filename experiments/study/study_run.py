@@ -1,7 +1,5 @@
 """One run of a study: what is to be run, and the line that it leaves in the results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The figure of a study's job: accuracy over time by algorithm, and each run's time to the target."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -9,8 +9,6 @@ own (study.py --momenta-apart) gets a page that shows them side by side. The sam
 0 done, 2 something to put right.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

@@ -7,8 +7,6 @@ The tables go between the marks of README.md, what the search chose to details.m
 rows, and crossing.png (.pdf for a paper) where several clusters differ in the slow half's speed alone.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import sys
     from pathlib import Path

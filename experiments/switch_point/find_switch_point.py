@@ -10,8 +10,6 @@ Logs: LOG_BASE/trials/NAME OF THE TABLE/bsp-B-asp-A-seed-S/NETWORK/sync-switch/H
 Exit codes: 0 found, 2 something to put right first, 3 a process of a trial died, 130 stopped before it was found.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -7,8 +7,6 @@ margin, are used. Accuracies are noisy, so a smaller share may pass where a larg
 share that was tried and passed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -5,8 +5,6 @@ the trial diverged), times in seconds. `within_margin` is the last search's verd
 trials have been run).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence

@@ -15,8 +15,6 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a 
 without all logs, 130 killed.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -1,7 +1,5 @@
 """Which lines of a job's logs the user sees, and which process wrote each."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

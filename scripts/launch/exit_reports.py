@@ -1,7 +1,5 @@
 """What a launcher knows of failed processes: in words, and as scripts/launch/restarts.py takes it."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -11,8 +11,6 @@ The new process is main.py with these arguments, as in a fresh start. The launch
 so the launcher sees its exit code, it lives on when this process ends, and it dies with the launcher.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -7,8 +7,6 @@ or after it was killed. The state server imports no MXNet and is always started 
 import little of it, and do not wait for the import.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

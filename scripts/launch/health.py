@@ -1,7 +1,5 @@
 """Whether a state server answers. Standard library only; nothing here waits for it."""
 
-from __future__ import annotations
-
 import errno
 import math
 import socket

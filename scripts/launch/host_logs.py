@@ -1,7 +1,5 @@
 """The logs that a job leaves on another host come to the launcher's machine."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import tarfile

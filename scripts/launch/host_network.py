@@ -1,7 +1,5 @@
 """The network interface of this host that leads to the others, and its address. MXNet supports IPv4 only."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

@@ -1,7 +1,5 @@
 """The layout of a job on several hosts, from the command line, the hosts file and the hosts' answers."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What both launchers (local_cluster.py, cluster.py) share: a job's options, checks of its flags, its log folder."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

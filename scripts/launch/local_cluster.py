@@ -9,8 +9,6 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died,
 killed.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

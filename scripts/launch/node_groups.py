@@ -3,8 +3,6 @@
 All of them see the project, its data and the log tree in the same folders.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

@@ -1,7 +1,5 @@
 """Free ports, and the parser of flags for ports."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """The logs of the previous run, as a launcher sees them: when they are moved, and what the user is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from pathlib import Path
 

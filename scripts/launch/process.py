@@ -4,8 +4,6 @@ RemoteProcess in scripts/launch/host_connection.py has the same interface; on it
 it as one of these.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import enum

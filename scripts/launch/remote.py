@@ -18,8 +18,6 @@ launcher or the connection is gone, or when it receives nothing for a minute, it
 A request that fails is answered with {"is": "error", "text": ...}.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

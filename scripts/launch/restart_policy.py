@@ -3,8 +3,6 @@
 scripts/launch/restarts.py decides; scripts/launch/supervisor.py asks and acts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

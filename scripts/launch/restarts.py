@@ -7,8 +7,6 @@ Nothing is restarted where it would fail again: after a wrong flag or file, afte
 worker's failures count for this worker alone: in place of the end of the job it is left out.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A job on this machine and one on several hosts differ in their Layout only.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import secrets

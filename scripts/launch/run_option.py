@@ -1,7 +1,5 @@
 """The option --run NAME: LOG_BASE/NAME is a log tree of its own, which summary.py reads with `-b LOG_BASE/NAME`."""
 
-from __future__ import annotations
-
 import argparse
 
 import flag_values

@@ -1,7 +1,5 @@
 """Runs commands in parallel, a given number at once; a signal is passed on, and no further command starts."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess

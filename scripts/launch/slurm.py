@@ -12,8 +12,6 @@ has a task for each seed, in LOG_BASE/seed-N.
 Exit codes: 0 submitted, 2 something to put right; with --wait, and of the Slurm job, those of scripts/cluster.sh.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -12,8 +12,6 @@ in RUNNING kills all but the services and starts all again. A service, or a work
 started again alone while the others run, or is left out where it cannot rejoin or its host is gone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import signal

@@ -4,8 +4,6 @@ It becomes main.py with the same flags, preceded by the log folder and the folde
 log folder, main.py empties that instead.
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_976, 8_285
+PRODUCT, EXPERIMENTS = 39_560, 8_211
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Which flags of ASGD exclude each other. Standard library only."""
 
-from __future__ import annotations
-
 from config import Config, names_of
 from utils import SetupError
 

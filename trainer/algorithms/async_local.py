@@ -11,8 +11,6 @@ An update is weighed by N * n_k / n, as in the other modes. BatchNorm's statisti
 upload moves them by its difference over N.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trainer.algorithms.async_local_optimizer import AsyncLocalOptimizer, AsyncLocalStatus, LocalSteps

@@ -6,8 +6,6 @@ Rescaled ASGD (arXiv:2605.13434) weighs the gradients of worker k by t_k / mean(
 count as much as those of a fast one. t_k is the time of its last complete step, at first of a test step; the mean is
 over the workers that are there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

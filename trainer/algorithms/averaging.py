@@ -5,8 +5,6 @@ The negated mean is the gradient of an outer optimiser with learning rate eps an
 normalises each update by its local steps (fednova.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any

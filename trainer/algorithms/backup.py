@@ -8,8 +8,6 @@ alike. With b = 0 this is SSGD. The paper has N + b workers of which N count; he
 of workers is the same in every mode.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus

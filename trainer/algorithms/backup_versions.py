@@ -1,7 +1,5 @@
 """Which gradients count with backup workers (backup.py): the versions of the model. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from config import Config

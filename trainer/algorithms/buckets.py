@@ -1,8 +1,6 @@
 """Packs many small arrays into a few flat ones: each key, whatever its size, costs the parameter server's Python about
 0.15 ms and a message through the kvstore."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trainer.engine import mx

@@ -12,8 +12,6 @@ This module runs in the parameter server's process. MXNet's own DCASGD keeps one
 another algorithm; here each worker m has its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

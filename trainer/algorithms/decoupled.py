@@ -15,8 +15,6 @@ Whole models travel, the paper's are in fragments; and the mean is the plain wei
 n_k / n, as in the other modes. BatchNorm's statistics are the weighed mean of the workers' own, without momentum.
 """
 
-from __future__ import annotations
-
 from trainer.algorithms.buckets import Buckets
 from trainer.algorithms.decoupled_optimizer import DecoupledOptimizer, Merging
 from trainer.algorithms.wbsp import WBSPTrainer

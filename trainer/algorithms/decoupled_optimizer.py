@@ -1,8 +1,6 @@
 """The optimizer on the parameter server of the quorum merge (decoupled.py): an inbox for each worker, and the outer
 optimiser. This module runs in the server's process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,8 +1,6 @@
 """Delayed Nesterov momentum (Liu et al., "Asynchronous local-SGD training for language modeling", 2024,
 arXiv:2401.09135): the outer optimiser of model updates that come one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

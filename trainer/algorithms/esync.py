@@ -3,8 +3,6 @@
 straggler's step (with --anchor A: into its A steps), then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py;
 optionally with an outer optimiser or FedNova's weights)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trainer.algorithms.averaging import ModelAveragingTrainer

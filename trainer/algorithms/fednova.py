@@ -10,8 +10,6 @@ begins at zero in each round, as in the paper. Weight decay is a part of the los
 nothing to either sum. Equal |a_k| give the plain mean.
 """
 
-from __future__ import annotations
-
 
 class AccumulationNorm:
     """|a_k| of one worker's round."""

@@ -1,7 +1,5 @@
 """What the workers have uploaded since the last merge (decoupled.py): pure, without MXNet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -18,8 +18,6 @@ round has begun, earlier for one worker than for another. So each worker's numbe
 and B is their sum: the update is right whichever decisions the workers have used.
 """
 
-from __future__ import annotations
-
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.job import begin_job

@@ -1,7 +1,5 @@
 """Standalone SGD on one device, the baseline: w <- w - eta * g, g the gradient of the summed loss."""
 
-from __future__ import annotations
-
 from trainer.context import Context
 from trainer.passes import Batch
 from trainer.trainer import Trainer

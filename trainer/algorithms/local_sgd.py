@@ -3,8 +3,6 @@ learning of deep networks from decentralized data", AISTATS 2017, arXiv:1602.056
 w <- w + sum_k (n_k / n) * (w_k - w) (averaging.py). The baseline that ignores the workers' speeds. With Nesterov's
 momentum as the outer optimiser it is DiLoCo (arXiv:2311.08105) except for the local steps, which are AdamW's there."""
 
-from __future__ import annotations
-
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.context import Context

@@ -1,8 +1,6 @@
 """The base of optimizers on the parameter server that must know which worker pushes (dcasgd.py, ringmaster.py,
 ringleader.py). This module runs in the server's process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ next push on the table is complete without them.
 This module runs in the parameter server's process, which holds (2 * number of workers + 1) copies of the model.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any

@@ -9,8 +9,6 @@ samples of the gradients that were applied. A worker whose step takes as long as
 This module runs in the parameter server's process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The optimizer on the parameter server of ASGD and SSP: w <- w - eta * g for each arriving gradient, with momentum and
 weight decay as in steps.py. This module runs in the server's process."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

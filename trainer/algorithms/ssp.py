@@ -2,8 +2,6 @@
 server", NIPS 2013): w <- w - eta * g at once as in ASGD, but a worker that is more than s steps ahead of the slowest
 waits. With s = 0 all workers are in step, with a large s it is ASGD."""
 
-from __future__ import annotations
-
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.server_sgd import GONE
 from trainer.context import Context

@@ -1,7 +1,5 @@
 """The base of algorithms whose workers sum arrays at the end of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trainer import piggyback

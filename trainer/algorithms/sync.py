@@ -1,8 +1,6 @@
 """SSGD, bulk-synchronous (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981):
 w <- w - eta * sum_k (n_k / n) * g_k, g_k of worker k, in each step."""
 
-from __future__ import annotations
-
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
 from trainer.engine import mx

@@ -7,8 +7,6 @@ The optimizer on the server holds weights and velocity, knows the phases and dec
 (sync_switch_optimizer.py). The server switches modes between two updates; workers do not stop.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

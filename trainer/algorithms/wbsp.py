@@ -5,8 +5,6 @@ all workers take the same models. The workers' times travel with the uploads, an
 (wbsp_optimizer.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -12,8 +12,6 @@ pulls it in the second one. The kvstore answers at once, so a worker that waits 
 All keys must lie on one server (`one_server` in algorithms.py): two servers have no common order of uploads.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 Counts and BatchNorm's statistics always travel exactly.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

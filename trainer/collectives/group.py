@@ -1,7 +1,5 @@
 """The collective operations of workers without a parameter server. Here over a mesh; mpi.py has MPI's own."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

@@ -5,8 +5,6 @@ sends, and passing them on rounds nothing more: all workers end with the same bi
 were complete are overwritten later by the sum.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trainer.collectives.mesh import Mesh, Moved, Parcel, share_of

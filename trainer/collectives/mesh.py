@@ -1,7 +1,5 @@
 """The protocol of an exchange with two other workers, and the collective operations that are made of exchanges."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 import numpy as np

@@ -4,8 +4,6 @@ Ranks are MPI's; where a process dies, mpiexec ends the others. requirements-mpi
 and a library.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -9,8 +9,6 @@ leave the sum at once. The kernel's keep-alive notices a silent host, and `patie
 wait for the slowest, so it has to be long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import selectors
 import socket

@@ -1,7 +1,5 @@
 """Random changes of training images, a batch at a time. Needs numpy only."""
 
-from __future__ import annotations
-
 import numpy as np
 
 PADDING = 4  # pixels at each edge

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100, from their binary and python archives. Needs numpy only."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import reprlib

@@ -1,7 +1,5 @@
 """Samples on a worker's device, in the network's form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

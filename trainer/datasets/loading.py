@@ -1,7 +1,5 @@
 """Reads datasets into memory, partitions them over the workers, and draws endless seeded batches. Needs numpy only."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """How training samples are divided among the workers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ Researchers train on parts of a dataset, or on data of their own under its name.
 error; all other differences are warnings. Fashion-MNIST is not here: its files are checked by their hashes.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

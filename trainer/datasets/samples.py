@@ -1,7 +1,5 @@
 """A dataset in memory: images and labels of two parts. Numpy only."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import NamedTuple

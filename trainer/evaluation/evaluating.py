@@ -2,8 +2,6 @@
 rounds. The fastest loses the least, and in the synchronous modes all wait for the one that evaluates.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """When the global model is evaluated and saved, by the worker or in a process beside it."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -5,8 +5,6 @@ lower priority than those that train, and answers with the metric's value. One r
 evaluates the newest model. The process ends with the worker in any case.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

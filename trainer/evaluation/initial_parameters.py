@@ -1,7 +1,5 @@
 """A network's initial parameters from a file: of a saved model, or another .params file of MXNet (--init-from)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The built-in datasets as the data of a job: their samples, and how images become inputs."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a job learns: of a job file, and of the built-in networks and datasets for what the file leaves out."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Iterator

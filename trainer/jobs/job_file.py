@@ -1,7 +1,5 @@
 """Reads a job file: what it defines of network, data, loss, metric and loop."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Measurements by a job file's metric."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job's network, tried on a few samples before any other process waits: its parameters, its loss, its metric."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Standard library only. When the file is run, its folder is the last of sys.path,
 elsewhere would never be imported; it is refused. A link is not followed: the folder is that of the given path.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import sys

@@ -1,7 +1,5 @@
 """Errors of a job file's own code: one line for the console, and the traceback from that file on."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sysconfig

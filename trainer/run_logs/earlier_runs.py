@@ -6,8 +6,6 @@ The last KEPT runs below LOG_BASE/earlier stay. Only files that workers write ar
 begins. Standard library only: the launchers, which import no MXNet, move files that their workers do not know of.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools

@@ -1,7 +1,5 @@
 """Times the stages of local steps, and writes the log of each round."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,8 +1,6 @@
 """Impossible content of round logs: numbers of another kind, times that run back or are in another unit, accuracies
 beyond [0, 1]. Pure; standard library only."""
 
-from __future__ import annotations
-
 import bisect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence

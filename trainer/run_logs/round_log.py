@@ -1,8 +1,6 @@
 """The log of a device's rounds: written as files `iter-N.txt` or as lines of one file, and read back. Standard library
 only."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

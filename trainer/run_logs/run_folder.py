@@ -1,7 +1,5 @@
 """A worker's log folder: claimed by one process, cleared of earlier logs when training begins; writes run.json."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import platform

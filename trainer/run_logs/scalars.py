@@ -1,7 +1,5 @@
 """The numbers of a worker's rounds for other programs: as TensorBoard's scalars and as rows of a CSV file."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Which logged rounds of a device count, and the warnings about the others. Pure; standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import reprlib

@@ -6,8 +6,6 @@ the one form that all of these libraries read. Other variables are not checked. 
 `rendezvous/addresses.py` read the job's own (DMLC_ROLE and others).
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

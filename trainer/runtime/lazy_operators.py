@@ -4,8 +4,6 @@ MXNet 1.9.1's import writes Python source for each operator, once for arrays and
 2,500 texts: 1.2 s of 1.8 s (one core of 2026). A worker calls some tens of them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import sys

@@ -3,8 +3,6 @@
 The scheduler needs only this, and a parameter server only this until a worker sends it an optimizer.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib.util

@@ -8,8 +8,6 @@ domain adds no authentication, since the process has no ZAP handler.
 ps-lite does not expose its sockets, so its calls of `zmq_bind` are redirected to a function of this module.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import logging

@@ -9,8 +9,6 @@ them has been sent, and only the flow that will end first sets an alarm. So a tr
 others.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -3,8 +3,6 @@
 Its model is a few numbers, which stand for arrays of any size: MODEL_SHAPE tells them from other arrays that travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

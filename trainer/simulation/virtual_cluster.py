@@ -5,8 +5,6 @@ These take time: a step, as the cluster file says of its worker (times its sprea
 server, emulated stragglers, and evaluations where the job gives them one. The machine's own time does not count.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """A job of simulate.py, and whether it was done already. Imports no MXNet."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -7,8 +7,6 @@ the other, and its sender goes on. A larger message flows when both sides are th
 yet soon stops the sender; its latency is over by then if it was sent early enough.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence

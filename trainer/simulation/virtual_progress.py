@@ -1,7 +1,5 @@
 """How far a virtual cluster is: a bar on a terminal, else a line now and then."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -1,7 +1,5 @@
 """Counts the bytes that shared arrays move, whatever carries them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from trainer.engine import mx

@@ -7,8 +7,6 @@ sum, which all workers pull.
 compression does not change. The sums of the digits decode to the sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from config import FP16

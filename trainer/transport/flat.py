@@ -5,10 +5,8 @@ most bytes of a model are not copied. Buffers come in the reverse order of the l
 the gradients: the first can leave while the others are still computed. A small model is one buffer.
 """
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -106,7 +104,7 @@ class Buffer:
             else:
                 _copy(mx.base._LIB.MXNDArraySyncCopyFromCPU, arrays[index], self._flat[begin:end])
 
-    def _places(self) -> zip[tuple[int, int, int]]:
+    def _places(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._indices, self._edges, self._edges[1:], strict=False)
 
 

@@ -9,8 +9,6 @@ What it does to arrays (measured on MXNet 1.9.1):
 - Issuing all pushes, then all pulls, then waiting once takes two thirds of the time of waiting for each key.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ among the workers (collective.py). SERVER: an optimizer on a parameter server ha
 takes the present values. With MXNet's distributed kvstore these are dist_sync and dist_async.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

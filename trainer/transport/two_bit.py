@@ -4,8 +4,6 @@ As src/kvstore/gradient_compression-inl.h: each number is added to the rest of e
 it is pushed as the threshold, at or below its negative as that, else as 0; the difference is the new rest.
 """
 
-from __future__ import annotations
-
 from trainer.engine import mx
 
 

@@ -14,8 +14,6 @@ has told nothing of the asker's round for long is gone, or cannot reach this ser
 round with the asker, since all leave an aggregation together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from server import anchor

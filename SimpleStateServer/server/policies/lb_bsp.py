@@ -12,8 +12,6 @@ A dead band, as OmniLearn's (arXiv:2503.17469): the sizes change only where the 
 than DEAD_BAND, so that noise moves nothing. Times are smoothed (state.py): the lower median of the last five.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The parts of a policy."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

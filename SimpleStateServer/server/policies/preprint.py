@@ -8,8 +8,6 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 (anchor.py) s has A steps to do, and rest is that of those that are left.
 """
 
-from __future__ import annotations
-
 from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table

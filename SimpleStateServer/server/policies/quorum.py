@@ -6,8 +6,6 @@ enters it with its first upload: from then on it is in. A worker asks after each
 that wait. A worker that is lost or silent does not count.
 """
 
-from __future__ import annotations
-
 from server.policies.journal import delay
 from server.policies.policy import Policy, Sync, Watch, mark_none, sync, train
 from server.state import Table

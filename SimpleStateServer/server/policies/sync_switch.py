@@ -17,8 +17,6 @@ One addition: a straggler is also at least MARGIN below the mean. Of a few equal
 always more than one standard deviation below their mean, however small that is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction

@@ -8,8 +8,6 @@ journal's rule.
 This is not in the paper. Of equal links it makes little difference: m_s is then no more than d_k.
 """
 
-from __future__ import annotations
-
 from server.policies import journal
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync
 from server.state import Row, Table

@@ -1,7 +1,5 @@
 """Of a job without a rule here: its workers ask nothing, they only tell what they do, for the page."""
 
-from __future__ import annotations
-
 from server.policies.journal import delay
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, train
 from server.state import Table

@@ -8,8 +8,6 @@ One addition, for about equally slow workers that take turns in being the slowes
 slowest has uploaded and was not the slowest then. Otherwise no worker would release.
 """
 
-from __future__ import annotations
-
 from server.policies.journal import delay
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Table

@@ -1,7 +1,5 @@
 """The open connections by address, the longest silent one first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 

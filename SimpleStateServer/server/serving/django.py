@@ -1,7 +1,5 @@
 """Requests that Django answers: the page and the JSON views."""
 
-from __future__ import annotations
-
 import io
 import sys
 from typing import Any

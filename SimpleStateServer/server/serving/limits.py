@@ -1,7 +1,5 @@
 """Bounds on what clients may use of this server."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Runs the loop: one process, one thread, all connections."""
 
-from __future__ import annotations
-
 import asyncio
 import email.utils
 import gc

@@ -1,7 +1,5 @@
 """One connection: bytes -> requests, one at a time -> answers. HTTP itself is read by httptools (Node's parser)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

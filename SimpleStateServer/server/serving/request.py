@@ -1,7 +1,5 @@
 """A request that has arrived, and an answer as bytes."""
 
-from __future__ import annotations
-
 import http
 from collections.abc import Mapping
 from dataclasses import dataclass, field

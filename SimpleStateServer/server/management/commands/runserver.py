@@ -1,7 +1,5 @@
 """`manage.py runserver` as published, made fit for workers that keep their connection and ask after every step."""
 
-from __future__ import annotations
-
 import socket
 from argparse import ArgumentParser
 from typing import Any

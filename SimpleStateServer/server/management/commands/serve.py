@@ -1,7 +1,5 @@
 """`manage.py serve [ADDRESS:]PORT`: the state server for real, in one event loop (server/serving/)."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import sys
