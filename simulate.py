@@ -23,7 +23,6 @@ import logging
 import math
 import os
 import sys
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -117,7 +116,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     is_of_set = bool(own.beside)
     if not is_of_set:
         own.log_base = job_options.log_base(own)
-        own.set_aside = own.log_base / EARLIER / date_time(time.time())
+        own.set_aside = own.log_base / EARLIER / date_time()
     own.beside = own.beside or own.mode
     for mode in modes:
         if mode not in ENTRIES:

@@ -93,7 +93,7 @@ def _words(flags: dict[str, object]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
-    begin, began = time.monotonic(), date_time(time.time())
+    begin, began = time.monotonic(), date_time()
     get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)

@@ -55,7 +55,6 @@ class Task:
     folder: str  # of its mode there
 
     def line(self, **more: Any) -> SweepLine:
-        """The line of the results that it is to become."""
         return SweepLine(
             entry=self.point.mode,
             network=Path(self.folder).parent.name,

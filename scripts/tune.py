@@ -45,7 +45,6 @@ class Job:
     metric: Metric = ACCURACY  # of the last trial that did not diverge
 
     def command(self, size: float, steps: int) -> list[str]:
-        """The command of a trial."""
         mode, options = "alone", [*self.options]
         if self.on == LOCAL:
             mode = "local"

@@ -32,7 +32,6 @@ class Total:
     computing_s: float = 0.0
 
     def plus(self, samples: int, step_s: float) -> Total:
-        """The total after one more step."""
         return Total(self.steps + 1, self.samples + samples, self.computing_s + step_s)
 
     def to_wire(self) -> dict[str, Any]:
@@ -81,7 +80,6 @@ class Curve:
         self._ends = (point, point if is_best else before[0])
 
     def points(self) -> list[Point]:
-        """All points, in the order of their rounds."""
         return sorted({*self._spaced, *self._ends})
 
 

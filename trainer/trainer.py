@@ -26,58 +26,41 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """One worker's state and its algorithm. Subclasses implement the hooks.
-
-    Attributes:
-        membership: of this round.
-        exchange: counts bytes sent and received; None: not distributed.
-        rounds: begun so far, also before a resume.
-        steps: local steps in this round.
-        seen: samples used by all workers together.
-        step_samples: samples of this step; a loop of one's own may correct them during the forward pass.
-        step_s: seconds of the last complete local step, at first of a test step.
-        step_is_bad: this step is skipped, because its gradients are not finite.
-        present: fraction of the samples contained in the last sum; 0: no worker contributed.
-        pauses: all workers have agreed to regroup after the round.
-        give_up: called during a step, returns whether to abandon it; None: no step can be abandoned.
-        finished: why the algorithm itself ends the job, in words.
-        wants_end: why the passes want the job to end, in words.
-        resumed_s: age of the job at the checkpoint that it resumes.
-        is_first_of_resumed: this round is the first after a resume.
-        is_evaluator: this worker evaluates the model.
-        has_left: this worker has left while the others continue.
-    """
+    """One worker's state and its algorithm. Subclasses implement the hooks."""
 
     rounds_in_step = True  # synchronous: all workers do the same number of rounds
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.clock = context.run.clock
-        self.membership = context.peers.membership()
+        self.membership = context.peers.membership()  # of this round
         self.parameters = Parameters(context.task.network)
         self.stepper = Stepper(context.run.rule, which_decay(self.parameters.weights))
-        self.seen = Seen()
+        self.seen = Seen()  # samples used by all workers together
         self.passes: Passes = (context.task.passes or _passes_of)(self)
         self.checks = NumberChecks(context.run.max_bad_steps, self.parameters)
         self.emulation = Emulation(context.run.speed, self.clock, self.wait_for_gradients)
-        self.exchange: Counted | None = None
+        self.exchange: Counted | None = None  # counts bytes sent and received; None: not distributed
         self.measure: Measure  # the log, from the first round on
         self.progress = Progress(context.task.metric)
         self.evaluated = Newest()
         self.recovery: Recovers | None = None
-        self.rounds = self.steps = self.step_samples = 0
-        self.step_s = 0.0
-        self.step_is_bad = False
+        self.rounds = 0  # begun so far, also before a resume
+        self.steps = 0  # local ones in this round
+        self.step_samples = 0  # of this step; a loop of one's own may correct them during the forward pass
+        self.step_s = 0.0  # of the last complete local step, at first of a test step
+        self.step_is_bad = False  # this step is skipped, because its gradients are not finite
         self._statistics_before: list[mx.nd.NDArray] = []  # the step
-        self.present = 1.0
-        self.pauses = False
+        self.present = 1.0  # fraction of the samples contained in the last sum; 0: no worker contributed
+        self.pauses = False  # all workers have agreed to regroup after the round
+        # Called during a step, returns whether to abandon it; None: no step can be abandoned.
         self.give_up: Callable[[], bool] | None = None
-        self.finished = ""
-        self.wants_end = ""
-        self.resumed_s = 0.0
-        self.is_first_of_resumed = False
-        self.is_evaluator = True
-        self.has_left = False
+        self.finished = ""  # why the algorithm itself ends the job, in words
+        self.wants_end = ""  # why the passes want the job to end, in words
+        self.resumed_s = 0.0  # age of the job at the checkpoint that it resumes
+        self.is_first_of_resumed = False  # this round is the first after a resume
+        self.is_evaluator = True  # this worker evaluates the model
+        self.has_left = False  # this worker has left while the others continue
 
     # ---------------------------------------------------------------------------------------------- the hooks
 

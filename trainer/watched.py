@@ -49,7 +49,6 @@ class Watched:
         self.tell()
 
     def next_round(self) -> None:
-        """A round begins."""
         if self._state is None:
             return
         trainer = self._trainer

@@ -9,14 +9,11 @@ class BatchSizes:
         num_workers: N.
         batch_size: samples of each worker's batch at first; 0: no policy decides.
         are_known: False in a job that was taken over, whose workers have other sizes by now.
-
-    Attributes:
-        total: B, of all workers in a round; it never changes.
-        sizes: by rank; empty while they are not known.
     """
 
     def __init__(self, num_workers: int, batch_size: int, are_known: bool) -> None:
-        self.total = num_workers * batch_size
+        self.total = num_workers * batch_size  # B, of all workers in a round; it never changes
+        # By rank; empty while they are not known.
         self.sizes: tuple[int, ...] = (batch_size,) * num_workers if are_known and batch_size else ()
         self._num_workers = num_workers
         self._round = 0  # of the last change

@@ -55,11 +55,7 @@ class StateCollector(Collector):
 
 
 class _JobMetrics:
-    """A snapshot, and values computed once from it.
-
-    Attributes:
-        id: the job's, as each metric's first label.
-    """
+    """A snapshot, and values computed once from it. The job's `id` is each metric's first label."""
 
     def __init__(self, snapshot: Snapshot, state: str) -> None:
         self.snapshot, self.state, self.id, self.rows = snapshot, state, snapshot.id, snapshot.rows

@@ -71,12 +71,8 @@ class HostConnection:
     def __init__(
         self, host: Host, command: Sequence[str], log: Path, meanwhile: Callable[[], object] = lambda: None
     ) -> None:
-        """
-        Args:
-            command: ssh and its arguments.
-            log: gets what ssh prints.
-            meanwhile: called during a wait for an answer, so that the other hosts get their pings.
-        """
+        """`command` is ssh and its arguments; `log` gets what ssh prints. `meanwhile` is called during a wait for an
+        answer, so that the other hosts get their pings."""
         self.host = host
         self._meanwhile = meanwhile
         self.is_silent = False  # a kill is not confirmed
@@ -190,10 +186,8 @@ class HostConnection:
     def warm(self, folder: str, forks: Sequence[str], imports: bool) -> None:
         """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
 
-        Args:
-            folder: of the host's logs there.
-            forks: the workers' dataset and its folder.
-            imports: the host will have workers; else it is ready once it is connected.
+        `folder` has the host's logs there; `forks` are the workers' dataset and its folder. Without `imports` the host
+        will have no workers, and is ready once it is connected.
         """
         self._warmth = None if imports else {"is": "warm"}
         if imports:

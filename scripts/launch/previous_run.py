@@ -21,17 +21,8 @@ class PreviousRun:
         worker_config: Config,
         say: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-            log_folder: of the mode.
-            earlier: where the logs are moved.
-            devices: host and device of this run's workers, which move their own.
-            worker_config: a worker's flags.
-            say: prints a line for the user.
-
-        Raises:
-            SetupError: the logs cannot be moved.
-        """
+        """The logs in a mode's folder are moved to `earlier`, but the workers of this run, on `devices` (host, device),
+        move their own. Raises SetupError if they cannot be moved."""
         has_checkpoint = any(worker_config.checkpoint_folder.glob("*.ckpt"))
         # This run resumes that one: all stays where it is
         self.is_resumed = has_checkpoint if worker_config.resume == AUTO else bool(worker_config.resume)

@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +50,7 @@ class JobSpec:
     run: str = field(default="", kw_only=True)  # its name, which is also part of the log base
     is_shared: bool = field(default=False, kw_only=True)  # the other hosts see the log tree at its path here
     # DATE-TIME: the folder for the logs that this job's replace.
-    began: str = field(default_factory=lambda: date_time(time.time()), kw_only=True)
+    began: str = field(default_factory=date_time, kw_only=True)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -132,7 +131,6 @@ class Node:
         return self.log_folder / self.name
 
     def job_file(self, job: JobSpec) -> Path:
-        """The path of the job file there."""
         assert job.job_file is not None
         return job.job_file if self.is_here else self.folder / JOB_FOLDER / job.job_file.name
 

@@ -48,14 +48,13 @@ class AsyncLocalTrainer(Trainer):
         self._optimizer = AsyncLocalOptimizer(
             keys, len(Buckets(self.parameters.weights)), outer, local_steps, delay_momentum
         )
-        self.exchange = self._link = ModelLink(context.shared, keys, self.emulation.wait_for_link, context.peers.lost)
+        self.exchange = self._link = ModelLink(self, keys)
         self._status: AsyncLocalStatus
         self._samples = 0  # of the round's good steps
 
     def broadcast(self) -> None:
-        self._optimizer.checks_uploads = self.checks.are_on
         model = self._packed_model()
-        self._link.define(self._optimizer, model, self.context.run.checkpoints)
+        self._link.define(self._optimizer, model)
         self._take(model)
         self._status = AsyncLocalStatus.read(self._link.status())
         self._link.take_traffic()  # only rounds count

@@ -30,9 +30,7 @@ class BackupTrainer(Trainer):
     def __init__(self, context: Context, learning_rate: float, num_backup: int) -> None:
         super().__init__(context)
         self._keys = Keys(len(self.parameters.model()), self.membership.num_workers)
-        self.exchange = self._link = ModelLink(
-            context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost
-        )
+        self.exchange = self._link = ModelLink(self, self._keys)
         self._learning_rate = learning_rate  # eta
         self._num_backup = num_backup  # b, from 0 to N - 1
         self._status = BackupStatus(over=False, version=0, answered=0, at_once=False, dropped=0)
@@ -45,8 +43,7 @@ class BackupTrainer(Trainer):
         optimizer = BackupOptimizer(
             self._keys, self._num_backup, self._learning_rate, decays, counts, self.context.run.rule
         )
-        optimizer.checks_uploads = self.checks.are_on
-        self._link.define(optimizer, model, self.context.run.checkpoints)
+        self._link.define(optimizer, model)
         self.parameters.write_back(model)
 
     def save_server(self) -> None:

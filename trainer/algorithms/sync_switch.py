@@ -45,9 +45,7 @@ class SyncSwitchTrainer(Trainer):
         self._settings = settings
         self._state = context.state  # for its page only
         self._keys = Keys(len(self.parameters.model()), self.membership.num_workers)
-        self.exchange = self._link = ModelLink(
-            context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost
-        )
+        self.exchange = self._link = ModelLink(self, self._keys)
         self._told_at = 0.0  # clock time of the last report to the state server
         self._gradients_sent = 0
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
@@ -62,8 +60,7 @@ class SyncSwitchTrainer(Trainer):
         model = self.parameters.model()
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy)
         optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights))
-        optimizer.checks_uploads = self.checks.are_on
-        self._link.define(optimizer, model, self.context.run.checkpoints)
+        self._link.define(optimizer, model)
         self.parameters.write_back(model)
         self._status = SyncSwitchStatus.read(self._link.status())
         if self._status.finished:

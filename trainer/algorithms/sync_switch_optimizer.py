@@ -51,7 +51,6 @@ class SyncSwitchSettings:
 
     @property
     def policy_name(self) -> str:
-        """Name of the state server's policy."""
         return f"sync-switch-{self.policy}"
 
     def rule(self, phase: int) -> PhaseRule:
@@ -59,7 +58,6 @@ class SyncSwitchSettings:
 
     @property
     def has_momentum(self) -> bool:
-        """Whether any phase has momentum."""
         return not all(self.rule(phase).momentum.is_zero for phase in range(len(self.order)))
 
 

@@ -68,7 +68,7 @@ class WBSPTrainer(Trainer):
         apart = len(self.parameters.statistics()) if self.packs_apart else 0
         self._buckets = Buckets(self.parameters.model(), apart)
         self._keys = Keys(len(self._buckets), self.membership.num_workers)
-        self._link = ModelLink(context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost)
+        self._link = ModelLink(self, self._keys)
         self._learning_rate = learning_rate
         self._state = context.state  # for its page only
         self._overlap = overlap
@@ -91,9 +91,7 @@ class WBSPTrainer(Trainer):
     def broadcast(self) -> None:
         announce_job(self.context, self.progress, self.resumes)
         self._released = self._base = self._packed_model()
-        optimizer = self.optimizer(self._keys)
-        optimizer.checks_uploads = self.checks.are_on
-        self._link.define(optimizer, self._released, self.context.run.checkpoints)
+        self._link.define(self.optimizer(self._keys), self._released)
         self.parameters.replace(self._buckets.unpack(self._released))
         if self.resumes:
             self._release = WBSPStatus.read(self._link.status()).release

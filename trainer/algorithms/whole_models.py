@@ -23,8 +23,9 @@ from trainer.array_tree import from_text, to_text
 from trainer.clock import Clock, RealClock
 from trainer.engine import mx
 from trainer.nan_guard import first_not_finite
-from trainer.recovering import ServerCheckpoints, Writes
-from trainer.transport.protocol import SharedArrays, Transport
+from trainer.recovering import Writes
+from trainer.trainer import Trainer
+from trainer.transport.protocol import SharedArrays
 from utils import die_on_error
 
 # Commands of a worker.
@@ -188,40 +189,29 @@ class ModelLink:
     only.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        keys: Keys,
-        on_link: Callable[[], None],
-        lost: Callable[[], frozenset[int]] = frozenset,
-    ) -> None:
-        """`on_link`: called for each upload and each pull of a model, to emulate a slow link. Other commands and status
-        vectors are small and not delayed. `lost`: ranks of lost workers, which the server must know."""
-        self._transport = transport
+    def __init__(self, trainer: Trainer, keys: Keys) -> None:
+        self._trainer = trainer
+        self._transport = transport = trainer.context.shared
         self._keys = keys
         self._shown = transport.arrays()
         self._buffer = transport.arrays(keys.buffer(transport.rank))
         self._command = transport.arrays(keys.command(transport.rank))
-        self._on_link = on_link
+        # To emulate a slow link. Commands and status vectors are small and not delayed.
+        self._on_link = trainer.emulation.wait_for_link
         self._status_size = 0
         self._came = (False, False)  # whether a model came with each of the last two uploads
         self._sending: list[mx.nd.NDArray] = []
         self._stop_told = False
-        self._lost = lost
         self._lost_told: set[int] = set()
 
-    def define(
-        self,
-        optimizer: WholeModelOptimizer,
-        model: Sequence[mx.nd.NDArray],
-        checkpoints: ServerCheckpoints | None = None,
-    ) -> None:
+    def define(self, optimizer: WholeModelOptimizer, model: Sequence[mx.nd.NDArray]) -> None:
         """Gives the server its optimizer and all keys; every rank calls it once.
 
         `model`: the arrays that all workers see; a gradient buffer has their shapes. Rank 0's values count, or those of
-        its checkpoint; afterwards every rank's arrays hold them. `checkpoints`: of the server.
+        its checkpoint; afterwards every rank's arrays hold them.
         """
-        if checkpoints is not None:
+        optimizer.checks_uploads = self._trainer.checks.are_on
+        if (checkpoints := self._trainer.context.run.checkpoints) is not None:
             optimizer.writer = checkpoints.for_server()
             if checkpoints.of_server is not None:
                 optimizer.restore(checkpoints.of_server)
@@ -276,7 +266,7 @@ class ModelLink:
         return self.status()
 
     def _tell_lost(self) -> None:
-        for rank in sorted(self._lost() - self._lost_told):
+        for rank in sorted(self._trainer.context.peers.lost() - self._lost_told):
             self._lost_told.add(rank)
             self.command(LOST, rank)
 
@@ -288,7 +278,6 @@ class ModelLink:
         return command
 
     def status(self) -> np.ndarray:
-        """This worker's status vector."""
         return self._status_with(None, ())
 
     def poll(self, stop_request: Callable[[], object]) -> np.ndarray:

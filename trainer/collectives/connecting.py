@@ -117,7 +117,6 @@ def _packed(content: Mapping[str, object]) -> bytes:
 
 
 def _call(address: Address, name: str, deadline: float) -> socket.socket:
-    """Calls another worker."""
     try:
         return socket.create_connection(address, max(PAUSE_S, deadline - time.monotonic()))
     except ConnectionRefusedError as error:

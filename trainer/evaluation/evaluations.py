@@ -27,7 +27,6 @@ class Evaluations:
         self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
 
     def begin(self) -> None:
-        """Training begins."""
         if self._run.saver is not None:
             self._run.saver.begin()
 

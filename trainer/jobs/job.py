@@ -182,7 +182,6 @@ def _held_out(job: Job, count: int) -> Job:
 
 
 def _built_in(config: Config, file: JobFile) -> Job:
-    """A job with a built-in dataset."""
     data = builtin.data_of(config, models.REGISTRY[config.network].input_size if file.network is None else 0)
     return Job(
         file=file,

@@ -46,9 +46,9 @@ def written(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name)] if folder.is_dir() else []
 
 
-def date_time(now: float) -> str:
+def date_time() -> str:
     """DATE-TIME of a run that begins now."""
-    return time.strftime("%Y-%m-%d-%H%M%S", time.localtime(now))
+    return time.strftime("%Y-%m-%d-%H%M%S")
 
 
 def log_base(earlier: Path) -> Path:
@@ -185,7 +185,7 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 def _newest(earlier: Path, since: float) -> Path:
     begun = [path for path in earlier.iterdir() if _RUN.fullmatch(path.name) and path.stat().st_mtime >= since]
-    return max(begun, default=earlier / date_time(time.time()))
+    return max(begun, default=earlier / date_time())
 
 
 def _free(run: Path, paths: Sequence[Path], base: Path) -> Path:

@@ -57,7 +57,6 @@ class Worker:
     state_server_round_trip_s: float = _column(0.0, "seconds of a question to the state server, 0 or more")
 
     def shortest_step_s(self, samples: int) -> float:
-        """The shortest time of a step of that many samples."""
         return self.step_time_s + samples * self.sample_time_s
 
 
