@@ -37,12 +37,3 @@ class Writes(Protocol):
 
     def write(self, round_: int, tree: Any) -> None:
         """Begins to write a checkpoint."""
-
-
-class ServerCheckpoints(Protocol):
-    """A worker's access to the parameter server's checkpoints."""
-
-    of_server: Any  # the checkpoint that the parameter server resumes; None: none
-
-    def for_server(self) -> Writes:
-        """The writer, to be sent to the server."""

@@ -10,14 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from server.errors import BadMessage
 from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessage
-
-T = TypeVar("T")
 
 
 def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:

@@ -101,9 +101,6 @@ class Supervisor:
         """
         Args:
             roles: started in this order, but workers last, once every service is ready.
-            say: prints a line for the user.
-            timeouts: seconds until processes are killed.
-            start: starts a role.
             connections: to the hosts, which are there already; the loop watches them and does not end them.
             leave_together: the workers do, even if no server is among the roles.
             policy: what follows from a failed process; None: the job ends.

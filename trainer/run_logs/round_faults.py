@@ -40,11 +40,6 @@ def count_in(record: Mapping[str, Any], key: str) -> int:
     return int(value) if is_count(value) else 0
 
 
-def is_accuracy(value: Any) -> TypeGuard[float]:
-    """Whether `value` is a share of the test samples."""
-    return is_quantity(value) and value <= 1
-
-
 def tell(faults: Sequence[str], of_many: str, warn: Callable[[str], None]) -> None:
     """Warns of each of few faults; of many in one line, with the first. `of_many`: begins that line."""
     if len(faults) <= FEW:
