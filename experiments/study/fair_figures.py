@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from algorithms import ENTRIES, Entry, Look
 from experiments.study.comparison import REPORT, Workload
-from experiments.study.fair_tables import Fair
+from experiments.study.fair_tables import Fair, family
 from report import statistics
 from report.bands import band
 from report.figures import curve_look, draw_band, legend_of_curves
@@ -143,7 +143,7 @@ def crossing_jobs(fair: Fair, like: Workload) -> dict[float, Workload]:
     """The jobs that differ from this one in the slow half's speed alone, by that in percent, ascending."""
     found = {}
     for job in fair.its.workloads_of(REPORT):
-        if (job.split, job.network) == (like.split, like.network) and job.cluster.split("-")[0] == like.cluster:
+        if family(job) == family(like):
             times = next(line.step_times_s for line in fair.its.lines if line.workload == job)
             found[shares(times)] = job
     return dict(sorted(found.items()))

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 41_355, 8_338
+PRODUCT, EXPERIMENTS = 41_355, 8_384
 
 
 @pytest.fixture(scope="module")
