@@ -47,7 +47,7 @@ class Look:
 
     colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as possible
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
-    marker: str
+    marker: str | tuple[int, int, int]  # a letter, or corners, style and degrees of a star
     hatch: str
 
 
@@ -229,7 +229,7 @@ TABLE = (
                 title="SSGD on the fastest",
                 workers=Workers.K_FASTEST,
                 stem="FastestSync",
-                own_look=Look("#FFD000", (0, (4, 4)), "$S$", "/x"),
+                own_look=Look("#FFD000", (0, (4, 4)), (3, 1, 0), "/x"),
             ),
         ),
     ),
@@ -325,7 +325,7 @@ TABLE = (
                 title="Local SGD on the fastest",
                 workers=Workers.K_FASTEST,
                 stem="FastestLocal",
-                own_look=Look("#A0FF70", (0, (3, 1, 1, 4)), "$L$", "+x"),
+                own_look=Look("#A0FF70", (0, (3, 1, 1, 4)), (4, 1, 0), "+x"),
             ),
             Entry(
                 name="fastest-outer",
@@ -335,7 +335,7 @@ TABLE = (
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 workers=Workers.K_FASTEST,
                 stem="FastestOuter",
-                own_look=Look("#00FF90", (0, (7, 2, 2, 2)), "$N$", "O+"),
+                own_look=Look("#00FF90", (0, (7, 2, 2, 2)), (3, 1, 180), "O+"),
             ),
         ),
     ),

@@ -98,18 +98,20 @@ class RunLine(run_lines.Run):
         return self.validation if self.phase == TUNING else self.test
 
     @property
+    def smooth_curve(self) -> Curve:
+        """The means of which one has to be at a target."""
+        if self.in_a_row == 1:
+            return self.curve
+        return running_means(self.curve, self.in_a_row, float(run_lines.value_in(self.command, "eval_seconds")))
+
+    @property
     def step_size(self) -> float:
         """The one that was searched for."""
         return next(iter(self.step_sizes.values()))
 
     def seconds_to(self, target: float) -> float:
         """Infinite where it did not reach the target, or has no model."""
-        if not self.has_model:
-            return math.inf
-        curve = self.curve
-        if self.in_a_row > 1:
-            curve = running_means(curve, self.in_a_row, float(run_lines.value_in(self.command, "eval_seconds")))
-        return time_to_target(curve, target)
+        return time_to_target(self.smooth_curve, target) if self.has_model else math.inf
 
     @property
     def best_accuracy(self) -> float:

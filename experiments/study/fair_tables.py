@@ -1,8 +1,11 @@
 """Tables of a comparison whose rows searched their own numbers, as Markdown. Pure functions."""
 
+import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median_low
 
 from algorithms import ENTRIES, Workers
@@ -26,7 +29,12 @@ NAMES = {FASTEST: "K", BSP_SHARE: "BSP share", "sync_every": "H", "anchor": "A",
 class Fair:
     """A comparison in which each job has its own target: that at which its trials ended."""
 
-    its: Comparison
+    made: Comparison
+
+    @cached_property
+    def its(self) -> Comparison:
+        """With the runs that other jobs share."""
+        return Comparison([*self.made.lines, *shared(self.made)])
 
     def target(self, job: Workload) -> float:
         trial = next(line for line in self.its.lines if line.workload == job and line.phase == TUNING)
@@ -111,6 +119,32 @@ class Fair:
             if any(value == end and its.near(value, up) != value for end, up in ends):
                 found.append(its.name)
         return found
+
+
+def shared(made: Comparison) -> list[RunLine]:
+    """The runs of rows on the K fastest machines that a job need not make, since another one of the crossing made them.
+
+    Where the K machines chosen there are as fast here, and the others no faster than there, a greater K is no better
+    here either, and the same seeds give the same runs.
+    """
+    found = []
+    times_s = {line.workload: sorted(line.step_times_s) for line in made.lines}
+    for job, entry in itertools.product(made.workloads_of(REPORT), made.entries):
+        of_few = ENTRIES[entry].workers in (Workers.FASTEST, Workers.K_FASTEST)
+        for other in made.workloads if of_few and not made.runs(REPORT, job, entry) else ():
+            if not (runs := made.runs(REPORT, other, entry)) or family(other) != family(job):
+                continue
+            chosen, here, there = runs[0].workers, times_s[job], times_s[other]
+            if here[:chosen] == there[:chosen] and all(map(operator.ge, here, there)):
+                same = [*made.runs(TUNING, other, entry), *runs]
+                found += [replace(line, cluster=job.cluster, step_times_s=here) for line in same]
+                break
+    return found
+
+
+def family(job: Workload) -> tuple[str, ...]:
+    """The same for the jobs of a crossing, whose clusters differ in the slow half's speed."""
+    return (job.cluster.split("-")[0], *job[1:])
 
 
 def rank(lines: Sequence[RunLine], target: float) -> tuple[float, float]:
@@ -200,7 +234,7 @@ def numbers_table(fair: Fair, jobs: Iterable[Workload]) -> str:
 
 def notes(fair: Fair) -> str:
     """What the runs are, how sure the numbers are, and which rows are the same runs."""
-    lines, its = fair.its.lines, fair.its
+    lines, its = fair.made.lines, fair.its
     tuning = sum(line.phase == TUNING for line in lines)
     counts = sorted({len(its.runs(REPORT, job, entry)) for job in its.workloads for entry in fair.rows(job)})
     covered = "; ".join(f"of {runs} runs it covers the median with {statistics.coverage(runs)}" for runs in counts)
@@ -214,12 +248,24 @@ def notes(fair: Fair) -> str:
         f"`{LIMIT_MARK}`: a run that did not reach the target counts as the limit.",
         f"`{END_MARK}`: no lesser, or no greater, value was tried with the same momentum.",
         *repeated(its),
+        *_shared_text(fair),
         *(
             [f"NOT COMPARABLE: {each}." for each in differences]
             or ["Runs with the same seed began with the same weights and partitions, by their hashes."]
         ),
     ]
     return "\n\n".join(said)
+
+
+def _shared_text(fair: Fair) -> list[str]:
+    """A sentence on the rows whose runs another job made."""
+    rows: dict[str, list[str]] = {}
+    for job in fair.made.workloads_of(REPORT):
+        for entry in fair.rows(job):
+            if not fair.made.runs(REPORT, job, entry):
+                rows.setdefault(job.cluster, []).append(ENTRIES[entry].title)
+    named = "; ".join(f"{cluster}: {', '.join(titles)}" for cluster, titles in rows.items())
+    return [f"By construction the runs of another cluster, and made there alone: {named}."] if named else []
 
 
 def page(fair: Fair, jobs: Sequence[Workload]) -> str:

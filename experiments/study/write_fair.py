@@ -19,20 +19,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from algorithms import ENTRIES
 from experiments import markdown
 from experiments.study import comparison
 from experiments.study.comparison import REPORT, Comparison, Workload
-from experiments.study.comparison_tables import SPLIT_WORDS
-from experiments.study.fair_figures import ahead_at, crossing_jobs, draw_crossing
+from experiments.study.fair_figures import ahead_at, crossing_jobs, draw_crossing, draw_job
 from experiments.study.fair_tables import CEILING, Fair, gain_text, notes, numbers_table, page
-from experiments.study.times_figure import draw_times
 from flag_parser import FlagParser
-from report.figure_set import save_figures
-from report.style import COLUMN, PAGE, style
-from report.tables import target_text
+from report.figure_set import NamedFigure, save_figures
+from report.style import COLUMN, style
 from scripts import run_lines
 from summary import run_tool
 from utils import write_atomically
@@ -52,16 +47,6 @@ def drawn(fair: Fair, job: Workload) -> list[str]:
         if entry not in wanted and len(wanted) < DRAWN:
             wanted.append(entry)
     return [entry for entry in ENTRIES if entry in wanted]
-
-
-def _draw_job(fair: Fair, figure: Figure, job: Workload) -> None:
-    target = fair.target(job)
-    rows = {
-        ENTRIES[entry]: [(line.curve, line.seconds_to(target)) for line in fair.its.runs(REPORT, job, entry)]
-        for entry in drawn(fair, job)
-    }
-    title = f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {target_text(target)}"
-    draw_times(figure, rows, target, title)
 
 
 def crossing_text(fair: Fair) -> str:
@@ -116,12 +101,13 @@ def write(folder: Path) -> None:
     fair = Fair(Comparison(comparison.read(folder)))
     markdown.write(folder / "README.md", part_of_page(fair))
     write_atomically(folder / "details.md", details(fair).encode())
-    with style(PAGE):
-        save_figures([(_name(job), job, partial(_draw_job, fair)) for job in whole_jobs(fair)], folder, print)
+    figures: list[NamedFigure] = [
+        (_name(job), job, partial(draw_job, fair=fair, entries=drawn(fair, job))) for job in whole_jobs(fair)
+    ]
     if len(crossing := crossing_jobs(fair, CROSSING)) > 1:
-        with style(COLUMN):
-            draw = partial(draw_crossing, fair=fair, entries=CROSSING_ROWS)
-            save_figures([("crossing", crossing, draw)], folder, print)
+        figures.append(("crossing", crossing, partial(draw_crossing, fair=fair, entries=CROSSING_ROWS)))
+    with style(COLUMN):
+        save_figures(figures, folder, print)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

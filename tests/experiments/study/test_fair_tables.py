@@ -7,7 +7,7 @@ import pytest
 from experiments.study import write_fair
 from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload
 from experiments.study.fair_figures import ahead_at, crossing_jobs, shares
-from experiments.study.fair_tables import Fair, gain_text, numbers_table, times_table
+from experiments.study.fair_tables import Fair, gain_text, notes, numbers_table, times_table
 from scripts import run_lines
 
 SLOW = {"half-0": 1e9, "half-50": 0.08, "half-100": 0.04}  # seconds of a slow machine's step
@@ -23,9 +23,9 @@ def line(phase, cluster, entry, number, at_s, momentum=0.9, size=0.001, **more):
     return RunLine(
         phase=phase, cluster=cluster, split="iid", network="mlp", entry=entry, study=0, trial=trial, seed=seed,
         step_sizes={"learning_rate": size}, momentum=momentum, in_a_row=3, step_times_s=[0.04, 0.04, SLOW[cluster]] * 2,
-        workers=6, samples_per_s=640.0, mb_per_s=1.0, commit="abc", initial_weights=f"w{seed}",
+        samples_per_s=640.0, mb_per_s=1.0, commit="abc", initial_weights=f"w{seed}",
         command=["simulate.py", "--target-accuracy", "0.85", "--max-seconds", "100", "--eval-seconds", "1"],
-        **{"parameters": {}, **curves, **more},
+        **{"parameters": {}, "workers": 6, **curves, **more},
     )  # fmt: skip
 
 
@@ -84,6 +84,22 @@ def test_the_shares_at_which_an_algorithm_is_ahead(fair):
     faster = Fair(Comparison(lines))
     jobs = crossing_jobs(faster, Workload("half", "iid", "mlp"))
     assert ahead_at(faster, jobs, "esync", "fastest-sync") == [max(jobs)]
+
+
+def test_what_only_fast_machines_run_is_shared_with_jobs_whose_slow_machines_are_no_faster():
+    few = {"parameters": {"fastest": 4}, "workers": 4}
+    lines = [*runs("half-50", "fastest-sync", [40, 60, 30], **few), *runs("half-50", "alone", [90, 80, 70], workers=1)]
+    lines += [*runs("half-0", "esync", [20, 20, 30]), *runs("half-100", "esync", [10, 20, 15])]
+    fair = Fair(Comparison(lines))
+    slower, faster = (Workload(name, "iid", "mlp") for name in ("half-0", "half-100"))
+    assert fair.rows(slower) == ["esync", "fastest-sync", "alone"]
+    assert list(fair.seconds(slower, "fastest-sync").values()) == [40, 60, 30]
+    assert fair.ceiling(slower) == pytest.approx(1)
+    assert fair.rows(faster) == ["esync"]  # where 5 or 6 machines may be better than 4
+    assert "half-0: SSGD on the fastest, Alone." in notes(fair) and notes(fair).startswith("24 runs")
+    five = {"parameters": {"fastest": 5}, "workers": 5}
+    lines = [*runs("half-50", "fastest-sync", [40, 60, 30], **five), *runs("half-0", "esync", [20, 20, 30])]
+    assert Fair(Comparison(lines)).rows(slower) == ["esync"]
 
 
 def test_the_page_has_tables_and_figures(fair, tmp_path, monkeypatch):
