@@ -465,8 +465,8 @@ def titles_of(flag: str) -> tuple[str, ...]:
 
 
 def entry_name(mode: str, flags: Mapping[str, Any], workers: Workers = Workers.ALL) -> str:
-    """The name under which a job is filed: that of the preset whose flags are set, else the mode. `workers`: that a
-    launcher has chosen; none of them is told, so to main.py all take part."""
+    """The name under which a job is filed: that of the preset whose flags are set, else the mode. `workers` are those
+    that a launcher has chosen; none of them is told, so to main.py all take part."""
     made = [
         preset
         for preset in ALGORITHMS[mode].presets

@@ -189,8 +189,8 @@ def _made(folder: Path) -> Path:
 
 
 def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
-    """The device whose curve is drawn; None where none evaluated. `warn` gets what it lacks. `eval_duration`: rounds
-    between two evaluations, for summaries without their times."""
+    """The device whose curve is drawn; None where none evaluated. `warn` gets what it lacks. `eval_duration` is the
+    number of rounds between two evaluations, for summaries without their times."""
     device = metrics.evaluating_device(devices, warn)
     if device is None:
         warn(f"{mode.title} has no accuracies: no worker evaluated, or its logs are not there")

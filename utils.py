@@ -94,7 +94,7 @@ class Output:
     """Stdout or stderr, whose reader may leave, as head does: what comes then is dropped, and the work goes on."""
 
     def __init__(self, stream: Any, keeps: bool = False) -> None:
-        """`keeps`: the newest lines, where the disk is full, until there is room; else that is an error."""
+        """`keeps`: where the disk is full, the newest lines stay until there is room; else that is an error."""
         self._stream, self.is_read, self._keeps = stream, True, keeps
         self._unwritten: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
 
@@ -213,8 +213,8 @@ def read_json(path: Path) -> Any:
 
 
 def parsed_json(content: bytes, where: str) -> Any:
-    """Parses JSON in UTF-8, 16 or 32. `where`: file, perhaps with its line, for the message. Raises SetupError if it is
-    not JSON."""
+    """Parses JSON in UTF-8, 16 or 32. `where` is the file, perhaps with its line, for the message. Raises SetupError if
+    it is not JSON."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -230,8 +230,8 @@ os.environ.pop("PYTHONSAFEPATH", None)  # with it `python -m` does not find this
 
 
 def usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Numbers of the cores that this process may use: of its affinity, as many as its CPU quota is worth. `cgroups`:
-    where the control groups are mounted, of version 1 or 2. `own`: lists those of this process."""
+    """Numbers of the cores that this process may use: of its affinity, as many as its CPU quota is worth. `cgroups` is
+    where the control groups are mounted, of version 1 or 2; `own` lists those of this process."""
     # macOS has no affinity.
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
     quota = min(_cpu_quotas(cgroups, own), default=math.inf)
@@ -257,8 +257,8 @@ def _cpu_quotas(cgroups: Path, own: Path) -> Iterator[float]:
 
 
 def allow_open_files(wanted: int, needed: int = 0, what: str = "") -> None:
-    """Raises this process's limit of open files, as far as allowed. `needed`: without so many, `what` cannot run.
-    Raises SetupError if fewer are allowed."""
+    """Raises this process's limit of open files, as far as allowed. With fewer than `needed`, `what` cannot run. Raises
+    SetupError if fewer are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise SetupError(

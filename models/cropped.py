@@ -55,8 +55,8 @@ FORMS = (CroppedConv2D, FilledConv2D, PoolReLU)  # of their base classes' layers
 
 
 def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
-    """Makes each Conv2D with superfluous taps a CroppedConv2D. `network`: not hybridized, and with known shapes of its
-    parameters. `image_shape`: (C, H, W) of its inputs."""
+    """Makes each Conv2D with superfluous taps a CroppedConv2D. The network is not hybridized, and its parameters have
+    known shapes; `image_shape` is (C, H, W) of its inputs."""
     sizes = _image_sizes(network, image_shape)
 
     def of(layer: Any) -> None:

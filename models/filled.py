@@ -17,8 +17,8 @@ BLOCK = 8  # channels
 
 
 class FilledConv2D(nn.Conv2D):  # type: ignore[name-defined,misc]
-    """A Conv2D with ReLU, whose outputs are those of a multiple of BLOCK filters, before ReLU. `reads_filled`: the
-    inputs come from another FilledConv2D. `others`: as of a Conv2D."""
+    """A Conv2D with ReLU, whose outputs are those of a multiple of BLOCK filters, before ReLU. With `reads_filled` the
+    inputs come from another FilledConv2D; `others` are as of a Conv2D."""
 
     def __init__(self, *args: Any, reads_filled: bool = False, **others: Any) -> None:
         super().__init__(*args, **others)

@@ -50,7 +50,7 @@ class CifarResNet(nn.HybridSequential):  # type: ignore[name-defined,misc]
     """(N, C, H, W) images to (N, classes) scores; made for 32x32, but takes any size."""
 
     def __init__(self, blocks: int, classes: int, **kwargs: Any) -> None:
-        """`blocks`: n of each stage."""
+        """`blocks` is n of each stage."""
         super().__init__(**kwargs)
         with self.name_scope():
             self.add(_convolution(FILTERS[0], stride=1), nn.BatchNorm(), nn.Activation("relu"))

@@ -47,8 +47,8 @@ class WorkerLog:
 
 
 def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
-    """Reads the workers of a job, sorted by rank; where a rank is unknown, in the order of `folders`. `folders`:
-    HOST/DEVICE of each. Raises SetupError if no round is readable."""
+    """Reads the workers of a job, sorted by rank; where a rank is unknown, in the order of `folders`. Each of the
+    `folders` is HOST/DEVICE. Raises SetupError if no round is readable."""
     logs = []
     for each in newest(folders, warn):
         rounds = [one for one in round_log.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]

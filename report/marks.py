@@ -63,8 +63,8 @@ def thinning(count: int, at_most: int) -> int:
 
 
 def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D]:
-    """Draws the marks of place_marks, each in its curve's colour; returns legend handles, one a kind. `unit_s`: seconds
-    in a unit of the time axis."""
+    """Draws the marks of place_marks, each in its curve's colour; returns legend handles, one a kind. A unit of the
+    time axis has `unit_s` seconds."""
     for its in sorted(marks, key=lambda its: -len(its.points)):  # the rare ones on top
         axes.plot(
             [elapsed_s / unit_s for elapsed_s, _ in its.points],

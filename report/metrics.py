@@ -320,7 +320,7 @@ def traffic(devices: Collection[Device]) -> float | None:
 
 def published_traffic(devices: Collection[Device], model_bytes: float | None) -> float | None:
     """MB per second as in the published figures: the model's size once a worker and round, over the duration.
-    `model_bytes`: size of the model for workers whose summary lacks it."""
+    `model_bytes` is the size of the model for workers whose summary lacks it."""
     total_bytes = 0.0
     for device in devices:
         size = device.parameter_bytes or model_bytes

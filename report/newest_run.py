@@ -114,8 +114,8 @@ def _names(places: Collection[Place]) -> str:
 def ends_early(
     ends: Mapping[Place, tuple[int, float]], found: Mapping[Place, RunFile], in_step: bool
 ) -> Mapping[Place, str]:
-    """Warnings about devices whose logs may lack their end. `ends`: number of rounds in each log, and elapsed seconds
-    at its end. `in_step`: all workers do the same rounds."""
+    """Warnings about devices whose logs may lack their end. `ends` are the number of rounds in each log, and the
+    elapsed seconds at its end. With `in_step` all workers do the same rounds."""
     most, longest_s = (max(values, default=0) for values in zip(*ends.values(), strict=True)) if ends else (0, 0.0)
     warnings = {}
     for place, (rounds, elapsed_s) in ends.items():

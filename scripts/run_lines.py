@@ -73,7 +73,7 @@ def append(folder: Path, line: Run) -> None:
 
 
 def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
-    """All runs, in order; of those with the same key only the last. `maker`: the command that makes the file, for the
+    """All runs, in order; of those with the same key only the last. `maker` is the command that makes the file, for the
     error. Raises SetupError if the file is not there, or a line of it is no run. The message names it."""
     path = folder / RUNS_FILE
     try:
@@ -94,7 +94,7 @@ def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
 def made(
     tasks: Iterable[Task], make: Callable[[Task], Line | None], at_once: int, folder: Path
 ) -> Iterator[tuple[Task, Line]]:
-    """Makes runs side by side; yields each as it ends, once it stands in the folder's file. `make`: returns None where
+    """Makes runs side by side; yields each as it ends, once it stands in the folder's file. `make` returns None where
     the run was stopped."""
     with ThreadPoolExecutor(at_once) as pool:
         futures = {pool.submit(make, task): task for task in tasks}
@@ -127,8 +127,8 @@ class Progress:
 
 
 def value_in(command: Sequence[str], *fields: str) -> str:
-    """The value of a flag in a run's command; of several the last, as argparse takes it. Empty where there is none.
-    `fields`: of Config, of whose flags the command has one."""
+    """The value of a flag in a run's command; of several the last, as argparse takes it. Empty where there is none. The
+    command has the flag of one of these `fields` of Config."""
     flags = {flag for field in fields for flag in names_of(field)}
     words = [part for word in command for part in word.split("=", 1)]
     return next((value for flag, value in reversed(list(pairwise(words))) if flag in flags), "")

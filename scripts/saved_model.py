@@ -25,8 +25,8 @@ METADATA = "esync"  # key of the description in an ONNX file's metadata
 
 
 def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
-    """Evaluates a saved model; returns a line with its test accuracy. `dataset`: the test data; empty for the dataset
-    of the training. Raises SetupError if the model or the dataset is not available, or they do not fit."""
+    """Evaluates a saved model; returns a line with its test accuracy. `dataset` is the test data; empty: the dataset of
+    the training. Raises SetupError if the model or the dataset is not available, or they do not fit."""
     from trainer.datasets import loading
     from trainer.datasets.feed import Feed
     from trainer.datasets.sources import Arrays

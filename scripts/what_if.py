@@ -124,7 +124,7 @@ def compare(
 
 
 def job_of(logs: Sequence[WorkerLog], network: ClusterProfile | None) -> tuple[MeasuredJob, ClusterModel]:
-    """The job and the cluster that these logs describe. `network`: replaces the network that the logs suggest; its step
+    """The job and the cluster that these logs describe. `network` replaces the network that the logs suggest; its step
     times are ignored. Raises SetupError if the logs do not describe enough."""
     config = _config(logs)
     if not config.algorithm.is_distributed:
@@ -268,8 +268,8 @@ def calibrated(job: MeasuredJob, cluster: ClusterModel) -> tuple[ClusterModel, S
 
 
 def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simulation:
-    """Runs the job in virtual time. `training`: flags of a run with gradients, such as its target; without any it
-    computes no gradients. Raises SetupError if the flags, the cluster and the data do not fit together."""
+    """Runs the job in virtual time. `training` has the flags of a run with gradients, such as its target; without any
+    it computes no gradients. Raises SetupError if the flags, the cluster and the data do not fit together."""
     # As in simulate.py: one operation at a time, on one core. MXNet reads it when it is imported.
     set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
     set_unless_given("OMP_NUM_THREADS", "1")

@@ -48,8 +48,8 @@ def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Cont
 
 
 def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> RunSettings:
-    """The run's settings; `others` are fields that no flag decides. `metric`: of the learning task. Raises SetupError
-    if the target is none of the metric."""
+    """The run's settings; `others` are fields that no flag decides. `metric` is that of the learning task. Raises
+    SetupError if the target is none of the metric."""
     return RunSettings(
         rule=Rule(
             None if config.optimizer == SGD else config.optimizer,

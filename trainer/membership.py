@@ -67,8 +67,8 @@ class Membership:
 def of_all(
     labels: Sequence[int] | None, num_workers: int, config: Config, places: tuple[str, ...] = ()
 ) -> list[Membership]:
-    """Each worker's membership, by rank. The flags say how the training samples, of classes (N,), are partitioned.
-    `labels`: with --split-by-class the classes; else anything as long; None: the samples have no numbers."""
+    """Each worker's membership, by rank. The flags say how the training samples, of classes (N,), are partitioned. With
+    --split-by-class `labels` are the classes; else anything as long; None: the samples have no numbers."""
     if labels is None:
         return [Membership(rank, num_workers, places=places) for rank in range(num_workers)]
     return of_parts(partition(labels, num_workers, bool(config.split_by_class), config.seed), places)

@@ -83,8 +83,8 @@ class BadSteps:
 
 
 def present(total: float, missing: float) -> float:
-    """Fraction of the samples contained in a sum over all workers; exactly 1 if none is missing. `total`: training
-    samples of all workers. `missing`: training samples of the workers that contributed zeros."""
+    """Fraction of the samples contained in a sum over all workers; exactly 1 if none is missing. All workers have
+    `total` training samples, those that contributed zeros `missing`."""
     return (total - missing) / total
 
 

@@ -111,7 +111,7 @@ class Progress:
         self.total = self.total.plus(samples, step_s)
 
     def end_round(self, round_: int, loss: float | None, events: Iterable[Mapping[str, str]]) -> None:
-        """A round is logged. `loss`: of its last batch. `events`: kind and text of each."""
+        """A round is logged. `loss` is that of its last batch; an event is its kind and its text."""
         if loss is not None:
             self._losses = (self._losses[0] + loss, self._losses[1] + 1)
         self.events += [

@@ -50,8 +50,8 @@ class Row(NamedTuple):
 
 
 def rows(path: Path, what: str) -> list[Row]:
-    """The rows of a table that are not empty. `what`: the kind of file, for messages. Raises SetupError if the file is
-    missing, or is no table."""
+    """The rows of a table that are not empty. `what` is the kind of file, for messages. Raises SetupError if the file
+    is missing, or is no table."""
     file = f"{what} {path}"
     try:
         content = path.read_bytes()

@@ -80,8 +80,8 @@ class Stepper:
         learning_rate: float,
         num_batches: float = 1,
     ) -> None:
-        """A step of all weights. `learning_rate`: eta, of the gradient of one batch. `num_batches`: n, the number of
-        summed batches; it may be fractional."""
+        """A step of all weights. `learning_rate` is eta, of the gradient of one batch; `num_batches` is n, the number
+        of summed batches, which may be fractional."""
         for position, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             self.step_one(position, weight, gradient, learning_rate, num_batches)
 

@@ -64,7 +64,7 @@ class Limits:
         return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
 
     def reached(self, elapsed_s: float, value: float | None) -> str:
-        """The reason in words if time or the metric's value has reached its limit, else an empty string. `value`: the
+        """The reason in words if time or the metric's value has reached its limit, else an empty string. `value` is the
         mean of the last `evaluations`; None while there are fewer."""
         if self.target is not None and value is not None and self.metric.reached(value, self.target):
             return f"test {self.metric.name} {self.metric.text(value)} {REACHED} {self.target}"

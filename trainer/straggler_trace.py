@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[Slowdown, ...]:
 
 def beside(file: Path, name: str, where: str) -> Path:
     """The path of a trace that another file names relative to its own folder. Checks that the trace can be read.
-    `where`: file and line, for the message. Raises SetupError as `read`."""
+    `where` is file and line, for the message. Raises SetupError as `read`."""
     path = (file.parent / name).resolve()
     try:
         read(path)

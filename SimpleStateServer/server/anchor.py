@@ -17,7 +17,8 @@ MOST = 32
 
 
 def steps(anchor: int | str, straggler: Row) -> int:
-    """A, at least 1. `anchor`: of the job: a number of steps, 0 for the papers' one, or AUTO. `straggler`: its row."""
+    """A, at least 1. The job's `anchor` is a number of steps, 0 for the papers' one, or AUTO; `straggler` is its
+    row."""
     if anchor != AUTO:
         return int(anchor) or 1
     if not straggler.step_time:

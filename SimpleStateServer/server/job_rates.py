@@ -28,8 +28,8 @@ class Mark:
 
 
 class JobRates:
-    """Sums the work in the rows, whenever one changes: O(1) for any number of workers. `started`: when this server
-    learned of the job. `resumed`: the job is older: the work in a worker's first message was done before."""
+    """Sums the work in the rows, whenever one changes: O(1) for any number of workers. This server learned of the job
+    at `started`. A `resumed` job is older: the work in a worker's first message was done before."""
 
     def __init__(self, started: float, resumed: bool = False) -> None:
         self.heard: float | None = None  # of the last message of any worker

@@ -77,7 +77,7 @@ class Job:
 
     def go_on_with(self, settings: Reset, now: float) -> None:
         """Continues the job with the workers of another generation; they tell their own progress, the curve stays.
-        `settings`: the RESET of their generation."""
+        `settings` is the RESET of their generation."""
         self.settings = replace(settings, resumed=True, token=self.settings.token)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None

@@ -59,7 +59,7 @@ class LogLimit(logging.Filter):
 
 
 def note_refusal(address: str, what: str, answer: Answer) -> None:
-    """Logs an answer that is no 200. `address`: of the sender. `what`: method and path."""
+    """Logs an answer that is no 200. `address` is the sender's; `what` is method and path."""
     why = json.loads(answer.body).get("error", "") if answer.content_type == JSON else ""
     once = (address, what, answer.status)
     log.warning("%s from %s: %d: %s", what, address, answer.status, why, extra={"once": once})

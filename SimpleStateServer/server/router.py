@@ -15,8 +15,8 @@ from server.snapshot import Overview, Snapshot
 
 
 class Router:
-    """Hands each message to its handler; nothing else touches the state. `handlers`: own the state. `clock`: seconds,
-    monotonic. It is read when a message's turn comes, so time never goes back between messages."""
+    """Hands each message to its handler; nothing else touches the state. The handlers own the state. The clock,
+    monotonic seconds, is read when a message's turn comes, so time never goes back between messages."""
 
     def __init__(self, handlers: Handlers, clock: Callable[[], float]) -> None:
         self._handlers = handlers

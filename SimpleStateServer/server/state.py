@@ -168,7 +168,7 @@ class Row(NamedTuple):
 
     def in_total(self, total: Total, before: Row) -> Row:
         """The row with the worker's own totals in place of those from its messages, some of which may be overtaken, or
-        name a longer step time. `before`: the row before the message."""
+        name a longer step time. `before` is the row before the message."""
         return self._replace(
             steps=max(before.steps, total.steps),
             samples=max(before.samples, total.samples),

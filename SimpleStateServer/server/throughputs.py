@@ -22,8 +22,8 @@ def throughput(delay: float) -> float:
 
 
 class Throughputs:
-    """Throughputs of some workers, each given as its delay: seconds a sample. `delays`: infinite where a worker counts
-    but its throughput is not known; negative where it does not count."""
+    """Throughputs of some workers, each given as its delay: seconds a sample. It is infinite where a worker counts but
+    its throughput is not known; negative where it does not count."""
 
     def __init__(self, delays: Iterable[float] = ()) -> None:
         self._known = 0

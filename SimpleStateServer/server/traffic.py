@@ -8,7 +8,7 @@ BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 
 class Traffic:
-    """Owns the metrics of HTTP; the state's are made from a snapshot (metrics.py). `registry`: of this process; its
+    """Owns the metrics of HTTP; the state's are made from a snapshot (metrics.py). `registry` is this process's; its
     own, so that several may live in one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

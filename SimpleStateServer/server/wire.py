@@ -19,7 +19,7 @@ from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessa
 
 
 def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
-    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`. `token`: of its request."""
+    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`. `token` is that of its request."""
     try:
         value = msgspec.json.decode(body)
         # JSON has one colon for each field, and others only in strings: with a colon too many a field may be there
@@ -31,8 +31,8 @@ def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
 
 
 def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:
-    """Checks one message. `message`: the JSON object. `policies`: names that a RESET may choose from. Raises BadMessage
-    if it is none of the messages to the state server, or a field is wrong."""
+    """Checks one message. A RESET may choose from `policies`. Raises BadMessage if it is none of the messages to the
+    state server, or a field is wrong."""
     msg_type = message.get("msg_type")
     kind = BY_TYPE.get(msg_type) if isinstance(msg_type, str) else None
     if kind is None:

@@ -57,7 +57,7 @@ class HostChanges:
 
     def look(self, all_train: Callable[[], bool]) -> bool:
         """Called in each step of the supervisor; returns whether the workers are to end with their round now.
-        `all_train`: whether all workers do, so that they can end."""
+        `all_train` tells whether all workers train, so that they can end."""
         try:
             if self._is_asked and not self._is_accepted and all_train():
                 self._is_asked = False

@@ -122,8 +122,8 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
 
 
 def _with_workers(plan: LaunchPlan, k: int) -> LaunchPlan:
-    """The plan with those workers of the hosts that take part in the mode. `k`: that of --fastest. Raises SetupError if
-    the mode chooses them by their step times, and one is unknown."""
+    """The plan with those workers of the hosts that take part in the mode. `k` is that of --fastest. Raises SetupError
+    if the mode chooses them by their step times, and one is unknown."""
     mode, workers = plan.job.mode, plan.hosts.workers
     if ENTRIES[mode].workers is Workers.ALL:
         return plan

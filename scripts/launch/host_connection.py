@@ -44,8 +44,8 @@ _ADVICE = {
 
 
 def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
-    """The command that starts the agent on a host; without ssh where the address is this machine's own. `ssh`: the
-    program and the user's options. `folder`: of the project there."""
+    """The command that starts the agent on a host; without ssh where the address is this machine's own. `ssh` is the
+    program with the user's options, `folder` that of the project there."""
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
     where = [*(("-p", host.port) if host.port else ()), *(("-l", host.user) if host.user else ()), host.address]
     script = agent_script(folder)
@@ -225,8 +225,8 @@ class HostConnection:
     # ---------------------------------------------------------------------------------------------- processes
 
     def start(self, role: Role, there: Path, service: tuple[str, int] | None) -> RemoteProcess:
-        """Starts a role on the host. `there`: folder on the host for a second copy of the log. `service`: address and
-        port at which a service will answer."""
+        """Starts a role on the host. `there` is a folder on the host for a second copy of the log, `service` the
+        address and port at which a service will answer."""
         process = self._processes[role.name] = RemoteProcess(self, role)
         self.send_message(
             do="start",

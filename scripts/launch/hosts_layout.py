@@ -51,7 +51,8 @@ class HostInfo:
 def make_layout(
     plan: LaunchPlan, infos: Mapping[str, HostInfo], ports: Mapping[str, Sequence[int]]
 ) -> tuple[JobSpec, Layout]:
-    """Places the job's processes. `infos`: by host. `ports`: free ones of each host, ascending, `num_ports` of them."""
+    """Places the job's processes. `infos` are by host, and so are `ports`: free ones, ascending, `num_ports` of
+    them."""
     left = {name: iter(numbers) for name, numbers in ports.items()}
     scheduler, state_server, servers = _places(plan)
     has_scheduler = plan.job.has_parameter_server
@@ -105,8 +106,8 @@ def num_ports(plan: LaunchPlan) -> Counter[str]:
 
 
 def port_ranges(plan: LaunchPlan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:
-    """The ports of each host from a base port on, without those that have a flag. `addresses`: by host; two names may
-    be one machine. Raises SetupError if there are too few."""
+    """The ports of each host from a base port on, without those that have a flag. `addresses` are by host; two names
+    may be one machine. Raises SetupError if there are too few."""
     given = (plan.job.root_port, plan.job.state_server_port)
     left: dict[str, Iterator[int]] = {}
     ports: dict[str, Sequence[int]] = {}

@@ -210,7 +210,7 @@ def check_ports(root_port: int, state_server_port: int) -> None:
 
 
 def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, ...]:
-    """The indices of the workers that take part in a mode, ascending, given the step times of all. `k`: that of
+    """The indices of the workers that take part in a mode, ascending, given the step times of all. `k` is that of
     --fastest. Raises SetupError if none does, or there are fewer than K workers."""
     workers = ENTRIES[mode].workers
     if k > len(step_times_s):
@@ -221,7 +221,7 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, 
 
 
 def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
-    """Checks that a mode can choose workers by their step times. `step_times_s`: by worker; 0: unknown. Raises
+    """Checks that a mode can choose workers by their step times. `step_times_s` are by worker; 0 is unknown. Raises
     SetupError if a step time is unknown."""
     unknown = [name for name, seconds in step_times_s.items() if not seconds]
     if unknown:

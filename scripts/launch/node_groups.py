@@ -169,8 +169,8 @@ def refused(program: str, said: str) -> SetupError:
 
 
 def printed_by(command: Sequence[str], where: str, without: tuple[str, ...] = ()) -> str:
-    """What a short command prints. Raises SetupError where its program is not here, fails, or prints nothing. `where`:
-    what to do without it. `without`: prefixes of variables that it does not get."""
+    """What a short command prints. Raises SetupError where its program is not here, fails, or prints nothing. `where`
+    says what to do without it; variables with a prefix of `without` stay here."""
     program = Path(command[0]).name
     if not shutil.which(command[0]):
         raise SetupError(f"there is no program {command[0]!r} here: {where}")

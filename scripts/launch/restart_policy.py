@@ -55,8 +55,8 @@ class RestartPolicy:
         self._histories: dict[str, RestartHistory] = {}  # by process where the others continue, else of all
 
     def after(self, name: str, reports: Sequence[ExitReport], uptime_s: float, **more: Any) -> RestartDecision:
-        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now. `name`:
-        of the (first) failed process. `more`: for restarts.decide."""
+        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now. `name`
+        is that of the (first) failed process; `more` is for restarts.decide."""
         whose = name if self.others_continue else ""
         self._checkpoint = self._newest()
         decision = self._decide(reports, uptime_s, self._checkpoint, self._histories.get(whose, self._began), **more)

@@ -38,8 +38,8 @@ class AsyncLocalTrainer(Trainer):
         local_steps: LocalSteps,
         delay_momentum: bool = True,
     ) -> None:
-        """`learning_rate`: of the local steps. `delay_momentum`: the period P of `outer` is the number of workers; else
-        it is 1."""
+        """`learning_rate` is that of the local steps. With `delay_momentum` the period P of `outer` is the number of
+        workers; else it is 1."""
         super().__init__(context)
         self._learning_rate = learning_rate
         self._buckets = Buckets(self.parameters.model(), apart=len(self.parameters.statistics()))

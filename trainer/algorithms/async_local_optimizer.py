@@ -20,7 +20,7 @@ class LocalSteps:
     """How many local steps each worker takes: H_k = max(1, floor(H * v_k / max v)) with DyLU, else H."""
 
     def __init__(self, most: int, is_dynamic: bool, num_workers: int) -> None:
-        """`most`: H. `is_dynamic`: DyLU."""
+        """`most` is H, `is_dynamic` DyLU."""
         self._most, self._is_dynamic = most, is_dynamic
         self.times_s = [math.inf] * num_workers  # by rank, of a local step; infinite: not known, or the worker is lost
 

@@ -197,8 +197,8 @@ class Acceptor:
     """Takes the calls to one worker, in a thread: those of workers wait here for `connect`, tests are answered."""
 
     def __init__(self, listener: socket.socket, name: str = "") -> None:
-        """`listener`: at the worker's address; the acceptor closes it. `name`: by which others call for a test; empty:
-        none is answered."""
+        """`listener` is at the worker's address; the acceptor closes it. Others call `name` for a test; empty: none is
+        answered."""
         self.port: int = listener.getsockname()[1]
         self._listener = listener
         self.name = name

@@ -15,7 +15,7 @@ class _Message:
     """The two pieces of one exchange in one message: float32 first, so that both are aligned."""
 
     def __init__(self, rest: np.ndarray, halves: np.ndarray) -> None:
-        """`rest`: numbers that travel as float32. `halves`: numbers that travel as float16."""
+        """The numbers of `rest` travel as float32, those of `halves` as float16."""
         self._rest, self._halves = rest, halves
         self.bytes = np.empty(rest.nbytes + halves.nbytes // 2, np.uint8)
         self._sent_rest = self.bytes[: rest.nbytes].view(np.float32)

@@ -45,8 +45,8 @@ class Moved(NamedTuple):
 
 
 def follow(schedule: ExchangeSchedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | None = None) -> Moved:
-    """Does one worker's exchanges on its buffer. `buffer`: float32 (n,), contiguous; it is written to. `num_bytes`:
-    that the buffer counts; None: its own. Raises PeerLost as `Mesh.exchange` says."""
+    """Does one worker's exchanges on its buffer. The buffer, float32 (n,) and contiguous, is written to, and counts
+    `num_bytes`; None: its own. Raises PeerLost as `Mesh.exchange` says."""
 
     def parcel(span: Span) -> Parcel:
         begin, end = (len(buffer) * edge // schedule.parts for edge in span)
@@ -70,8 +70,8 @@ def share_of(num_bytes: int, span: Span, parts: int) -> int:
 
 
 def all_gather(mesh: Mesh, content: bytes) -> list[bytes]:
-    """Passes each worker's content around the ring; returns all by rank. `content`: less than 2**24 bytes, up to which
-    a float32 counts exactly. Raises PeerLost as `Mesh.exchange` says."""
+    """Passes each worker's content around the ring; returns all by rank. The content has less than 2**24 bytes, up to
+    which a float32 counts exactly. Raises PeerLost as `Mesh.exchange` says."""
     number, rank = mesh.num_workers, mesh.rank
     found = {rank: content}
 

@@ -161,8 +161,8 @@ def _unfold(folded: int) -> Callable[[int], int]:
 def _halve_and_double(
     size: int, place: int, rank_of: Callable[[int], int], between: tuple[Exchange, ...], parts: int = 0
 ) -> Iterator[Exchange]:
-    """Halving among `size` workers, a power of two; then `between`; then doubling. `place`: of this worker among them.
-    `parts`: of the buffer; `size` where it is 0."""
+    """Halving among `size` workers, a power of two; then `between`; then doubling. This worker has `place` among them;
+    the buffer has `parts`, or `size` where that is 0."""
     whole = Span(0, parts or size)
     distances = [1 << bit for bit in range(size.bit_length() - 1)]
 

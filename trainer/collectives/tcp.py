@@ -67,8 +67,8 @@ class _Sending:
 
 
 class _Receiving:
-    """An incoming message. `scratch`: float32 (CHUNK,), for numbers that are added to the content; None: they replace
-    it."""
+    """An incoming message. `scratch`, float32 (CHUNK,), is for numbers that are added to the content; None: they
+    replace it."""
 
     event = selectors.EVENT_READ
 
@@ -119,8 +119,8 @@ class _Receiving:
 
 
 class TcpMesh:
-    """One worker's connections with all others. `connections`: by rank; connecting.py makes them. `names`: of all
-    workers by rank, for messages."""
+    """One worker's connections with all others. `connections` are by rank; connecting.py makes them. `names` are those
+    of all workers by rank, for messages."""
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], names: Sequence[str] = ()) -> None:
         self.rank = rank

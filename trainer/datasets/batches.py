@@ -98,7 +98,7 @@ class EndlessBatches(_MadeBatches):
     def __init__(
         self, source: Source, feed: Feed, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...]
     ) -> None:
-        """`indices`: of the samples (n_k,) to draw from."""
+        """`indices` are those of the samples (n_k,) to draw from."""
         super().__init__(feed, seed)
         self._source = source
         self._batch_size = batch_size
@@ -175,7 +175,7 @@ class StreamedBatches(_MadeBatches):
     """Batches that a job file's stream makes. Its position is the number of batches that were drawn."""
 
     def __init__(self, begin: Callable[[], Iterator[Raw]], feed: Feed, seed: tuple[int, ...]) -> None:
-        """`begin`: begins the stream; the same one each time."""
+        """`begin` begins the stream, the same one each time."""
         super().__init__(feed, seed)
         self._begin = begin
         self._stream = begin()

@@ -43,7 +43,7 @@ class Arrays:
     several of these."""
 
     def __init__(self, inputs: Any, targets: Any, batchify: Batchify | None = None) -> None:
-        """`batchify`: makes a batch of a list of (input, target). Raises SetupError if they are no samples, or not
+        """`batchify` makes a batch of a list of (input, target). Raises SetupError if they are no samples, or not
         equally many."""
         self.inputs, self.targets, self._batchify = _parts(inputs), _parts(targets), batchify
         counts = {"inputs": [*map(_count, self.inputs)], "targets": [*map(_count, self.targets)]}

@@ -20,8 +20,8 @@ class Candidate(NamedTuple):
 
 
 def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
-    """The fastest worker of those that say yes, else of those that do not say no; None if all say no. `candidates`: by
-    rank."""
+    """The fastest worker of those that say yes, else of those that do not say no; None if all say no. The candidates
+    are by rank."""
     said_yes = [rank for rank, candidate in enumerate(candidates) if candidate.evaluate == YES]
     willing = said_yes or [rank for rank, candidate in enumerate(candidates) if candidate.evaluate != NO]
     if not willing:
@@ -31,7 +31,7 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
 
 
 def check_target(config: Config, chosen: int | None) -> None:
-    """Makes sure that a worker evaluates, where a target ends the job. `chosen`: the worker that evaluates. Raises
+    """Makes sure that a worker evaluates, where a target ends the job. `chosen` is the worker that evaluates. Raises
     SetupError if there is none."""
     if chosen is None and (config.target_accuracy or config.target is not None):
         flag = "--target-accuracy" if config.target_accuracy else "--target"

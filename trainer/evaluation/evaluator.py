@@ -21,8 +21,8 @@ INPUT_BYTES = 8 << 20  # of a batch, at most, since the network's own arrays are
 
 
 def _batch_size(training: int, shapes: Sequence[tuple[int, ...]] | None) -> int:
-    """The size of the batches of an evaluation, at least that of training. `shapes`: of a sample's inputs, float32;
-    None: not known."""
+    """The size of the batches of an evaluation, at least that of training. `shapes` are those of a sample's inputs,
+    float32; None: not known."""
     if not shapes:
         return training
     return max(training, min(BATCH, INPUT_BYTES // (4 * sum(map(math.prod, shapes)))))
@@ -58,7 +58,7 @@ class Evaluator:
     def __init__(
         self, network: Any, test: Callable[[], Iterable[Batch]], measurement: Callable[[], Measurement] = Correct
     ) -> None:
-        """`test`: begins the batches of the test set. `measurement`: begins a measurement."""
+        """`test` begins the batches of the test set, `measurement` a measurement."""
         self._network = network
         self._test = test
         self._measurement = measurement

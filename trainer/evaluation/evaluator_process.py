@@ -43,8 +43,8 @@ class EvaluatorProcess:
     """The worker's side."""
 
     def __init__(self, config: Config, model: Path) -> None:
-        """Starts the process, which loads the data meanwhile. `model`: description of the saved model, read again for
-        each evaluation."""
+        """Starts the process, which loads the data meanwhile. `model` is the description of the saved model, read again
+        for each evaluation."""
         flags = [str(model), json.dumps(dataclasses.asdict(config))]
         outside = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")}
         self._process = subprocess.Popen(
@@ -80,7 +80,7 @@ class EvaluatorProcess:
         self._asked = True
 
     def take(self, wait: bool = False) -> Evaluation | None:
-        """Returns the answer; None if there is none yet. `wait`: for the evaluation that is under way."""
+        """Returns the answer; None if there is none yet. With `wait` it waits for the evaluation that is under way."""
         try:
             answer = self._answers.get(block=wait and self._asked, timeout=ANSWER_S)
         except queue.Empty:

@@ -40,7 +40,7 @@ class ModelSaver:
     """Saves the network of the worker that evaluates in its log folder: the best so far, and at the end the last."""
 
     def __init__(self, folder: Path, network: Any, about: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
-        """`about`: entries of the description, for users of the model. `metric`: says which model is the best."""
+        """`about` has entries of the description, for users of the model; `metric` says which model is the best."""
         self._metric = metric
         self._folder = folder
         self._network = network
@@ -60,8 +60,8 @@ class ModelSaver:
                 logging.warning("%s is no description of a saved model: the best is looked for anew", path)
 
     def due(self, value: float | None, last: bool) -> list[str]:
-        """The kinds to save: BEST where no model before was as good, FINAL at the end. `value`: of the metric, where
-        the model was evaluated."""
+        """The kinds to save: BEST where no model before was as good, FINAL at the end. `value` is that of the metric,
+        where the model was evaluated."""
         is_best = value is not None and self._metric.is_better(value, self._best)
         return [BEST] * is_best + [FINAL] * last
 
@@ -118,8 +118,8 @@ class ModelSaver:
 
 
 def symbol_and_parameters(network: Any, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
-    """The content of the files of layers and parameters; None if the network cannot be called with symbols. `inputs`:
-    names of its inputs; empty: not known."""
+    """The content of the files of layers and parameters; None if the network cannot be called with symbols. `inputs`
+    are the names of its inputs; empty: not known."""
     names: dict[str, str] = {}  # by the parameters' own names; a shared parameter has the first of its names
     for name, parameter in network._collect_params_with_prefix().items():
         names.setdefault(parameter.name, name)

@@ -34,8 +34,8 @@ def load(name: str, data_dir: str) -> tuple[Dataset, str]:
 
 
 def data_of(config: Config, size: int) -> Data:
-    """The dataset that the flags name. `size`: of the network's inputs, in pixels of a side; 0: that of the images.
-    Raises SetupError if it cannot be read."""
+    """The dataset that the flags name. `size` is that of the network's inputs, in pixels of a side; 0: that of the
+    images. Raises SetupError if it cannot be read."""
     dataset, doubts = load(config.dataset, config.data_dir)
     if doubts:
         logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)

@@ -83,7 +83,7 @@ class Job:
         return found
 
     def batches(self, feed: Feed, config: Config, rank: int, num_workers: int, indices: np.ndarray | None) -> Batches:
-        """A worker's batches. `indices`: of its samples (n_k,); None: they have no numbers."""
+        """A worker's batches. `indices` are those of its samples (n_k,); None: they have no numbers."""
         seed = (config.seed, rank)
         if self.train is None:
             return CountedBatches(config.batch_size)

@@ -37,7 +37,7 @@ class BuiltNetwork(NamedTuple):
 
 
 def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], None] = logging.info) -> BuiltNetwork:
-    """Builds and tries the network. `log`: gets a line about the parameters of --init-from. Raises SetupError if it
+    """Builds and tries the network. `log` gets a line about the parameters of --init-from. Raises SetupError if it
     cannot be trained on this job's samples, or --init-from names no parameters that fit."""
     path = job.file.path
     mx.random.seed(config.seed)

@@ -61,7 +61,7 @@ def log_base(earlier: Path) -> Path:
 
 
 def to_remove(names: Iterable[str], newest: str) -> list[str]:
-    """Runs below LOG_BASE/earlier to remove: all but the last KEPT. Folders with other names stay. `newest`: the run
+    """Runs below LOG_BASE/earlier to remove: all but the last KEPT. Folders with other names stay. `newest` is the run
     that logs were just moved to, though its job may have been started before others."""
     return sorted(name for name in names if _RUN.fullmatch(name) and name != newest)[: -(KEPT - 1)]
 
@@ -203,7 +203,7 @@ class Notice:
     """The message on where logs were moved. Construct it before this process or another one can move them."""
 
     def __init__(self, folder: Path, earlier: Path) -> None:
-        """`folder`: a worker's, in the log tree. `earlier`: as in `set_aside`."""
+        """`folder` is a worker's, in the log tree; `earlier` is as in `set_aside`."""
         base = log_base(earlier)
         self._earlier, self._folder = base / EARLIER, folder.relative_to(base)
         self._before, self._had = _names(self._earlier), self._have()

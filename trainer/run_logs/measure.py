@@ -107,8 +107,8 @@ class Measure:
         self._round += rounds
 
     def write_round(self, num_samples: int, **extra: Any) -> dict[str, Any]:
-        """Ends the round, logs it and returns the log. `num_samples`: that this worker trained on in this round.
-        `extra`: more keys for the log, such as bytes_pushed, and the metric's where this worker evaluated."""
+        """Ends the round, logs it and returns the log. This worker trained on `num_samples` in it. `extra` has more
+        keys for the log, such as bytes_pushed, and the metric's where this worker evaluated."""
         self._close()
         self._round += 1
         record: dict[str, Any] = {

@@ -70,7 +70,7 @@ class RoundPace(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], emulation: Emulation | None = None) -> RoundPace | None:
-        """The pace by a round's log (round_log.read_rounds); None where no emulated time is known. `emulation`: for
+        """The pace by a round's log (round_log.read_rounds); None where no emulated time is known. `emulation` is for
         logs without it."""
         times = record["time"].values()
         steps = sum([FORWARD_BACKWARD in each for each in times])
@@ -97,8 +97,8 @@ class RoundPace(NamedTuple):
 
 
 def pace_of(rounds: Iterable[RoundPace | None], begin_s: float = 0.0) -> Pace | None:
-    """A worker's pace by its rounds, in order; None where they have none, or impossible numbers. `begin_s`: when the
-    first round began."""
+    """A worker's pace by its rounds, in order; None where they have none, or impossible numbers. The first round began
+    at `begin_s`."""
     told = [one for one in rounds if one is not None]
     if not told:
         return None
@@ -208,8 +208,8 @@ class Pacing:
         gather: Callable[[Load], Sequence[Any] | None],
         busy: Callable[[], float],
     ) -> None:
-        """`gather`: brings the loads of all workers together, by rank; None where that is not possible. `busy`: core
-        seconds of this process; 0 where they are not known."""
+        """`gather` brings the loads of all workers together, by rank; None where that is not possible. `busy` returns
+        the core seconds of this process; 0 where they are not known."""
         self._host, self._gather, self.busy = host, gather, busy
         self._rounds: list[RoundPace | None] = []
         self._begin_s = 0.0

@@ -41,7 +41,7 @@ def count_in(record: Mapping[str, Any], key: str) -> int:
 
 
 def tell(faults: Sequence[str], of_many: str, warn: Callable[[str], None]) -> None:
-    """Warns of each of few faults; of many in one line, with the first. `of_many`: begins that line."""
+    """Warns of each of few faults; of many in one line, with the first. `of_many` begins that line."""
     if len(faults) <= FEW:
         for fault in faults:
             warn(fault)
@@ -137,8 +137,8 @@ def too_long(took_s: float, round_s: float) -> str:
 
 
 def too_empty(took_s: float, longest_s: float) -> str:
-    """Why a worker's elapsed time may be in another unit; empty where it is plausible. `took_s`: seconds of the stages
-    of all its rounds. `longest_s`: elapsed seconds at the end of them."""
+    """Why a worker's elapsed time may be in another unit; empty where it is plausible. The stages of all its rounds
+    took `took_s`, and `longest_s` had elapsed at their end."""
     if not took_s or longest_s <= _MUCH_LONGER * took_s:
         return ""
     return (

@@ -35,8 +35,8 @@ class RunFolder:
     """`{log_dir}/{device}`. Only files that a worker writes are moved or removed."""
 
     def __init__(self, config: Config, earlier: Path | None = None) -> None:
-        """Makes and claims the folder. `earlier`: where earlier logs are moved; by default --earlier. Raises SetupError
-        if it cannot be made, another running worker writes there, or earlier logs cannot be moved."""
+        """Makes and claims the folder. Earlier logs are moved to `earlier`, by default --earlier. Raises SetupError if
+        it cannot be made, another running worker writes there, or earlier logs cannot be moved."""
         self._config = config
         self._earlier = earlier or (Path(config.earlier) if config.earlier else None)
         self._since = time.time()  # before training begins on any worker of the job
@@ -71,7 +71,7 @@ class RunFolder:
         return Path(self._config.tensorboard) / place.parent / f"{place.name}-{self._config.device}"
 
     def board(self, goes_on: bool) -> TensorBoard | None:
-        """Writes the rounds for TensorBoard; None without --tensorboard. `goes_on`: an earlier run is resumed."""
+        """Writes the rounds for TensorBoard; None without --tensorboard. With `goes_on` an earlier run is resumed."""
         return TensorBoard(self._board, goes_on) if self._config.tensorboard else None
 
     def _was_lost(self, job_age_s: float) -> bool:

@@ -63,7 +63,7 @@ class TensorBoard:
     ones in virtual time."""
 
     def __init__(self, folder: Path, goes_on: bool = False) -> None:
-        """`folder`: of the run; check_tensorboard has made it. `goes_on`: an earlier run is resumed: its events
+        """check_tensorboard has made the run's folder. With `goes_on` an earlier run is resumed, and its events
         stay."""
         from tensorboardX import SummaryWriter
 

@@ -46,8 +46,8 @@ class _Class:
 
 
 class Direction:
-    """All transfers to the server, or all from it. `links`: by rank. `server_bytes_per_s`: what the server's own link
-    carries."""
+    """All transfers to the server, or all from it. `links` are by rank; the server's own link carries
+    `server_bytes_per_s`."""
 
     def __init__(self, clock: VirtualClock, links: Sequence[WorkerLink], server_bytes_per_s: float = math.inf) -> None:
         self._clock = clock
@@ -59,8 +59,8 @@ class Direction:
         self._since = clock.now()
 
     def transfer(self, rank: int, num_bytes: int, latency_is_over: bool = False) -> None:
-        """Takes the time of the bytes beside the transfers of others. `latency_is_over`: without the latency: it has
-        passed, or the bytes follow those of another transfer closely."""
+        """Takes the time of the bytes beside the transfers of others. `latency_is_over`: it has passed, or the bytes
+        follow those of another transfer closely."""
         link = self._links[rank]
         if not latency_is_over:
             self.travel(rank)

@@ -108,7 +108,7 @@ class _VirtualEvent:
 
 
 class VirtualClock:
-    """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`. `started`: its
+    """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`. `started` is its
     first time, in seconds."""
 
     def __init__(self, started: float = 0.0) -> None:

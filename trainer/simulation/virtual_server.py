@@ -154,7 +154,7 @@ class MemoryArrays(ByteCounter):
     largest = math.inf
 
     def __init__(self, transport: MemoryTransport, first_key: int, two_bits: TwoBits | None = None) -> None:
-        """`two_bits`: compresses pushes."""
+        """`two_bits` compresses pushes."""
         super().__init__(transport.server.size_of, *([in_two_bits] if two_bits else []))
         self._two_bits = two_bits
         self._transport = transport
@@ -207,7 +207,7 @@ class MemoryArrays(ByteCounter):
         self._begin_pull(arrays, first, overlaps=False)
 
     def _begin_pull(self, arrays: Sequence[mx.nd.NDArray], first: int, overlaps: bool) -> None:
-        """`overlaps`: sums arrive while later workers still push."""
+        """With `overlaps` sums arrive while later workers still push."""
         size, rank, before = self.count_pulled(arrays), self._transport.rank, self._pulling
         keys = range(self._first_key + first, self._first_key + first + len(arrays))
         pushed = dict(self._num_pushed) if self._server.sums else {}

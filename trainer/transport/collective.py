@@ -67,7 +67,7 @@ class CollectiveSums(ByteCounter):
         return self._meets
 
     def continue_with(self, meets: bool) -> None:
-        """Continues with the workers of a new generation. `meets`: that of the earlier workers."""
+        """Continues with the workers of a new generation. `meets` is that of the earlier workers."""
         self._meets, self._is_first = meets, False
         self.largest = self._compression.largest(self._transport.num_workers)
 
@@ -141,7 +141,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 class CollectiveTransport:
-    """One worker's transport, of TransportKind.SUM only. `size_of`: an array's bytes of traffic."""
+    """One worker's transport, of TransportKind.SUM only. `size_of` tells an array's bytes of traffic."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ class ByteCounter:
         size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
         size_pushed: Callable[[int], int] = lambda size: size,
     ) -> None:
-        """`size_of`: bytes that an array counts. `size_pushed`: bytes that an array counts when it is pushed, from
-        those that it counts else."""
+        """`size_of` tells the bytes that an array counts, `size_pushed` those when it is pushed, from those that it
+        counts else."""
         self._size_of = size_of
         self._size_pushed = size_pushed
         self._bytes_pushed = 0

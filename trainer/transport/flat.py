@@ -20,8 +20,8 @@ LEFT_OVER = 1 << 16  # bytes below which the last buffer joins another one
 
 
 def plan(sizes: Sequence[int], is_on_cpu: Sequence[bool]) -> list[list[int]]:
-    """Which arrays share a buffer. `sizes`: bytes of each array, in the order of the layers. Returns positions of the
-    arrays in each buffer; buffers in the order in which they are sent."""
+    """Which arrays share a buffer. `sizes` are the bytes of each array, in the order of the layers. Returns positions
+    of the arrays in each buffer; buffers in the order in which they are sent."""
     groups: list[list[int]] = []
     packed: list[int] = []
     for index in reversed(range(len(sizes))):

@@ -76,7 +76,7 @@ class KVStoreArrays(ByteCounter):
 
 
 class KVStoreTransport:
-    """A worker of a real cluster. `store`: `mx.kv.create("dist_sync")` or "dist_async"."""
+    """A worker of a real cluster. `store` is `mx.kv.create("dist_sync")` or "dist_async"."""
 
     def __init__(self, store: Any) -> None:
         self.store = store

@@ -24,8 +24,8 @@ class SummedArrays(Counted, Protocol):
     largest: float  # magnitude up to which a worker's numbers can be part of a sum: finite where they travel as float16
 
     def broadcast(self, arrays: Sequence[Any], exact: int = 0) -> None:
-        """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else.
-        `exact`: number of arrays, at the end of the list, that never travel compressed."""
+        """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else. The
+        last `exact` arrays never travel compressed."""
 
     def begin_sum(self, arrays: Sequence[Any]) -> None:
         """Begins to send all arrays, each as soon as it is computed; early ones first where there is a choice.

@@ -85,7 +85,7 @@ def elastic(table: Table, rank: int, now: float) -> Decision:
 
 
 def _mark_stragglers(of_row: Callable[[Row], float]) -> Marks:
-    """Marks the stragglers among the counted workers, and the workers left out. `of_row`: the policy's delay."""
+    """Marks the stragglers among the counted workers, and the workers left out. `of_row` is the policy's delay."""
 
     def marks(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
         delays = {row.rank: of_row(row) for row in rows if row.counted}

@@ -19,7 +19,7 @@ class Closable(Protocol):
 
 class Connections:
     """Closes the longest silent connections where new ones exceed the limits, so an active worker keeps its own.
-    `number`: of open connections. `closed`: by reason."""
+    `number` counts the open connections, `closed` the closed ones by reason."""
 
     def __init__(self, limits: ConnectionLimits, number: Gauge, closed: Counter) -> None:
         self._limits = limits

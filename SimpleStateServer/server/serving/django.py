@@ -12,7 +12,7 @@ from server.serving.request import Request
 
 
 class DjangoAnswers:
-    """Calls Django's WSGI handler. `host`: name and port by which this server listens."""
+    """Calls Django's WSGI handler. `host` is name and port by which this server listens."""
 
     def __init__(self, host: tuple[str, int]) -> None:
         self._handler = WSGIHandler()

@@ -28,8 +28,8 @@ class Request:
 
 
 def answer_bytes(answer: Answer, date: str, keeps_alive: bool, with_body: bool = True) -> bytes:
-    """Head and body in one piece: two writes would make a client wait for its own delayed ACK. `date`: the Date
-    header's value. `with_body`: False for the answer to a HEAD."""
+    """Head and body in one piece: two writes would make a client wait for its own delayed ACK. `date` is the Date
+    header's value; the answer to a HEAD has no body."""
     connection = "" if keeps_alive else "Connection: close\r\n"
     head = (
         f"{_LINES[answer.status]}Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
