@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Callable, Collection
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from config import Config
@@ -49,7 +49,7 @@ class HostChanges:
     def __enter__(self) -> HostChanges:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGUSR1, self._handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 
 from config import Config
 from scripts.launch.host_connection import HostConnection
@@ -34,7 +33,7 @@ class ConnectionPool:
     def __enter__(self) -> ConnectionPool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.keep(())
         self._reap(self._ending)
 

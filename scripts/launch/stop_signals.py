@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SAME_SIGNAL_S = 1.0  # `timeout` and some shells deliver one Ctrl-C twice
@@ -24,7 +24,7 @@ class StopSignals:
         self._before = {number: signal.signal(number, self._note) for number in obeyed}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
