@@ -40,14 +40,14 @@ class Rendezvous:
         """
         self._counts["JOIN"] += 1
         self._check_token(message, now)
-        before = self._groups.get(message.job)
-        if before is None:
+        if message.job not in self._groups:
             self._make_room(now)
-        group, answer, reason = decide(before or Group(), message, now)
+        before = self._groups.get(message.job, Group())
+        group, answer, reason = decide(before, message, now)
         self._keep(message, group, now)
-        if before is None or group.generation != before.generation:
+        if group.generation != before.generation:
             self._note_start(message.job, group)
-        elif answer.call is Call.WAIT and len(group.waiting) != len(before.waiting):
+        elif answer.call is Call.REFUSED or len(group.waiting) != len(before.waiting):
             log.info("job %s | %s", message.job, reason)
         return Response(message.sender, message.job, reason, answer.call, None, *answer[1:])
 

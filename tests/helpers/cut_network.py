@@ -15,7 +15,7 @@ from itertools import combinations, pairwise, permutations
 from typing import Any
 
 from trainer.coordinator.protocol import NoAnswer
-from trainer.rendezvous.joining import Joining, Peer, Start
+from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, TEST_SHARE
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
@@ -175,7 +175,7 @@ class _Link(InProcessLink):
         return super().send(*message)
 
 
-def number_of(member: Peer) -> int:
+def number_of(member: Member) -> int:
     return member.port - FIRST_PORT
 
 
@@ -212,12 +212,10 @@ class CutNetwork:
         self.clock.sleep(begins_s)
         clock, address = self.clock, ("10.0.0.1", FIRST_PORT + me)
 
-        def call(other: Peer) -> bool:
-            if self.now.reaches(me, number_of(other)):
-                clock.sleep(0.002)
-                return self.now.reaches(me, number_of(other))
-            clock.sleep(TEST_SHARE * FAULT_TIMEOUT_S)
-            return False
+        def call(other: Member) -> str:
+            reaches = self.now.reaches(me, number_of(other))
+            clock.sleep(0.002 if reaches else TEST_SHARE * FAULT_TIMEOUT_S)
+            return "" if reaches and self.now.reaches(me, number_of(other)) else "no answer"
 
         patience_s = PATIENCE_SHARE * FAULT_TIMEOUT_S
         joining = Joining(_Link(self, me), clock, "a", self._num_workers, address, "h", f"cpu{me}", 1, patience_s, call)

@@ -28,9 +28,7 @@ from trainer.coordinator.client import StateClient
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.passes import NetworkPasses, cross_entropy
-from trainer.rendezvous.cluster import WORKER
-from trainer.rendezvous.config_check import ProcessInfo
-from trainer.rendezvous.joining import Joining, Peer, Start
+from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessLink, InProcessServer
@@ -53,7 +51,7 @@ class Killed(JobError):
     """In place of a kill -9: the product lets it pass, also where it catches PeerLost."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
     """One worker, and what happens to it.
 
@@ -221,19 +219,16 @@ class Job:
         link.worker = worker
         num_workers = sum(not each.begins_s for each in self.workers)
         address, device = (ADDRESS, FIRST_PORT + number), f"cpu{number}"
-        joining = Joining(link, self.clock, "a", num_workers, address, "h", device, 1, PATIENCE_S, self._reaches)
+        joining = Joining(
+            link, self.clock, "a", num_workers, address, "h", device, 1, PATIENCE_S, self._call, worker.setup
+        )
         worker.generations = Generations(
             joining, partial(MemoryConnections, self, worker), self.clock, partial(self._start, number)
         )
         first = worker.generations.begin(joining.wait(0.0))
         transport = CollectiveTransport(first.group, self.clock)
-        process = ProcessInfo(WORKER, "h", device, *address, setup=worker.setup)
         group = ElasticGroup(
-            transport=transport,
-            gather=gather_over(transport),
-            members=[],
-            generations=worker.generations,
-            process=process,
+            transport=transport, gather=gather_over(transport), members=[], generations=worker.generations
         )
         context = self._context(number, transport, partial(Recovery, group))
         if self._policy:
@@ -242,8 +237,8 @@ class Job:
         worker.ended = Loop(worker.trainer).run(lambda: folder)
         worker.generations.leave()
 
-    def _reaches(self, other: Peer) -> bool:
-        return not self.workers[other.port - FIRST_PORT].is_dead
+    def _call(self, other: Member) -> str:
+        return "no answer" if self.workers[other.port - FIRST_PORT].is_dead else ""
 
     def _start(self, number: int, work: Callable[[], None], name: str) -> None:
         def run() -> None:

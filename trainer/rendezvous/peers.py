@@ -1,7 +1,7 @@
 """How the workers of a job without a parameter server come together, watch each other, and part.
 
-    JOIN at the state server (joining.py) -> connect each with each (collectives/connecting.py) -> compare set-ups ->
-    train -> barrier -> LEFT
+    JOIN at the state server (joining.py), which compares set-ups -> connect each with each
+    (collectives/connecting.py) -> train -> barrier -> LEFT
 
 A worker that dies closes its connections, which all others see at once; one that is frozen, or whose host or network is
 down, sends no more heartbeats. Then all end with a line that names it. Sums and gathered values travel over one set of
@@ -11,7 +11,6 @@ connections, heartbeats over another.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import socket
@@ -26,15 +25,15 @@ from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.coordinator.protocol import Link
 from trainer.rendezvous import addresses
-from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM, ProcessInfo, verdict
+from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.failure_detector import SILENT_S
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
-from utils import EXIT_PEER_LOST, SetupError
+from utils import EXIT_PEER_LOST
 
 CONNECT_S = 60.0  # for all to be connected once all have joined
 # Of --fault-timeout: the silence after which the workers of a job that survives come together again; a call as a test;
@@ -42,7 +41,7 @@ CONNECT_S = 60.0  # for all to be connected once all have joined
 SILENT_SHARE, TEST_SHARE, PATIENCE_SHARE = 0.75, 0.15, 0.25
 
 # Connects the workers of a job that survives lost workers, of which this process is one.
-JoinElastic = Callable[[Config, Joining, Acceptor, Start, ProcessInfo], AbstractContextManager[RendezvousInfo]]
+JoinElastic = Callable[[Config, Joining, Acceptor, Start], AbstractContextManager[RendezvousInfo]]
 
 
 def gather_over(transport: CollectiveTransport) -> Gather:
@@ -82,14 +81,13 @@ def join(
             config.device,
             config.min_workers if config.survives else 0,
             PATIENCE_SHARE * config.fault_timeout,
-            lambda other: not unanswered((other.address, other.port), other.name, TEST_SHARE * config.fault_timeout),
+            lambda other: unanswered((other.address, other.port), other.name, TEST_SHARE * config.fault_timeout),
+            complete(setup),
         )
         acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
         start = joining.wait(config.start_timeout)
-        me = start.members[start.rank]
-        process = ProcessInfo(WORKER, me.host, me.device, me.address, me.port, setup=complete(setup))
         if config.survives:
-            with join_elastic(config, joining, acceptor, start, process) as info:
+            with join_elastic(config, joining, acceptor, start) as info:
                 yield info
             return
         names = [member.called(rank) for rank, member in enumerate(start.members)]
@@ -99,10 +97,8 @@ def join(
         )  # fmt: skip
     try:
         transport = CollectiveTransport(connections.group, RealClock())
-        gather = gather_over(transport)
-        members = compare(gather, process, cluster.num_workers)
         logging.info("all %d workers are connected with each other", len(names))
-        yield RendezvousInfo(transport, gather, members)
+        yield RendezvousInfo(transport, gather_over(transport), members_of(start))
         transport.wait_all()
         # A worker that has left the barrier closes its connections, while others may still be in it.
         connections.let_leave()
@@ -131,21 +127,9 @@ def _listen(config: Config) -> socket.socket:
     return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), remedy)
 
 
-def compare(gather: Gather, process: ProcessInfo, num_workers: int) -> list[dict[str, str | int]]:
-    """Compares the set-ups of all workers.
-
-    Returns:
-        Rank, host and device of all workers.
-
-    Raises:
-        SetupError: they differ; with the same words on all.
-    """
-    mine = {**process.setup, "DMLC_NUM_WORKER": str(num_workers)}
-    told = gather("set-ups", vars(dataclasses.replace(process, setup=mine))) or []
-    processes = [ProcessInfo.from_message(each) for each in told]
-    if found := verdict(processes):
-        raise SetupError(found)
-    return [{"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(processes)]
+def members_of(start: Start) -> list[dict[str, Any]]:
+    """Rank, host and device of all workers."""
+    return [{"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(start.members)]
 
 
 def _end(joining: Joining, names: Sequence[str], lost: Sequence[int], why: str) -> NoReturn:

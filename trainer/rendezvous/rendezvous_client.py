@@ -1,19 +1,17 @@
-"""A process's side of the rendezvous, which comes before MXNet connects the processes and lasts as long as the job.
+"""A process's side of the rendezvous at the scheduler, before MXNet connects the processes and during the job.
 
 MXNet alone waits for ever, in silence, where a process is missing, a port is closed or a peer has died, and trains on
 where flags differ. So every process first connects to the scheduler's published address, where `rendezvous_server.py`
-listens and tells it the port of MXNet's own scheduler, and describes itself and its set-up. The lines of JSON that a
-process sends, and that it gets:
+listens, and JOINs (joining.py) until START tells it the port of MXNet's own scheduler. The lines of JSON that a process
+sends, and that it gets:
 
-    {"card": ...}                               {"welcome": true}; from time to time {"info": ...}, {"warning": ...}
-    {"tried": round, "problems": [...]}         {"targets": [...], "round": ...}: try to reach these
-    {"freed": true}, from the scheduler alone   {"go": port of MXNet's scheduler}, to the scheduler first
+    JOIN and LEFT, as at the state server       {"welcome": true}; RESPONSE; from time to time {"warning": ...}
+    {"freed": true}: MXNet's scheduler may listen; from the scheduler, after its START and before that of the others
     {"rank": ...}
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"unreached": [places]}: they acknowledge nothing that this process sends
-    {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
-    {"leaves": true}, while the job goes on     {"lost": rank, "why": ...}: a worker is lost, and the job goes on
-    {"fails": why}, in place of a card: this process ends before it joins
+                                                {"end": why, "code": ...}: end with this line and exit code
+                                                {"lost": rank, "why": ...}: a worker is lost, and the job goes on
 
 Either side tells a plain MXNet program from a process of ours by its first bytes (ZeroMQ's begin with 0xff), so both
 can be in one job, without the checks of this module for the plain one.
@@ -26,7 +24,6 @@ import json
 import logging
 import os
 import queue
-import secrets
 import socket
 import threading
 import time
@@ -35,21 +32,23 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
-from trainer.collectives.connecting import Acceptor
+from trainer.clock import RealClock
+from trainer.collectives.connecting import Acceptor, unanswered
+from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.rendezvous import addresses
 from trainer.rendezvous.acknowledged import Unacknowledged
-from trainer.rendezvous.addresses import Target
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import ProcessInfo
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
+from trainer.rendezvous.joining import REMIND_EVERY_S, Joining
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError, die_on_error, fail, printable
 
 # isort: split
 from server.log_limit import LogLimit
 
 # A ZeroMQ greeting with a padding of its own: MXNet's scheduler just takes it for an unfinished connection.
 HELLO = b"\xffESyncMXN\x7f"
-REMIND_EVERY_S = 15.0
+JOB = "mxnet"  # the name of the one job that a scheduler has
 CONNECT_S = 5.0
+TRY_S = 5.0  # one try to connect with another process
 TELL_S = 2.0
 RETRY_S = 0.2
 GONE = "is gone: it was killed or has crashed"
@@ -82,6 +81,7 @@ class Lines:
         self._socket = connection
         self._received = received
         self._sending = threading.Lock()
+        self.own_address = str(connection.getsockname()[0])
 
     def send(self, **message: Any) -> None:
         with self._sending:
@@ -165,19 +165,16 @@ class JobSession:
 
     def tell_error(self, text: str) -> None:
         """Tells why this process is about to end during the job."""
-        self._send(last_words=text)
+        self._send(**left(printable(text)))
 
-    def leave(self) -> None:
-        """Says good-bye: from here on processes leave because the job is done."""
-        self._leave(goodbye=True)
+    def leave(self, goes_on: bool = False) -> None:
+        """Says good-bye: from here on processes leave because the job is done.
 
-    def leave_alone(self) -> None:
-        """Says good-bye while the job goes on: the others count this worker as lost."""
-        self._leave(leaves=True)
-
-    def _leave(self, **message: Any) -> None:
+        Args:
+            goes_on: the job is not done: the others count this worker as lost.
+        """
         self._left = True
-        if self._send(**message) and self._lines is not None:
+        if self._send(**left(goes_on=goes_on)) and self._lines is not None:
             self._lines.close()
 
     def _send(self, **message: Any) -> bool:
@@ -230,18 +227,110 @@ def end_process(text: str, code: int) -> NoReturn:
     os._exit(code)
 
 
+def left(cause: str = "", goes_on: bool = False) -> Message:
+    """LEFT, of a process that the scheduler knows by its connection."""
+    return {"msg_type": "LEFT", "sender": "process", "job": JOB, "cause": cause, "goes_on": goes_on}
+
+
 def tell_failure(cluster: ClusterSpec, why: str) -> None:
     """Tells the other processes, which would wait for this one, that it ends; without a scheduler it gives up soon."""
-    end = time.monotonic() + TELL_S
+    link, end = SchedulerLink(cluster), time.monotonic() + TELL_S
     while time.monotonic() < end:
-        with contextlib.suppress(OSError, ValueError):
-            with socket.create_connection((cluster.root_uri, cluster.root_port), TELL_S) as connection:
-                connection.settimeout(TELL_S)
-                connection.sendall(HELLO)
-                if (first := connection.recv(1)) == b"{":
-                    Lines(connection, first).send(fails=why)
-            return
+        with contextlib.suppress(NoAnswer):
+            with contextlib.suppress(PlainScheduler, PeerLost, SetupError):
+                link.send(left(printable(why)), Timeouts(TELL_S, TELL_S))
+            break
         time.sleep(RETRY_S)
+    link.close()
+
+
+class PlainScheduler(Exception):
+    """The scheduler is a plain MXNet program."""
+
+
+class SchedulerLink:
+    """A connection to the scheduler, as a Link until the job begins."""
+
+    round_trip_s = 0.0
+
+    def __init__(self, cluster: ClusterSpec, listen: Callable[[str], Message] = lambda towards: {}) -> None:
+        """
+        Args:
+            listen: makes this process listen, given its address on the way; returns the address and port for JOIN.
+        """
+        self._place, self._listen = (cluster.root_uri, cluster.root_port), listen
+        self.address = f"{cluster.root_uri}:{cluster.root_port}"
+        self.lines: Lines | None = None
+
+    def check(self) -> None:
+        """Processes wait for the scheduler."""
+
+    def close(self) -> None:
+        if self.lines is not None:
+            self.lines.close()
+        self.lines = None
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        """As Link.
+
+        Raises:
+            PlainScheduler: no scheduler of this program is there.
+            SetupError, PeerLost: the job ends, or this process cannot listen.
+        """
+        try:
+            lines = self.lines = self.lines or self._connect(timeouts)
+            lines.send(**message, **self._listens(lines))
+            while (said := lines.receive(timeouts.answer_s)) is not None:
+                if "end" in said:
+                    raise (SetupError if said["code"] == EXIT_SETUP else PeerLost)(said["end"])
+                if "warning" in said:
+                    log.warning("%s", said["warning"])
+                if "msg_type" in said:
+                    return Reply(200, said)
+            why = "it has taken the connection and says nothing"
+        except EOFError:
+            why = "it went away before the job was complete"
+        except OSError as error:  # keep-alive got no answer, or there is no route any more
+            why = f"the connection broke: {error.strerror or error}"
+        self.close()
+        raise NoAnswer(why)
+
+    def _listens(self, lines: Lines) -> Message:
+        try:
+            return self._listen(lines.own_address)
+        except SetupError as error:
+            lines.send(
+                **left(printable(f"a process on host {socket.gethostname()} ended before the job began: {error}"))
+            )
+            raise
+
+    def _connect(self, timeouts: Timeouts) -> Lines:
+        try:
+            connection = socket.create_connection(self._place, min(CONNECT_S, timeouts.answer_s))
+        except ConnectionRefusedError as error:
+            raise NoAnswer(f"{error.strerror}: it is not started yet, or DMLC_PS_ROOT_PORT is wrong") from None
+        except OSError as error:  # its host cannot be reached
+            what = "no answer" if isinstance(error, TimeoutError) else error.strerror
+            why = "a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
+            raise NoAnswer(f"{what}: {why}") from None
+        keep_alive(connection)
+        first = b""
+        # Where no process listens, a connection to the own host can by chance lead to itself.
+        if connection.getsockname() != connection.getpeername():
+            connection.settimeout(timeouts.answer_s)
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(HELLO)
+                first = connection.recv(1)
+        if first == b"{":
+            return Lines(connection, first)
+        connection.close()
+        if first == HELLO[:1]:
+            raise PlainScheduler
+        if not first:
+            raise NoAnswer("the connection was closed at once")
+        raise SetupError(
+            f"what listens at {self.address} is no scheduler: correct DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT"
+        )
 
 
 @dataclass
@@ -255,11 +344,9 @@ class RendezvousClient:
     remind_every_s: float = REMIND_EVERY_S
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
     end: Callable[[str, int], Any] = end_process  # called in a thread when another process is lost during the job
-
-    def __post_init__(self) -> None:
-        self._scheduler = f"{self.cluster.root_uri}:{self.cluster.root_port}"
-        self._begin = self._reminded = time.monotonic()
-        self._waits_for = "the scheduler"  # in words
+    _name: str = ""
+    _address: str = ""  # at which MXNet will listen
+    _acceptor: Acceptor | None = None  # there, until the job begins
 
     def join(self) -> JobSession:
         """Returns when all processes of the job are connected, agree and reach each other.
@@ -270,147 +357,68 @@ class RendezvousClient:
             SetupError: set-ups differ, or a port cannot be reached; every process gets the same message.
             PeerLost: the job was not complete in time.
         """
-        while True:
-            connection, first = self._reach_scheduler()
-            if first == HELLO[:1]:
-                log.warning(
-                    "the scheduler at %s is a plain MXNet program: the set-ups of the workers cannot be compared",
-                    self._scheduler,
-                )
-                connection.close()
-                return JobSession(None, self._scheduler, self.end)
-            if session := self._converse(connection, first):
-                return session
-
-    def _reach_scheduler(self) -> tuple[socket.socket, bytes]:
-        """A connection to the scheduler, and the first byte that it sent."""
-        while True:
-            problem = ""
-            try:
-                connection = socket.create_connection((self.cluster.root_uri, self.cluster.root_port), CONNECT_S)
-            except ConnectionRefusedError as error:
-                problem = f"{error.strerror}: it is not started yet, or DMLC_PS_ROOT_PORT is wrong"
-            except OSError as error:  # its host cannot be reached
-                what = "no answer" if isinstance(error, TimeoutError) else error.strerror
-                problem = f"{what}: a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
-            else:
-                keep_alive(connection)
-                # Where no process listens, a connection to the own host can by chance lead to itself.
-                itself = connection.getsockname() == connection.getpeername()
-                first = b"" if itself else self._first_byte(connection)
-                if first:
-                    return connection, first
-                connection.close()
-                problem = "the connection was closed at once"
-            self._waits_for = f"the scheduler at {self._scheduler} ({problem})"
-            self._check_time()
-            time.sleep(RETRY_S)
-
-    def _first_byte(self, connection: socket.socket) -> bytes:
-        """Greets the other side; returns its first byte, empty if it closes the connection."""
-        connection.settimeout(RETRY_S)
-        self._waits_for = f"the scheduler at {self._scheduler}, which has taken the connection and says nothing"
-        try:
-            connection.sendall(HELLO)
-            while True:
-                try:
-                    first = connection.recv(1)
-                    break
-                except TimeoutError:
-                    self._check_time()
-        except OSError:
-            first = b""
-        if first not in (b"", b"{", HELLO[:1]):
-            raise SetupError(
-                f"what listens at {self._scheduler} is no scheduler: correct DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT"
-            )
-        return first
-
-    def _converse(self, connection: socket.socket, first: bytes) -> JobSession | None:
-        """Waits for the others; None if the scheduler ended before the job was complete, and may be started anew."""
-        lines, cluster, is_scheduler = Lines(connection, first), self.cluster, self.cluster.role == "scheduler"
-        address = connection.getsockname()[0]
-        if is_scheduler:
-            address = socket.gethostbyname(cluster.root_uri)
-        try:
-            if not is_scheduler:
-                address = addresses.own_address(address, self.environment)
-            listener = addresses.listen(address, addresses.chosen_port(self.environment), _FREE_PORT)
-        except SetupError as error:
-            lines.send(fails=f"{cluster.role} on host {socket.gethostname()} ended before the job began: {error}")
-            raise
-        responder = Acceptor(listener, secrets.token_hex(8))  # where MXNet will listen
-        process = ProcessInfo(
+        cluster, is_scheduler = self.cluster, self.cluster.role == "scheduler"
+        link = SchedulerLink(cluster, self._listen)
+        numbers = {"DMLC_NUM_SERVER": str(cluster.num_servers), "DMLC_NUM_WORKER": str(cluster.num_workers)}
+        joining = Joining(
+            link,
+            RealClock(),
+            JOB,
+            cluster.num_workers,
+            None,
+            socket.gethostname(),
+            self.device,
+            call=lambda other: unanswered((other.address, other.port), other.name, TRY_S),
+            setup={**self.setup, **numbers},
+            server="the scheduler",
+            hint=self._hint,
+            remind_every_s=self.remind_every_s,
             role=cluster.role,
-            host=socket.gethostname(),
-            device=self.device,
-            address=address,
-            port=responder.port,
-            token=responder.name,
+            num_servers=cluster.num_servers,
             interface=self.environment.get("DMLC_INTERFACE", ""),
-            setup={
-                **self.setup,
-                "DMLC_NUM_SERVER": str(cluster.num_servers),
-                "DMLC_NUM_WORKER": str(cluster.num_workers),
-            },
         )
-        with contextlib.closing(responder):
-            try:
-                lines.send(card=vars(process))
-                scheduler_port, places = self._wait_for_go(lines)
-            except (EOFError, OSError):  # OSError: keep-alive got no answer, or there is no route any more
-                if is_scheduler:
-                    raise
-                log.warning("the scheduler at %s went away before the job was complete; trying again", self._scheduler)
-                lines.close()
-                return None
-            except JobError:
-                lines.close()  # the others wait for it to end
-                raise
-        self.environment["DMLC_PS_ROOT_PORT"] = str(scheduler_port)
-        if is_scheduler:
-            lines.send(freed=True)
-            self.environment["DMLC_PS_ROOT_URI"] = address  # MXNet's scheduler cannot listen at a host's name
-        else:
-            self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(responder.port)})
-        return JobSession(lines, self._scheduler, self.end, places)
-
-    def _wait_for_go(self, lines: Lines) -> tuple[int, list[str]]:
-        """Answers the server's messages; returns the port of MXNet's scheduler, and where the processes listen with
-        which MXNet connects this one."""
-        places: list[str] = []
-        self._waits_for = f"the scheduler at {self._scheduler}, which says nothing"
-        while True:
-            message = lines.receive(RETRY_S)
-            if message is None:
-                self._check_time(remind=False)
-            elif "targets" in message:
-                targets = [Target(*target) for target in message["targets"]]
-                places = [f"{target.address}:{target.port}" for target in targets]
-                lines.send(tried=message["round"], problems=addresses.unreachable(targets))
-            elif "info" in message:
-                self._waits_for = message["info"].removeprefix("waiting for ")
-                self._reminded = time.monotonic()
-                log.info("%s", message["info"])
-            elif "warning" in message:
-                log.warning("%s", message["warning"])
-            elif "end" in message:
-                raise (SetupError if message["code"] == EXIT_SETUP else PeerLost)(message["end"])
-            elif "go" in message:
-                return int(message["go"]), places
-
-    def _check_time(self, remind: bool = True) -> None:
-        """Logs now and then what this process waits for.
-
-        Raises:
-            PeerLost: `start_timeout_s` is over.
-        """
-        now = time.monotonic()
-        if self.start_timeout_s and now - self._begin > self.start_timeout_s:
-            raise PeerLost(
-                f"the job was not complete after {self.start_timeout_s:g} s (--start-timeout): "
-                f"waited for {self._waits_for}"
+        self._name = joining.name
+        try:
+            members = joining.wait(self.start_timeout_s).members
+        except PlainScheduler:
+            log.warning(
+                "the scheduler at %s is a plain MXNet program: the set-ups of the workers cannot be compared",
+                link.address,
             )
-        if now - self._reminded > self.remind_every_s + (0 if remind else 5):
-            log.info("waiting for %s; trying on", self._waits_for)
-            self._reminded = now
+            return JobSession(None, link.address, self.end)
+        except Exception:
+            link.close()  # the others wait for it to end
+            raise
+        finally:
+            if self._acceptor is not None:
+                self._acceptor.close()
+        assert link.lines is not None and self._acceptor is not None
+        (scheduler,) = (member for member in members if member.role == "scheduler")
+        self.environment["DMLC_PS_ROOT_PORT"] = str(scheduler.port)
+        if is_scheduler:
+            link.lines.send(freed=True)
+            self.environment["DMLC_PS_ROOT_URI"] = self._address  # MXNet's scheduler cannot listen at a host's name
+        else:
+            self.environment.update({"DMLC_NODE_HOST": self._address, "PORT": str(self._acceptor.port)})
+        places = [member.place for member in members if member.role != cluster.role]
+        return JobSession(link.lines, link.address, self.end, places)
+
+    def _listen(self, towards: str) -> Message:
+        """Listens, where this process does not yet."""
+        if self._acceptor is None:
+            if self.cluster.role == "scheduler":
+                self._address = socket.gethostbyname(self.cluster.root_uri)
+            else:
+                self._address = addresses.own_address(towards, self.environment)
+            listener = addresses.listen(self._address, addresses.chosen_port(self.environment), _FREE_PORT)
+            self._acceptor = Acceptor(listener, self._name)
+        return {"address": self._address, "port": self._acceptor.port}
+
+    def _hint(self) -> str:
+        if self._acceptor is None:
+            return ""
+        return (
+            f". MXNet will listen at {self._address}:{self._acceptor.port}. Check that the missing ones run, have "
+            f"DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {self.cluster.root_uri}:{self.cluster.root_port}, and that no "
+            "firewall closes that port"
+        )

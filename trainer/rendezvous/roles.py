@@ -146,7 +146,7 @@ def join(
             if not leaves_out:
                 store._barrier()
     except JobOver:
-        session.leave_alone()
+        session.leave(goes_on=True)
         raise
     except Exception as error:
         session.tell_error(str(error) or type(error).__name__)

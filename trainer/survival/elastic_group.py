@@ -10,9 +10,8 @@ from config import Config
 from trainer.clock import RealClock
 from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import SUMS
-from trainer.rendezvous.config_check import ProcessInfo
 from trainer.rendezvous.joining import Joining, Start
-from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, gather_over
+from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, gather_over, members_of
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.survival.generations import Generations, Report
@@ -21,22 +20,15 @@ from trainer.transport.collective import CollectiveTransport
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticGroup(RendezvousInfo):
-    """The other workers of a job that survives.
-
-    Attributes:
-        process: this worker, with its set-up.
-    """
+    """The other workers of a job that survives."""
 
     transport: CollectiveTransport
     generations: Generations
-    process: ProcessInfo
 
 
 @contextlib.contextmanager
-def join(
-    config: Config, joining: Joining, acceptor: Acceptor, start: Start, process: ProcessInfo
-) -> Iterator[ElasticGroup]:
-    """As peers.JoinElastic. Set-ups are compared when training begins, and whenever workers come (recovery.py)."""
+def join(config: Config, joining: Joining, acceptor: Acceptor, start: Start) -> Iterator[ElasticGroup]:
+    """As peers.JoinElastic."""
 
     def connect(start: Start, names: Sequence[str], report: Report) -> TcpConnections:
         connect_s = config.fault_timeout * (1 if start.generation == 1 else PATIENCE_SHARE)
@@ -47,16 +39,11 @@ def join(
     try:
         first = generations.begin(start)
         transport = CollectiveTransport(first.group, RealClock())
-        members = [
-            {"rank": rank, "host": member.host, "device": member.device}
-            for rank, member in enumerate(first.start.members)
-        ]
         yield ElasticGroup(
             transport=transport,
             gather=gather_over(transport),
-            members=members,
+            members=members_of(first.start),
             generations=generations,
-            process=process,
         )
     except Exception as error:
         generations.leave(cause=str(error) or type(error).__name__)

@@ -9,7 +9,6 @@ round, their sum contained the updates of all, so the others copy the result. Jo
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from algorithms import MEMBERS
-from trainer.rendezvous.config_check import ProcessInfo, verdict
 from trainer.run_logs.measure import Measure
 from trainer.run_logs.round_log import logged_rounds, read_rounds
 from trainer.survival.elastic_group import ElasticGroup
@@ -25,7 +23,7 @@ from trainer.survival.generations import Generation
 from trainer.survival.trainer_state import resume_progress
 from trainer.transport.collective import CollectiveSums
 from trainer.transport.protocol import SummedArrays
-from utils import LEFT, PeerLost, SetupError
+from utils import LEFT, PeerLost
 
 if TYPE_CHECKING:
     from trainer.engine import mx
@@ -49,7 +47,6 @@ class WorkerReport:
     """A worker's message to all others in a new generation.
 
     Attributes:
-        card: ProcessInfo, as a message.
         takes_part: it is already training.
         rounds: finished ones.
         elapsed_s: age of the job.
@@ -60,7 +57,6 @@ class WorkerReport:
         is_over: the last round is done.
     """
 
-    card: dict[str, Any]
     takes_part: bool
     rounds: int
     elapsed_s: float
@@ -258,7 +254,8 @@ class Recovery:
         self._group.transport.barrier()  # a newcomer warms up first; reports have the time after it
         reports = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
         decided = arrange(reports)
-        self._check_setups(reports, decided)
+        if not decided.is_at_work:
+            logging.info("all %d workers are connected with each other", len(reports))
         if decided.source is None:
             return False
         if first:  # in place of `broadcast`
@@ -296,7 +293,6 @@ class Recovery:
     def _report(self) -> WorkerReport:
         trainer = self._trainer
         return WorkerReport(
-            dataclasses.asdict(self._group.process),
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
@@ -307,23 +303,6 @@ class Recovery:
             trainer.context.peers.state_server.job if trainer.context.peers.state_server else "",
             self._is_over,
         )
-
-    def _check_setups(self, reports: Sequence[WorkerReport], decided: Arrangement) -> None:
-        """When the job begins, compares all set-ups. In a running job a worker compares only its own with the source's,
-        so a wrong one does not stop the others.
-
-        Raises:
-            SetupError: they differ.
-        """
-        if decided.is_at_work:
-            assert decided.source is not None
-            at_work = ProcessInfo.from_message(reports[decided.source].card)
-            if found := verdict([at_work, self._group.process]):
-                raise SetupError(f"{found} (worker {decided.source} is at work)")
-            return
-        if found := verdict([ProcessInfo.from_message(report.card) for report in reports]):
-            raise SetupError(found)
-        logging.info("all %d workers are connected with each other", len(reports))
 
     def _hand_over(self, source: int, report: WorkerReport | None) -> None:
         """Rank `source` broadcasts the shared state; workers that are behind adopt it.

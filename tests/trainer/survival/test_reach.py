@@ -71,7 +71,7 @@ def test_no_set_is_heavier_and_of_many_workers_nothing_can_be_added(number: int,
 
 
 def join(name: str, reached: str | None = None, unreached: str = "", **more: object) -> Join:
-    tests = {"reached": None if reached is None else tuple(reached), "unreached": tuple(unreached)}
+    tests = {"reached": None if reached is None else tuple(reached), "unreached": dict.fromkeys(unreached, "no answer")}
     return Join(name, "a", 3, f"10.0.0.{ord(name)}", 4000, Device(), 1, 2.5, **tests, **more)  # type: ignore[arg-type]
 
 
