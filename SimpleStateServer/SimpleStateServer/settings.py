@@ -32,7 +32,7 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP
 USE_TZ = True
 TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole process Chicago's
 
-DATA_UPLOAD_MAX_MEMORY_SIZE = 128 * 1024  # bytes of a request's body; more is answered with 413
+DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024  # bytes of a request's body; more is answered with 413
 
 STATE_SERVER_VERSION = (Path(__file__).resolve().parents[2] / "VERSION").read_text().strip()
 STATE_SERVER_TOKEN = environment.token()

@@ -17,7 +17,8 @@ answered. Two can exchange where one of them has reached the other, which then c
 start as can all exchange with each other (reach.py). The others wait like newcomers: they go on testing, and the job
 pauses for one only once it has reached all members. One that does not come back counts as lost once all others have
 called it in vain, or, since it is cut off from this server, after Join.patience. So one job never becomes two: there is
-one newest generation, and only this group begins one.
+one newest generation, and only this group begins one. A member that is left out again and again, as over a link that
+fails now and then, is taken in after 2, 4, 8, ... s, since each time costs the others a pause.
 
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ from server.setups import Setup, differences, join_names, verdict
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
 ALIVE_S = 2.0  # likewise, where the others would wait for it again
 GONE_S = 30.0  # without a message a job counts as ended
+FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0  # of one that was left out for the second time, and for the tenth
+FORGET_S = 120.0  # without being left out
 SETTLE_S = 3.0  # for more to come, after a process with another number of processes
 MEMBER = MAX_MEMBERS + 1  # weight of a member: no number of newcomers takes its place
 _OPEN_PORTS = (
@@ -84,6 +87,7 @@ class Group:
         knows: rank 0 has heard that others wait.
         forming: when the first member came back for the next generation; None: none has.
         late: names of workers that waited to take part when the last member left.
+        lapses: how many times workers were left out of a generation after theirs, and when last, by name.
     """
 
     waiting: tuple[Waiting, ...] = ()
@@ -105,6 +109,7 @@ class Group:
     knows: bool = False
     forming: float | None = None
     late: frozenset[str] = frozenset()
+    lapses: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def there(self) -> dict[int, Member]:
@@ -115,6 +120,16 @@ class Group:
     def is_at_work(self, now: float) -> bool:
         """Whether other workers can join this job."""
         return self.survives and bool(self.there) and now - self.heard <= GONE_S
+
+    def due(self, name: str) -> float:
+        """From when on a worker that waits may take part."""
+        count, last = self.lapses.get(name, (0, 0.0))
+        return last + min(FIRST_WAIT_S * 2 ** (count - 2), LONGEST_WAIT_S) if count > 1 else 0.0
+
+    def lapsed(self, names: Iterable[str], now: float) -> dict[str, tuple[int, float]]:
+        """The lapses with those of these workers now."""
+        kept = {name: (count, last) for name, (count, last) in self.lapses.items() if now - last <= FORGET_S}
+        return kept | {name: (kept.get(name, (0, now))[0] + 1, now) for name in names}
 
     def rank_of(self, name: str) -> int | None:
         """Of a worker that has started and has not left."""
@@ -287,7 +302,7 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
     del by_name[event.member.name]
     wait = Assignment(Call.WAIT, others=tuple(by_name.values()))
     if group.forming is None:
-        return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event)}")
+        return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
     is_late = now - group.forming > event.patience
     back = {one.member.name: one for one in waiting if group.rank_of(one.member.name) is not None}
     in_vain = set.intersection(*({*one.event.unreached} for one in back.values())) if back else set()
@@ -298,7 +313,9 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
     cuts, untested = _apart(waiting)
     tests = set() if is_late else {pair for pair in untested if pair <= back.keys()}
     weights = {member.name: MEMBER for member in group.members if member.name in back}
-    weights |= {one.member.name: 1 for one in waiting if one.member.name not in back}
+    newcomers = (one.member.name for one in waiting if one.member.name not in back)
+    are_few = len(back) < (event.min_workers or 1)
+    weights |= {name: 1 for name in newcomers if are_few or group.due(name) <= now}
     chosen = together(weights, cuts | (untested - tests))
     if any(pair <= chosen for pair in tests):
         reason = f"the workers of generation {group.generation + 1} of job {event.job!r} test whether they can exchange"
@@ -307,11 +324,14 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
         reason = f"{len(chosen)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
         return Outcome(group, wait, reason)
     left_out = tuple(one for one in waiting if one.member.name not in chosen)
+    lapses = group.lapsed(
+        {member.name for rank, member in enumerate(group.members) if rank not in group.left} - chosen, now
+    )
     group = _next(group, [one for one in waiting if one.member.name in chosen], now, survives=True)
-    group = replace(group, waiting=left_out, knows=bool(left_out))
+    group = replace(group, waiting=left_out, knows=bool(left_out), lapses=lapses)
     if event.member.name in chosen:
         return _start(group, event.member)
-    return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event)}")
+    return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
 
 
 def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
@@ -327,11 +347,13 @@ def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
     return cuts, untested
 
 
-def _outlook(group: Group, event: Join) -> str:
+def _outlook(group: Group, event: Join, now: float) -> str:
     """When a worker that waits takes part in a job at work, in words."""
     unreached = {rank: member for rank, member in group.there.items() if member.name in event.unreached}
     if unreached:
         return f"takes this worker in once it reaches {names([*unreached.values()], [*unreached])}"
+    if group.due(event.sender) > now:
+        return f"has lost this worker {group.lapses[event.sender][0]} times: it takes it in after a while"
     return "takes this worker in between two rounds"
 
 
@@ -354,10 +376,11 @@ def _beat(group: Group, event: Beat, now: float) -> Outcome:
         return Outcome(group, Assignment(), "this worker takes part in no job that is at work")
     there = {member.name for member in group.there.values()}
     others = [one for one in group.waiting if now - one.heard <= ALIVE_S]
-    newcomers = [one.member for one in others if one.reached is None or there <= one.reached]
+    able = [one.member for one in others if one.reached is None or there <= one.reached]
+    newcomers = [member for member in able if group.due(member.name) <= now]
     group = replace(group, heard=now, knows=event.knows if event.rank == 0 else group.knows)
     if others and not newcomers:
-        reason = f"{names([one.member for one in others])} wait(s), and cannot exchange with all"
+        reason = f"{names([one.member for one in others])} wait(s), and cannot take part yet"
         return Outcome(group, Assignment(Call.WAIT), reason)
     if not newcomers or group.forming is not None:
         return Outcome(group, Assignment(), f"generation {group.generation} is at work")

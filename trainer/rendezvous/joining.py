@@ -59,7 +59,8 @@ class Start:
 
     def to_wire(self) -> Message:
         """The fields of JOIN and BEAT that tell a worker's place."""
-        return {"generation": self.generation, "rank": self.rank, "members": msgspec.to_builtins(self.members)}
+        members = [msgspec.structs.astuple(member)[:-1] for member in self.members]  # all are workers
+        return {"generation": self.generation, "rank": self.rank, "members": members}
 
     @classmethod
     def from_answer(cls, said: Mapping[str, Any]) -> Start:
@@ -106,7 +107,7 @@ class Joining:
     """One process's client of the rendezvous.
 
     Attributes:
-        name: of this process, drawn.
+        name: of this process.
     """
 
     def __init__(
@@ -114,47 +115,29 @@ class Joining:
         link: Link,
         clock: Clock,
         job: str,
-        num_workers: int,
-        address: tuple[str, int] | None,
-        host: str,
-        device: str,
-        min_workers: int = 0,
-        patience_s: float = 0.0,
+        about: Message,
         call: Call | None = None,
-        setup: Mapping[str, str] | None = None,
         server: str = "the state server",
-        hint: Callable[[], str] | None = None,
+        hint: str = "",
         remind_every_s: float = REMIND_EVERY_S,
-        **more: Any,
     ) -> None:
         """
         Args:
             job: its name, the same for all its processes.
-            address: host and port at which this process listens; None: the link tells it.
-            min_workers: the least number of workers with which the job continues; 0: it ends with the first loss.
-            patience_s: after which a worker that does not come back counts as lost.
+            about: fields of Join that tell of this process; the link may add others.
             call: tests whether another one is reached; None: all are.
-            setup: what must be the same in all processes: flag or other key -> value.
             server: that it asks, in words.
-            hint: what a reminder of the wait adds; None: nothing, and news of the wait are logged too.
-            more: other fields of Join.
+            hint: what a reminder of the wait adds; empty: nothing, and news of the wait are logged too.
         """
         self._call = call
         self._link = link
         self._asker = Asker(link, clock, self._complete)
         self._clock = clock
         self._job = job
-        self._setup = dict(setup or {})
-        self._about = {
-            "num_workers": num_workers,
-            **({"address": address[0], "port": address[1]} if address else {}),
-            "device": {"host": host, "device": device},
-            **({"min_workers": min_workers, "patience": patience_s} if min_workers else {}),
-            **more,
-        }
+        self._about = about
         self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
-        self.name = f"{more.get('role', 'worker')}-{secrets.token_hex(8)}"
-        self.patience_s = patience_s
+        self.name = f"{about.get('role', 'worker')}-{secrets.token_hex(8)}"
+        self.patience_s: float = about.get("patience", 0.0)
 
     def wait(self, timeout_s: float) -> Start:
         """Waits until all workers are there.
@@ -186,8 +169,9 @@ class Joining:
         Args:
             knows: the last call was one of these.
         """
+        about = {"knows": knows, "setup": self._about.get("setup", {}), **place.to_wire()}
         try:
-            said = self._ask({"msg_type": "BEAT", "knows": knows, "setup": self._setup, **place.to_wire()}, BRIEF)
+            said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
             return None
         return str(said.get("action", ""))
@@ -200,7 +184,7 @@ class Joining:
         waits_for = ""
         while True:
             found = {} if tests is None else tests.to_wire()
-            message = {"msg_type": "JOIN", "setup": self._setup, **self._about, **about(), **found}
+            message = {"msg_type": "JOIN", **self._about, **about(), **found}
             try:
                 said = self._ask(message, PATIENT)
             except NoAnswer as trouble:
@@ -217,8 +201,8 @@ class Joining:
                 self.leave()
                 raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
             changed = now if waits_for != before else changed
-            if (self._hint is None and now == changed) or now - reminded > self._remind_every_s:
-                logging.info("waiting for the others: %s%s", waits_for, self._hint() if self._hint else "")
+            if (not self._hint and now == changed) or now - reminded > self._remind_every_s:
+                logging.info("waiting for the others: %s%s", waits_for, self._hint)
                 reminded = now
             if tests is not None:
                 tests.begin(_members(said.get("others", ())))

@@ -18,23 +18,15 @@ import enum
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config import CONTINUE, names_of
 from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.participant import Participant, messages, within_line_s
-from trainer.rendezvous.rendezvous_client import (
-    ALL_DONE,
-    EVALUATOR,
-    GONE,
-    HELLO,
-    JOB,
-    RENDEZVOUS_FAILED,
-    keep_alive,
-    log,
-)
+from trainer.rendezvous.rendezvous_client import ALL_DONE, EVALUATOR, GONE, RENDEZVOUS_FAILED
+from trainer.rendezvous.scheduler_link import HELLO, JOB, keep_alive, log
 from trainer.runtime.environment import INTERVAL
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, printable
 
@@ -118,12 +110,8 @@ class RendezvousServer:
         def tell() -> None:
             left = self._lost | self._done if self._survives else set()  # MXNet still expects heartbeats
             new = [(role, rank) for role, rank in processes if role != "worker" or rank not in left]
-            if self._survives and all(role == "worker" for role, _ in new):
-                for role, rank in new:
-                    self._continue_without(rank, f"no sign of life from {self._name_of(role, rank)}: {why}")
-            else:
-                names = join_names([self._name_of(*process) for process in new])
-                self._finish(f"no sign of life from {names}: {why}", EXIT_PEER_LOST)
+            names = join_names([self._name_of(*process) for process in new])
+            self._lose(dict.fromkeys(new, f"no sign of life from {names}: {why}"))
 
         self._loop.call_soon_threadsafe(tell)
 
@@ -199,7 +187,7 @@ class RendezvousServer:
                 participant.send(msg_type="RESPONSE")
             case Left(goes_on=True) if self._survives and rank is not None:
                 self._participants.remove(participant)
-                self._continue_without(rank, f"{participant.name} was asked to leave", on_request=True)
+                self._lose({("worker", rank): f"{participant.name} was asked to leave"}, on_request=True)
             case Left(goes_on=False, cause=cause) if participant.process:
                 participant.error, participant.said_goodbye = cause, not cause
                 if rank is not None and not cause:
@@ -285,10 +273,7 @@ class RendezvousServer:
                 self._group = decide(self._group, Left(participant.process.sender, JOB), self._loop.time()).group
         elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
             how = f"ended: {participant.error}" if participant.error else GONE
-            if self._survives and participant.worker_rank is not None:
-                self._continue_without(participant.worker_rank, f"{participant.name} {how}")
-            else:
-                self._finish(f"{participant.name} {how}", EXIT_PEER_LOST)
+            self._lose({(participant.role, participant.rank): f"{participant.name} {how}"})
 
     def _on_broken(self, participant: Participant, error: OSError) -> None:
         """The network has lost the connection."""
@@ -347,18 +332,29 @@ class RendezvousServer:
         (flag, *_) = names_of(field)
         return next((process.setup.get(flag, "") for process in self._joins() if process.role == "worker"), "")
 
-    def _continue_without(self, rank: int, why: str, on_request: bool = False) -> None:
-        left = self._num_workers - len(self._lost) - 1
-        if left < self._min_workers and (left or not on_request):
-            text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
+    def _lose(self, lost: Mapping[tuple[str, int | None], str], on_request: bool = False) -> None:
+        """Goes on without workers, where the job may; else ends it.
+
+        Args:
+            lost: role and rank of processes, and why they are lost.
+            on_request: they were asked to leave.
+        """
+        left = self._num_workers - len(self._lost | {rank for _, rank in lost if rank is not None})
+        text = "; ".join(dict.fromkeys(lost.values()))
+        if not self._survives or any(role != "worker" or rank is None for role, rank in lost):
+            self._finish(text, EXIT_PEER_LOST)
+        elif left < self._min_workers and (left or not on_request):
+            text = f"{text}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
             self._finish(text, EXIT_OK if on_request else EXIT_PEER_LOST)
-            return
-        self._lost.add(rank)
-        if participant := self._find("worker", rank):  # it may still be running
-            participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
-            self._participants.remove(participant)
-        self._tell_all(lost=rank, why=why)
-        self._finish_if_done()
+        else:
+            for (role, rank), why in lost.items():
+                assert rank is not None
+                self._lost.add(rank)
+                if participant := self._find(role, rank):  # it may still be running
+                    participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
+                    self._participants.remove(participant)
+                self._tell_all(lost=rank, why=why)
+            self._finish_if_done()
 
     def _judge_reach(self) -> None:
         """Leaves out the workers that cannot exchange with a server; a server with which none can is lost."""
@@ -377,13 +373,11 @@ class RendezvousServer:
             alone = [each.name for place, each in by_place.items() if each.role == "server" and place in torn]
             self._finish(f"no worker exchanges with {join_names(alone)}: {CUT}", EXIT_PEER_LOST)
             return
+        told = {}
         for each in lost:
-            others = [other for place, other in by_place.items() if frozenset((each.place, place)) in cuts]
-            why = f"{each.name} does not exchange with {join_names([other.name for other in others])}: {CUT}"
-            if not self._survives or each.rank is None:
-                self._finish(why, EXIT_PEER_LOST)
-                return
-            self._continue_without(each.rank, why)
+            others = [other.name for place, other in by_place.items() if frozenset((each.place, place)) in cuts]
+            told[each.role, each.rank] = f"{each.name} does not exchange with {join_names(others)}: {CUT}"
+        self._lose(told)
 
     def _finish_if_done(self) -> None:
         if self._survives and len(self._done | self._lost) == self._num_workers:

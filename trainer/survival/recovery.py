@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from algorithms import MEMBERS
+from trainer.rendezvous.generations import Generation
+from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.measure import Measure
 from trainer.run_logs.round_log import logged_rounds, read_rounds
-from trainer.survival.elastic_group import ElasticGroup
-from trainer.survival.generations import Generation
 from trainer.survival.trainer_state import resume_progress
-from trainer.transport.collective import CollectiveSums
+from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.protocol import SummedArrays
 from utils import LEFT, PeerLost
 
@@ -113,8 +113,9 @@ def members_of(generation: Generation) -> dict[str, str]:
 class Recovery:
     """Replaces methods of the loop (recovering.Recovers) in a job that survives lost workers."""
 
-    def __init__(self, elastic_group: ElasticGroup, loop: Loop) -> None:
-        self._group = elastic_group
+    def __init__(self, joined: RendezvousInfo, loop: Loop) -> None:
+        assert isinstance(joined.transport, CollectiveTransport) and joined.generations is not None
+        self._transport, self._generations, self._gather = joined.transport, joined.generations, joined.gather
         self._loop = loop
         self._trainer = loop.trainer
         self._algorithm = cast(HandsOver, loop.trainer)
@@ -123,16 +124,16 @@ class Recovery:
         self._is_over = False  # the last round is done, on this worker or on the source
         self._missed = 0  # rounds without this worker, until they are logged
         self._events: list[dict[str, str]] = []
-        self._members = members_of(elastic_group.generations.taken)
+        self._members = members_of(self._generations.taken)
         self.job_age_s: float | None = None  # when this worker joined a running job
 
     @property
     def is_broken(self) -> bool:
-        return self._group.generations.is_broken
+        return self._generations.is_broken
 
     @property
     def wants_pause(self) -> bool:
-        return self._group.generations.newcomer_waits or self._trainer.context.peers.leaves()
+        return self._generations.newcomer_waits or self._trainer.context.peers.leaves()
 
     def come_together(self) -> None:
         """A worker that joins a running job gets its model, and all choose an evaluator again. If workers are lost
@@ -194,9 +195,9 @@ class Recovery:
             return
         self._is_over = True
         while True:
-            self._group.generations.let_leave()
+            self._generations.let_leave()
             try:
-                self._group.transport.barrier()
+                self._transport.barrier()
             except PeerLost:
                 if not self.is_broken:
                     raise
@@ -227,15 +228,15 @@ class Recovery:
         """All have agreed to regroup after this round."""
         if self._trainer.context.peers.leaves():
             self._trainer.has_left = True
-            self._group.generations.leave()  # now: the others wait for it
+            self._generations.leave()  # now: the others wait for it
             return
-        self._group.generations.pause()
+        self._generations.pause()
         self._regroup()
 
     # -------------------------------------------------------------------------------------------- a new generation
 
     def _take_place(self) -> None:
-        self._group.transport.go_over_to(self._group.generations.take().group)
+        self._transport.go_over_to(self._generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:
         """As `_meet`; if the generation breaks meanwhile, in the next one."""
@@ -249,10 +250,10 @@ class Recovery:
 
     def _meet(self, first: bool) -> bool:
         """All exchange reports and `arrange` how to continue; returns whether the job is running."""
-        trainer, generation = self._trainer, self._group.generations.taken
+        trainer, generation = self._trainer, self._generations.taken
         self._loop.update_membership()
-        self._group.transport.barrier()  # a newcomer warms up first; reports have the time after it
-        reports = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
+        self._transport.barrier()  # a newcomer warms up first; reports have the time after it
+        reports = [WorkerReport(**each) for each in self._gather("where", vars(self._report())) or ()]
         decided = arrange(reports)
         if not decided.is_at_work:
             logging.info("all %d workers are connected with each other", len(reports))
@@ -288,7 +289,7 @@ class Recovery:
             return
         if rank == 0:
             state_server.begin_job(resumed=True)
-        self._group.transport.barrier()
+        self._transport.barrier()
 
     def _report(self) -> WorkerReport:
         trainer = self._trainer
@@ -312,7 +313,7 @@ class Recovery:
         """
         trainer = self._trainer
         state = self._algorithm.shared_state()
-        self._group.transport.sums().broadcast(state, len(state), source)
+        self._transport.sums().broadcast(state, len(state), source)
         if report is None:
             return
         self._algorithm.adopt(state)

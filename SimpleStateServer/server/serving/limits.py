@@ -29,7 +29,7 @@ class ConnectionLimits:
     idle_s: float = 300.0
     head_bytes: int = 16 * 1024
     headers: int = 100
-    body_bytes: int = 128 * 1024
+    body_bytes: int = 64 * 1024
 
 
 def allowed_connections(wanted: int) -> int:

@@ -166,7 +166,8 @@ class Gathering:
 
     def joining(self, number: int, num_workers: int, job: str = "a") -> Joining:
         link = self.server.link(0.01)
-        return Joining(link, self.clock, job, num_workers, ("10.0.0.1", 4000 + number), "h1", f"cpu{number}")
+        about = {"num_workers": num_workers, "address": "10.0.0.1", "port": 4000 + number}
+        return Joining(link, self.clock, job, {**about, "device": {"host": "h1", "device": f"cpu{number}"}})
 
     def worker(self, number: int, num_workers: int, at_s: float, job: str = "a") -> Callable[[], None]:
         def run() -> None:

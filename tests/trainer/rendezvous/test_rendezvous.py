@@ -14,18 +14,20 @@ import socket
 import struct
 import threading
 import time
+from functools import partial
 
 import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version
 from trainer.collectives.connecting import Acceptor, unanswered
-from trainer.rendezvous import addresses, participant, rendezvous_client, rendezvous_server, tcp_proxy
+from trainer.rendezvous import addresses, participant, rendezvous_client, rendezvous_server, scheduler_link, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
 from trainer.rendezvous.config_check import JOB, differences, verdict
-from trainer.rendezvous.rendezvous_client import EVALUATOR, HELLO, Lines, RendezvousClient, tell_failure
+from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_server import RendezvousServer
+from trainer.rendezvous.scheduler_link import HELLO, Lines, tell_failure
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 # isort: split
@@ -48,8 +50,8 @@ def short_farewells(monkeypatch):
 @pytest.fixture(autouse=True)
 def a_log_of_its_own():
     """The log is bounded over all tests."""
-    rendezvous_client.log.filters.clear()
-    rendezvous_client.log.addFilter(LogLimit())
+    scheduler_link.log.filters.clear()
+    scheduler_link.log.addFilter(LogLimit())
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +73,8 @@ class Member:
         self.environment = environment
         if port:
             self.environment["PORT"] = str(port)
-        self._client = RendezvousClient(
+        self._join = partial(
+            rendezvous_client.join,
             ClusterSpec(role, "127.0.0.1", job.port, 1, num_workers or job.num_workers),
             device,
             setup or {},
@@ -87,7 +90,7 @@ class Member:
 
     def _run(self):
         try:
-            self.session = self._client.join()
+            self.session = self._join()
         except Exception as error:
             self.error = error
 
@@ -419,7 +422,7 @@ def test_each_process_says_what_it_waits_for(caplog):
 
     host = socket.gethostname()
     wait_for(
-        lambda: said("1 worker(s) of job", "missing; here are", f"MXNet will listen at 127.0.0.1:{port}"), "a line"
+        lambda: said("1 worker(s) of job", "missing; here are", f"(gpu1 on host {host}, 127.0.0.1:{port})"), "a line"
     )
     wait_for(lambda: said("here are", f"worker (gpu1 on host {host}, 127.0.0.1", f"server (host {host}"), "another")
     assert said(f"DMLC_PS_ROOT_PORT of 127.0.0.1:{job.port}", "firewall")
@@ -432,7 +435,7 @@ def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
     caplog.set_level(logging.INFO)
     spec = ClusterSpec("worker", "127.0.0.1", closed_port(), 1, 1)
     with pytest.raises(PeerLost, match=r"not complete after 0\.3 s") as caught:
-        RendezvousClient(spec, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={}).join()
+        rendezvous_client.join(spec, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={})
     for text in (str(caught.value), caplog.messages[0]):
         assert f"the scheduler at 127.0.0.1:{spec.root_port} does not answer (Connection refused: it is not" in text
 
@@ -440,7 +443,7 @@ def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
 def test_a_host_that_is_not_reached_is_told_apart_from_a_scheduler_that_is_not_started():
     spec = ClusterSpec("worker", "255.255.255.255", 1, 1, 1)  # the kernel refuses and sends nothing
     with pytest.raises(PeerLost) as caught:
-        RendezvousClient(spec, "cpu0", {}, start_timeout_s=0.1, environment={}).join()
+        rendezvous_client.join(spec, "cpu0", {}, start_timeout_s=0.1, environment={})
     assert "255.255.255.255:1 does not answer (Network is unreachable: a wrong DMLC_PS_ROOT_URI," in str(caught.value)
     assert "not started yet" not in str(caught.value)
 
@@ -468,7 +471,7 @@ def test_what_is_no_scheduler_is_named():
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400"), daemon=True).start()
         spec = ClusterSpec("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
         with pytest.raises(SetupError, match="is no scheduler"):
-            RendezvousClient(spec, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={}).join()
+            rendezvous_client.join(spec, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={})
 
 
 def test_a_scheduler_that_is_restarted_before_the_job_is_complete_is_joined_again():
@@ -588,7 +591,7 @@ def ending(sent):
 def test_what_only_begins_like_a_scheduler_is_named(sent):
     spec = ClusterSpec("worker", "127.0.0.1", ending(sent), 1, 1)
     with pytest.raises(SetupError, match=r"is no scheduler of this program: b'\{.{0,90}' came$"):
-        RendezvousClient(spec, "cpu0", {}, DEADLINE_S, environment={}).join()
+        rendezvous_client.join(spec, "cpu0", {}, DEADLINE_S, environment={})
 
 
 @pytest.mark.parametrize(
@@ -673,7 +676,7 @@ def test_a_connection_is_kept_alive_where_the_system_has_other_names(monkeypatch
     on_linux = socket.TCP_KEEPIDLE
     monkeypatch.delattr(socket, "TCP_KEEPIDLE")
     monkeypatch.setattr(socket, "TCP_KEEPALIVE", on_linux, raising=False)  # as macOS has it
-    anew = runpy.run_path(str(version.ROOT / "trainer" / "rendezvous" / "rendezvous_client.py"), run_name="client_anew")
+    anew = runpy.run_path(str(version.ROOT / "trainer" / "rendezvous" / "scheduler_link.py"), run_name="client_anew")
     with socket.socket() as connection:
         anew["keep_alive"](connection)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -852,7 +855,7 @@ def test_a_plain_scheduler_is_taken_as_it_is(caplog):
         threading.Thread(target=lambda: listener.accept()[0].sendall(HELLO), daemon=True).start()
         spec = ClusterSpec("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
         environment = {}
-        session = RendezvousClient(spec, "cpu0", {}, DEADLINE_S, environment=environment).join()
+        session = rendezvous_client.join(spec, "cpu0", {}, DEADLINE_S, environment=environment)
     session.tell_rank(0)
     assert session.gather("speed", 1) is None
     session.leave()

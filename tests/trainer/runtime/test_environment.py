@@ -145,5 +145,5 @@ def test_arrays_that_workers_would_split_in_different_ways_end_every_process_wit
     for name in codes:
         errors = [line for line in processes.log(name).splitlines() if "error: " in line]
         assert len(errors) == 1
-        assert "worker cpu1 on host" in errors[0]
+        assert "worker (cpu1 on host" in errors[0]
         assert f"has {BOUND} 1000, the others {BOUND} 1000000" in errors[0]

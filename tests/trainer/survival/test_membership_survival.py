@@ -282,9 +282,8 @@ class Gathering:
         self.starts: dict[int, list[Start]] = {}
 
     def joining(self, number: int) -> Joining:
-        address = ("10.0.0.1", 4000 + number)
-        link = self.server.link(0.01)
-        return Joining(link, self.clock, "a", 3, address, "h1", f"cpu{number}", min_workers=1, patience_s=PATIENCE_S)
+        about = {"num_workers": 3, "address": "10.0.0.1", "port": 4000 + number, "min_workers": 1}
+        return Joining(self.server.link(0.01), self.clock, "a", {**about, "patience": PATIENCE_S})
 
 
 def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_is_over() -> None:
