@@ -184,12 +184,13 @@ class RendezvousServer:
                     self._finish(cause, EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
                 else:
                     self._late -= 1
-                participant.send(msg_type="RESPONSE")
+                participant.send(msg_type="RESPONSE", reason=cause)
             case Left(goes_on=True) if self._survives and rank is not None:
                 self._participants.remove(participant)
                 self._lose({("worker", rank): f"{participant.name} was asked to leave"}, on_request=True)
             case Left(goes_on=False, cause=cause) if participant.process:
                 participant.error, participant.said_goodbye = cause, not cause
+                participant.send(msg_type="RESPONSE", reason=cause)
                 if rank is not None and not cause:
                     self._done.add(rank)
                     self._finish_if_done()
@@ -227,6 +228,7 @@ class RendezvousServer:
         if is_new:
             self._admit(participant, join)
         if self._state is JobState.ENDED:
+            participant.send(msg_type="RESPONSE", reason="the job has ended")  # the reason comes once it is its turn
             return
         self._group, answer, reason = decide(self._group, join, self._loop.time(), len(self._plain()))
         call = answer.call

@@ -156,6 +156,7 @@ class SchedulerLink:
         except OSError as error:  # keep-alive got no answer, or there is no route any more
             why = f"the connection broke: {error.strerror or error}"
         self.close()
+        log.warning("the scheduler at %s: %s; trying again", self.address, why)
         raise NoAnswer(why)
 
     def _listens(self, lines: Lines, join: Message) -> Message:

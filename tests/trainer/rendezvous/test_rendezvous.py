@@ -449,7 +449,7 @@ def test_a_host_that_is_not_reached_is_told_apart_from_a_scheduler_that_is_not_s
 
 
 @pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
-def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypatch, code):
+def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypatch, caplog, code):
     job = Job(num_workers=1)
     receive, failed = Lines.receive, []
 
@@ -464,6 +464,7 @@ def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypa
     wait_for(lambda: failed, "the network's failure")
     for member in [worker, *job.start()]:
         member.join()
+    assert f"{os.strerror(code)}; trying again" in caplog.text
 
 
 def test_what_is_no_scheduler_is_named():
