@@ -257,7 +257,7 @@ class Generations:
 
     def _ask(self, generation: Generation) -> None:
         """Asks whether a worker waits to take part, as long as the generation lasts."""
-        is_first, call = generation.start.rank == 0, "WAIT" if generation.start.others_wait else ""
+        is_first, call = generation.start.rank == 0, "WAIT" if generation.start.others else ""
         answered = self._clock.now()
         while not generation.is_broken and not self._is_over:
             said = self._joining.beat(generation.start, bool(call))

@@ -12,7 +12,6 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,22 +33,21 @@ TEST_AGAIN_S = 1.0  # between two calls of the same worker
 REMIND_EVERY_S = 15.0
 
 
-@dataclass(frozen=True)
-class Start:
-    """A worker's place among the others.
+class Start(msgspec.Struct, frozen=True):
+    """The answer START: a worker's place among the others.
 
     Attributes:
         generation: how many times workers of this job have started.
         members: of all workers, by rank.
         calls: ranks of pairs in which the first one calls; in the others the higher rank does.
-        others_wait: not all could take part.
+        others: workers that could not take part.
     """
 
     generation: int
     rank: int
     members: tuple[Member, ...]
     calls: frozenset[tuple[int, int]] = frozenset()
-    others_wait: bool = False
+    others: tuple[Member, ...] = ()
 
     @property
     def secret(self) -> str:
@@ -61,15 +59,6 @@ class Start:
         """The fields of JOIN and BEAT that tell a worker's place."""
         members = [msgspec.structs.astuple(member)[:-1] for member in self.members]  # all are workers
         return {"generation": self.generation, "rank": self.rank, "members": members}
-
-    @classmethod
-    def from_answer(cls, said: Mapping[str, Any]) -> Start:
-        calls = frozenset((caller, called) for caller, called in said.get("calls", ()))
-        return cls(said["generation"], said["rank"], _members(said["members"]), calls, bool(said.get("others")))
-
-
-def _members(told: Any) -> tuple[Member, ...]:
-    return msgspec.convert(told, tuple[Member, ...])
 
 
 Call = Callable[[Member], str]  # calls a process; returns why it does not answer, in words; empty: it does
@@ -191,7 +180,7 @@ class Joining:
                 said = {"reason": f"{self._server} at {self._link.address} {trouble}"}
             match said.get("action"):
                 case "START":
-                    return Start.from_answer(said)
+                    return msgspec.convert(said, Start)
                 case "OVER":
                     raise JobOver(str(said["reason"]))
                 case "REFUSED":
@@ -205,7 +194,7 @@ class Joining:
                 logging.info("waiting for the others: %s%s", waits_for, self._hint)
                 reminded = now
             if tests is not None:
-                tests.begin(_members(said.get("others", ())))
+                tests.begin(msgspec.convert(said.get("others", ()), tuple[Member, ...]))
             self._clock.sleep(min(PAUSE_S, max(SHORT_PAUSE_S, SHARE * (now - changed))))
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
