@@ -10,12 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The modules and files that a role of a job runs, without other files in the root, such as a user's scripts.
 _DECIDING = ("anchor", "batch_sizes", "errors", "job_rates", "max_tree", "state", "throughputs", "worker")
+_MEETING = ("log_limit", "membership", "messages", "reach", "setups", "wire")
 _PROGRAM = (
     *("main.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py", "start.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
-    # Used by the optimizers on the parameter server.
+    # Used by the optimizers on the parameter server, and by the rendezvous.
     "SimpleStateServer/server/policies/*.py",
-    *(f"SimpleStateServer/server/{name}.py" for name in _DECIDING),
+    *(f"SimpleStateServer/server/{name}.py" for name in (*_DECIDING, *_MEETING)),
 )
 _GIT_S = 5.0
 

@@ -44,9 +44,8 @@ from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
 from trainer.stop import SignalWatch
-from trainer.survival import elastic_group, trainer_state
+from trainer.survival import trainer_state
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
-from trainer.survival.elastic_group import ElasticGroup
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
 from utils import BEGINS, EXIT_OK, Incomplete, JobOver, SetupError, setup_logging
@@ -102,7 +101,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             joined.transport if joined else None,
             cluster.num_servers if cluster else 0,
             state,
-            recovery=partial(Recovery, joined) if isinstance(joined, ElasticGroup) else None,
+            recovery=partial(Recovery, joined) if joined and joined.generations else None,
             lost=joined.lost if joined else frozenset,
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
@@ -251,7 +250,7 @@ def _joined(
         others = mpi_job.join(config, setup)
     else:
         assert link is not None
-        others = peers.join(config, cluster, setup, link, elastic_group.join)
+        others = peers.join(config, cluster, setup, link)
     with others as joined:
         setup_logging(f"worker {joined.transport.rank} {config.device}")
         yield joined
@@ -259,8 +258,7 @@ def _joined(
 
 def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> Callable[[], Membership]:
     """The workers that have joined, from the first round to the last, or as long as none is lost and none comes."""
-    if isinstance(joined, ElasticGroup):
-        generations = joined.generations
+    if joined and (generations := joined.generations):
 
         @functools.lru_cache(maxsize=1)
         def of_generation(number: int) -> Membership:

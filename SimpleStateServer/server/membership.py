@@ -1,9 +1,11 @@
-"""Membership of a job whose workers sum among themselves: a pure function, like the policies.
+"""How the processes of a job meet, and who of them is a member: a pure function, like the policies.
 
-`decide(group, event, now) -> (group, answer, reason)`, without Django, lock or clock. Workers JOIN with the address at
-which they listen, and again until enough are there: then each is told its rank and all addresses, and they are a
-generation. LEFT tells that a worker is gone: its own, or one of others, whose connections with it have ended.
-All workers end soon after one is lost, so the first LEFT counts as the cause.
+`decide(group, event, now) -> (group, answer, reason)`, without Django, lock or clock. The state server applies it to
+workers that sum among themselves, the scheduler to the processes that MXNet connects. They JOIN with the address at
+which they listen and their set-up, and again until all are there. Where the set-ups differ, all are refused. Before
+MXNet connects them, which would wait for ever, processes also call each other. Then each is told its rank and all
+addresses, and they are a generation. LEFT tells that a worker is gone: its own, or one of others, whose connections
+with it have ended. All workers end soon after one is lost, so the first LEFT counts as the cause.
 
 Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with those that wait
 they are the next generation:
@@ -15,7 +17,8 @@ answered. Two can exchange where one of them has reached the other, which then c
 start as can all exchange with each other (reach.py). The others wait like newcomers: they go on testing, and the job
 pauses for one only once it has reached all members. One that does not come back counts as lost once all others have
 called it in vain, or, since it is cut off from this server, after Join.patience. So one job never becomes two: there is
-one newest generation, and only this group begins one.
+one newest generation, and only this group begins one. A member that is left out again and again, as over a link that
+fails now and then, is taken in after 2, 4, 8, ... s, since each time costs the others a pause.
 
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
@@ -24,42 +27,53 @@ workers came; and they are the ranks that MXNet's scheduler gives to workers of 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from server.errors import Conflict
 from server.messages import MAX_MEMBERS, Beat, Call, Join, Left, Member, Place
 from server.reach import Cut, together
+from server.setups import Setup, differences, join_names, verdict
 
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
 ALIVE_S = 2.0  # likewise, where the others would wait for it again
 GONE_S = 30.0  # without a message a job counts as ended
-FEW = 5  # names in one sentence
+FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0  # of one that was left out for the second time, and for the tenth
+FORGET_S = 120.0  # without being left out
+SETTLE_S = 3.0  # for more to come, after a process with another number of processes
 MEMBER = MAX_MEMBERS + 1  # weight of a member: no number of newcomers takes its place
+_OPEN_PORTS = (
+    "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
+    "that cannot be reached names the card that leads to the others (of several hosts, none can take lo)"
+)
 
 
 class Waiting(NamedTuple):
-    """A waiting worker, the time of its last message, and what that told of its tests, as in Join."""
+    """A waiting process, its last message, the time of that, and the names of those that it has reached."""
 
     member: Member
+    event: Join
     heard: float
     reached: frozenset[str] | None
-    unreached: frozenset[str]
 
     @classmethod
     def of(cls, event: Join, now: float) -> Waiting:
-        reached = None if event.reached is None else frozenset(event.reached)
-        return cls(event.member, now, reached, frozenset(event.unreached))
+        return cls(event.member, event, now, None if event.reached is None else frozenset(event.reached))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The workers of one job.
+    """The processes of one job.
 
     Attributes:
         waiting: those that wait for others, in the order in which they came.
-        num_workers: that they wait for.
+        found: the differences of their set-ups, in words.
+        since_odd: from when on they wait for several numbers of processes.
+        refused: names of those that were refused together.
+        refusal: why.
+        setup: of the members, where it is known.
         generation: how many times workers have started.
         members: those that started last, by rank.
         calls: ranks of pairs of members in which the first one calls; in the others the higher rank does.
@@ -73,10 +87,15 @@ class Group:
         knows: rank 0 has heard that others wait.
         forming: when the first member came back for the next generation; None: none has.
         late: names of workers that waited to take part when the last member left.
+        lapses: how many times workers were left out of a generation after theirs, and when last, by name.
     """
 
     waiting: tuple[Waiting, ...] = ()
-    num_workers: int = 0
+    found: Mapping[str, str] = field(default_factory=dict)
+    since_odd: float | None = None
+    refused: frozenset[str] = frozenset()
+    refusal: str = ""
+    setup: Setup = field(default_factory=dict)
     generation: int = 0
     members: tuple[Member, ...] = ()
     calls: tuple[tuple[int, int], ...] = ()
@@ -90,6 +109,7 @@ class Group:
     knows: bool = False
     forming: float | None = None
     late: frozenset[str] = frozenset()
+    lapses: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def there(self) -> dict[int, Member]:
@@ -100,6 +120,16 @@ class Group:
     def is_at_work(self, now: float) -> bool:
         """Whether other workers can join this job."""
         return self.survives and bool(self.there) and now - self.heard <= GONE_S
+
+    def due(self, name: str) -> float:
+        """From when on a worker that waits may take part."""
+        count, last = self.lapses.get(name, (0, 0.0))
+        return last + min(FIRST_WAIT_S * 2 ** (count - 2), LONGEST_WAIT_S) if count > 1 else 0.0
+
+    def lapsed(self, names: Iterable[str], now: float) -> dict[str, tuple[int, float]]:
+        """The lapses with those of these workers now."""
+        kept = {name: (count, last) for name, (count, last) in self.lapses.items() if now - last <= FORGET_S}
+        return kept | {name: (kept.get(name, (0, now))[0] + 1, now) for name in names}
 
     def rank_of(self, name: str) -> int | None:
         """Of a worker that has started and has not left."""
@@ -131,11 +161,12 @@ class Outcome(NamedTuple):
     reason: str
 
 
-def decide(group: Group, event: Join | Beat | Left, now: float) -> Outcome:
+def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0) -> Outcome:
     """Applies a message. One that comes twice gets the same answer.
 
     Args:
         now: seconds.
+        plain: programs that take part, in the place of servers or workers, and send no messages.
 
     Raises:
         Conflict: a worker expects another number of workers than those that wait.
@@ -143,12 +174,15 @@ def decide(group: Group, event: Join | Beat | Left, now: float) -> Outcome:
     if isinstance(event, Left):
         return _left(group, event)
     if event.before is not None and event.before.generation > group.generation:  # this server was restarted
-        group = Group(generation=event.before.generation, members=event.before.members, survives=True, heard=now)
+        place = event.before
+        group = Group(generation=place.generation, members=place.members, setup=event.setup, survives=True, heard=now)
     group = replace(group, asked=now, since=now if now - group.asked > ALIVE_S else group.since)
-    return _join(group, event, now) if isinstance(event, Join) else _beat(group, event, now)
+    return _join(group, event, now, plain) if isinstance(event, Join) else _beat(group, event, now)
 
 
-def _join(group: Group, event: Join, now: float) -> Outcome:
+def _join(group: Group, event: Join, now: float, plain: int) -> Outcome:
+    if event.sender in group.refused:
+        return Outcome(group, Assignment(Call.REFUSED), group.refusal)
     newcomer = event.member
     group = replace(group, lost=group.lost | _replaced_by(newcomer, group.members)) if group.survives else group
     is_member = group.rank_of(newcomer.name) is not None
@@ -158,24 +192,92 @@ def _join(group: Group, event: Join, now: float) -> Outcome:
     # One that was left out waits as long as a member may be alive: it must not begin a second job beside theirs.
     waits = group.is_at_work(now) or (event.before is not None and group.survives and bool(group.there))
     if event.min_workers is not None and (is_member or waits):
+        at_work = (group.members[0].called(0), group.setup)
+        if group.setup != event.setup and (found := verdict(differences([at_work, (newcomer.called(), event.setup)]))):
+            return Outcome(group, Assignment(Call.REFUSED), f"{found} (worker 0 is at work)")
         return _come_back(group, event, now)
     if newcomer.name in group.late or event.before is not None:
         return Outcome(group, Assignment(Call.OVER), f"job {event.job!r} has ended")
-    others = [one for one in group.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, newcomer)]
-    if others and event.num_workers != group.num_workers:
+    return _meet(group, event, now, plain)
+
+
+def _meet(group: Group, event: Join, now: float, plain: int) -> Outcome:
+    """The processes that wait begin the job once all are there, agree and, where MXNet connects them, reach each
+    other."""
+    me = event.member
+    others = [one for one in group.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, me)]
+    odd = [one for one in others if one.event.num_workers != event.num_workers]
+    if odd and not event.num_servers:  # one state server may have another job of this name
         raise Conflict(
             "job-settings",
-            f"{names([one.member for one in others])} wait(s) for a job {event.job!r} of {group.num_workers} workers, "
-            f"and {name(newcomer)} for one of {event.num_workers}: give all the same DMLC_NUM_WORKER, or each job a "
-            "name of its own (--job-name)",
+            f"{names([one.member for one in odd])} wait(s) for a job {event.job!r} of {odd[0].event.num_workers} "
+            f"workers, and {me.called()} for one of {event.num_workers}: give all the same DMLC_NUM_WORKER, or each "
+            "job a name of its own (--job-name)",
         )
     waiting = (*others, Waiting.of(event, now))
-    if len(waiting) < event.num_workers:
-        group = replace(group, waiting=waiting, num_workers=event.num_workers)
-        there = names([one.member for one in waiting])
-        reason = f"{len(waiting)} of {event.num_workers} workers of job {event.job!r} are there: {there}"
-        return Outcome(group, Assignment(Call.WAIT), reason)
-    return _start(_next(group, waiting, now, event.min_workers is not None), newcomer)
+    is_known = len(waiting) == len(group.waiting) and any(one.member.name == me.name for one in group.waiting)
+    found = group.found if is_known else differences((one.member.called(), one.event.setup) for one in waiting)
+    since_odd = None if not _sizes_differ(found) else now if group.since_odd is None else group.since_odd
+    group = replace(group, waiting=waiting, found=found, since_odd=since_odd)
+    lacking = _lacking(waiting, plain)
+    if found and (not lacking or (since_odd is not None and now - since_odd > SETTLE_S)):
+        return _refuse(group, verdict(found))
+    reason = f"{lacking} of job {event.job!r} are missing"
+    if not lacking and event.num_servers:
+        if closed := _closed(waiting):
+            return _refuse(group, f"{'; '.join(closed)}. {_OPEN_PORTS}")
+        if any(True for one in waiting for _ in _to_call(one, waiting)):
+            lacking = reason = f"the processes of job {event.job!r} try each other's ports"
+    if not lacking:
+        return _start(_next(group, waiting, now, event.min_workers is not None), me)
+    reason = "; ".join([reason, f"here are {names([one.member for one in waiting])}", *found.values()])
+    to_call = _to_call(waiting[-1], waiting) if event.num_servers else ()
+    return Outcome(group, Assignment(Call.WAIT, others=tuple(to_call)), reason)
+
+
+def _refuse(group: Group, why: str) -> Outcome:
+    """Turns all away that wait, also when they ask again."""
+    refused = frozenset(one.member.name for one in group.waiting)
+    group = replace(group, waiting=(), since_odd=None, refused=refused, refusal=why)
+    return Outcome(group, Assignment(Call.REFUSED), why)
+
+
+def _lacking(waiting: Sequence[Waiting], plain: int) -> str:
+    """The missing processes, in words; empty if the job is complete."""
+    first = next((one for one in waiting if one.member.role == "scheduler"), waiting[-1]).event
+    there = Counter[str](one.member.role for one in waiting)
+    wanted = {"scheduler": int(first.num_servers > 0), "server": first.num_servers, "worker": first.num_workers}
+    lacking = {role: number - there[role] for role, number in wanted.items() if number > there[role]}
+    total = sum(lacking.values())
+    if total <= plain and "scheduler" not in lacking:
+        return ""
+    of = " and ".join(f"{count} {role}(s)" for role, count in lacking.items())
+    return f"{total - plain} of {of}" if plain else of
+
+
+def _sizes_differ(found: Mapping[str, str]) -> bool:
+    """Whether the processes expect different numbers of them: such a job can never be complete."""
+    return not {"DMLC_NUM_SERVER", "DMLC_NUM_WORKER"}.isdisjoint(found)
+
+
+def _to_call(one: Waiting, waiting: Sequence[Waiting]) -> Iterator[Member]:
+    """The processes with which MXNet connects this one, and which it has not reached yet."""
+    for other in waiting:
+        if other.member.role != one.member.role and other.member.name not in (one.reached or ()):
+            yield other.member
+
+
+def _closed(waiting: Sequence[Waiting]) -> list[str]:
+    """A sentence for each process that cannot be reached, with those that cannot reach it."""
+    there = {one.member.name: one for one in waiting}
+    callers: dict[str, list[str]] = defaultdict(list)
+    for one in waiting:
+        for name, why in one.event.unreached.items():
+            if name in there:
+                card = there[name].event.interface
+                with_card = f" with DMLC_INTERFACE={card}" if card else ""
+                callers[f"{there[name].member.called()}{with_card} ({why})"].append(one.member.called())
+    return [f"{each} cannot be reached from {join_names(names)}" for each, names in callers.items()]
 
 
 def _come_back(group: Group, event: Join, now: float) -> Outcome:
@@ -195,15 +297,15 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
         group = replace(group, lost=lost, heard=now, forming=forming)
     elif group.forming is None and group.knows and now - max(group.heard, group.since) > 4 * event.patience:
         group = replace(group, forming=now)
-    group = replace(group, waiting=waiting, num_workers=event.num_workers)
+    group = replace(group, waiting=waiting)
     by_name = {member.name: member for member in (*group.there.values(), *(one.member for one in waiting))}
     del by_name[event.member.name]
     wait = Assignment(Call.WAIT, others=tuple(by_name.values()))
     if group.forming is None:
-        return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event)}")
+        return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
     is_late = now - group.forming > event.patience
     back = {one.member.name: one for one in waiting if group.rank_of(one.member.name) is not None}
-    in_vain = frozenset.intersection(*(one.unreached for one in back.values())) if back else frozenset()
+    in_vain = set.intersection(*({*one.event.unreached} for one in back.values())) if back else set()
     missing = [rank for rank, member in group.there.items() if member.name not in back.keys() | in_vain]
     if missing and not is_late:
         reason = f"generation {group.generation + 1} of job {event.job!r} waits for "
@@ -211,7 +313,9 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
     cuts, untested = _apart(waiting)
     tests = set() if is_late else {pair for pair in untested if pair <= back.keys()}
     weights = {member.name: MEMBER for member in group.members if member.name in back}
-    weights |= {one.member.name: 1 for one in waiting if one.member.name not in back}
+    newcomers = (one.member.name for one in waiting if one.member.name not in back)
+    are_few = len(back) < (event.min_workers or 1)
+    weights |= {name: 1 for name in newcomers if are_few or group.due(name) <= now}
     chosen = together(weights, cuts | (untested - tests))
     if any(pair <= chosen for pair in tests):
         reason = f"the workers of generation {group.generation + 1} of job {event.job!r} test whether they can exchange"
@@ -220,11 +324,14 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
         reason = f"{len(chosen)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
         return Outcome(group, wait, reason)
     left_out = tuple(one for one in waiting if one.member.name not in chosen)
+    lapses = group.lapsed(
+        {member.name for rank, member in enumerate(group.members) if rank not in group.left} - chosen, now
+    )
     group = _next(group, [one for one in waiting if one.member.name in chosen], now, survives=True)
-    group = replace(group, waiting=left_out, num_workers=event.num_workers, knows=bool(left_out))
+    group = replace(group, waiting=left_out, knows=bool(left_out), lapses=lapses)
     if event.member.name in chosen:
         return _start(group, event.member)
-    return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event)}")
+    return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
 
 
 def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
@@ -235,16 +342,18 @@ def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
     for name, one in tests.items():
         for other in tests.keys() - (one.reached or ()) - {name}:
             if name not in (tests[other].reached or ()):
-                is_cut = other in one.unreached and name in tests[other].unreached
+                is_cut = other in one.event.unreached and name in tests[other].event.unreached
                 (cuts if is_cut else untested).add(frozenset((name, other)))
     return cuts, untested
 
 
-def _outlook(group: Group, event: Join) -> str:
+def _outlook(group: Group, event: Join, now: float) -> str:
     """When a worker that waits takes part in a job at work, in words."""
     unreached = {rank: member for rank, member in group.there.items() if member.name in event.unreached}
     if unreached:
         return f"takes this worker in once it reaches {names([*unreached.values()], [*unreached])}"
+    if group.due(event.sender) > now:
+        return f"has lost this worker {group.lapses[event.sender][0]} times: it takes it in after a while"
     return "takes this worker in between two rounds"
 
 
@@ -258,7 +367,8 @@ def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool) 
         if other.member.name not in (one.reached or ()) and one.member.name in (other.reached or ())
     )
     members = tuple(one.member for one in found)
-    return Group(generation=group.generation + 1, members=members, calls=calls, survives=survives, heard=now)
+    known = Group(setup=found[0].event.setup, survives=survives, heard=now)
+    return replace(known, generation=group.generation + 1, members=members, calls=calls)
 
 
 def _beat(group: Group, event: Beat, now: float) -> Outcome:
@@ -266,10 +376,11 @@ def _beat(group: Group, event: Beat, now: float) -> Outcome:
         return Outcome(group, Assignment(), "this worker takes part in no job that is at work")
     there = {member.name for member in group.there.values()}
     others = [one for one in group.waiting if now - one.heard <= ALIVE_S]
-    newcomers = [one.member for one in others if one.reached is None or there <= one.reached]
+    able = [one.member for one in others if one.reached is None or there <= one.reached]
+    newcomers = [member for member in able if group.due(member.name) <= now]
     group = replace(group, heard=now, knows=event.knows if event.rank == 0 else group.knows)
     if others and not newcomers:
-        reason = f"{names([one.member for one in others])} wait(s), and cannot exchange with all"
+        reason = f"{names([one.member for one in others])} wait(s), and cannot take part yet"
         return Outcome(group, Assignment(Call.WAIT), reason)
     if not newcomers or group.forming is not None:
         return Outcome(group, Assignment(), f"generation {group.generation} is at work")
@@ -294,7 +405,7 @@ def _left(group: Group, event: Left) -> Outcome:
     lost = [] if group.survives else [other for other in event.lost if other < len(group.members)]
     cause = group.cause
     if not cause and event.cause:
-        cause = f"{name(group.members[rank], rank)} has ended: {event.cause}"
+        cause = f"{group.members[rank].called(rank)} has ended: {event.cause}"
     elif not cause and lost:
         gone = "is gone: it was" if len(lost) == 1 else "are gone: they were"
         cause = f"{names([group.members[other] for other in lost], lost)} {gone} killed or crashed"
@@ -324,18 +435,7 @@ def _place_of(member: Member) -> tuple[bool, int, str, int]:
         return (True, 0, member.address, member.port)
 
 
-def name(member: Member, rank: int | None = None) -> str:
-    """A worker in messages, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
-    of_rank = "" if rank is None else f" {rank}"
-    place = " on host ".join(filter(None, (member.device, member.host)))
-    host = f"[{member.address}]" if ":" in member.address else member.address
-    address = f"{host}:{member.port}"
-    return f"worker{of_rank} ({f'{place}, ' if place else ''}{address})"
-
-
 def names(members: Sequence[Member], ranks: Sequence[int] | None = None) -> str:
     """Several workers; of many the first ones."""
     of_ranks = ranks if ranks is not None else [None] * len(members)
-    listed = [name(member, rank) for member, rank in zip(members, of_ranks, strict=True)][:FEW]
-    more = f" and {len(members) - FEW} more" if len(members) > FEW else ""
-    return ", ".join(listed) + more
+    return join_names([member.called(rank) for member, rank in zip(members, of_ranks, strict=True)])

@@ -21,6 +21,7 @@ STATE_SERVER = "state-server"
 
 MAX_WORKERS = 100_000
 MAX_MEMBERS = 1_000  # workers that sum among themselves: each is connected with each other
+MAX_SETUP = 1_000  # flags and variables that processes compare
 MAX_SECONDS = 1e6
 MAX_COUNT = 10**9
 MAX_SUM = 10**15  # of samples or steps since a job began
@@ -30,6 +31,7 @@ MAX_GENERATION = 10**6
 MAX_CAUSE = 1_000  # characters of an error that ended a worker
 MAX_POINTS = 400  # of a curve
 MAX_EVENTS, MAX_TEXT = 50, 200  # events in a message, characters of a text
+MAX_VALUE = 10_000  # characters of a flag's value
 
 
 def _whole(minimum: int, maximum: int) -> Meta:
@@ -68,11 +70,17 @@ Finite = Annotated[
 ]
 Generation = Annotated[int, _whole(1, MAX_GENERATION)]
 NumMembers = Annotated[int, _whole(1, MAX_MEMBERS)]
+NumServers = Annotated[int, _whole(0, MAX_WORKERS)]
 Port = Annotated[int, _whole(1, 65535)]
 MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
-Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_MEMBERS, description=f"at most {MAX_MEMBERS} names")]
+Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_WORKERS, description=f"at most {MAX_WORKERS} names")]
+ROLES = ("scheduler", "server", "worker")
+Role = Annotated[Literal["scheduler", "server", "worker"], Meta(description=f"one of {', '.join(ROLES)}")]
+_TEXTS = "texts of printable characters by name, of {0} characters at most, at most {1} of them"
+Reasons = Annotated[dict[Name, str], Meta(max_length=MAX_WORKERS, description=_TEXTS.format(MAX_TEXT, MAX_WORKERS))]
+Setup = Annotated[dict[str, str], Meta(max_length=MAX_SETUP, description=_TEXTS.format(MAX_VALUE, MAX_SETUP))]
 MetricName = Annotated[
     str,
     Meta(
@@ -105,13 +113,14 @@ Events = Annotated[
 
 
 class Call(str, enum.Enum):
-    """What a worker that has joined does next: ask again in a while, connect with the others, come back at the end of
-    the round since others wait, or end: the job has."""
+    """What a process that has joined does next: ask again in a while, connect with the others, come back at the end of
+    the round since others wait, or end: the job has, or it cannot begin."""
 
     WAIT = "WAIT"
     START = "START"
     PAUSE = "PAUSE"
     OVER = "OVER"
+    REFUSED = "REFUSED"
 
 
 class Status(Struct, frozen=True):
@@ -300,7 +309,7 @@ class Query(WorkerMessage, frozen=True):
 
 
 class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A worker among those that sum among themselves.
+    """A process of a job: a worker among those that sum among themselves, or one that MXNet connects.
 
     Attributes:
         name: the sender of its messages, drawn when its process started.
@@ -315,10 +324,22 @@ class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     port: Port
     host: str
     device: str
+    role: Role = "worker"
 
     def __post_init__(self) -> None:
         check_text("host", self.host)
         check_text("device", self.device)
+
+    @property
+    def place(self) -> str:
+        """Where it listens, as "10.0.0.1:4711"."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+    def called(self, rank: int | None = None) -> str:
+        """For messages, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
+        where = " on ".join(filter(None, (self.device, self.host and f"host {self.host}")))
+        of_rank = "" if rank is None else f" {rank}"
+        return f"{self.role}{of_rank} ({', '.join(filter(None, (where, self.place)))})"
 
 
 Members = Annotated[
@@ -350,12 +371,12 @@ class Place(Struct, frozen=True):
 
 
 class Join(Incoming, frozen=True):
-    """A worker is ready and asks for the others of its job; it repeats this until it is told to start.
+    """A process is ready and asks for the others of its job; it repeats this until it is told to start.
 
     Attributes:
         job: the name that the user gave it.
         num_workers: N, of the workers that begin it.
-        address: host at which the worker listens to the others.
+        address: host at which the process listens to the others.
         port: likewise.
         min_workers: the least number of workers with which the job continues; None: it ends with the first loss.
         patience: seconds after which a worker that does not come back as the others do counts as lost.
@@ -363,12 +384,15 @@ class Join(Incoming, frozen=True):
         lost: ranks of the workers there that it has seen to be gone.
         reached: names of the workers that have answered its call since it left that place; None: it calls none, and
             reaches all.
-        unreached: names of those that have not.
+        unreached: those that have not, by name, and why.
+        num_servers: parameter servers, of a job that MXNet connects; 0: the workers sum among themselves.
+        interface: the network card that chose the address; empty: none was given.
+        setup: what must be the same in all processes: flag or other key, and value.
     """
 
     sender: Name
     job: Name
-    num_workers: NumMembers
+    num_workers: NumWorkers
     address: Address
     port: Port
     device: Device = Device()
@@ -379,17 +403,27 @@ class Join(Incoming, frozen=True):
     members: Members | None = None
     lost: MemberRanks = ()
     reached: Names | None = None
-    unreached: Names = ()
+    unreached: Reasons = {}
+    role: Role = "worker"
+    num_servers: NumServers = 0
+    interface: str = ""
+    setup: Setup = {}
 
     def __post_init__(self) -> None:
         _check_unique(self.lost)
+        _check_setup(self.setup)
+        check_text("interface", self.interface)
+        for why in self.unreached.values():
+            check_text("unreached", why, MAX_TEXT)
+        if not self.num_servers and self.num_workers > MAX_MEMBERS:
+            raise BadMessage.of_field("num_workers", self.num_workers, f"a whole number from 1 to {MAX_MEMBERS}")
         if self.generation and self.before is None:  # else Place has checked the rank
             missing = "rank" if self.rank is None else "members"
             raise BadMessage.of_field(missing, None, f"the place in generation {self.generation}")
 
     @property
     def member(self) -> Member:
-        return Member(self.sender, self.address, self.port, self.device.host, self.device.device)
+        return Member(self.sender, self.address, self.port, self.device.host, self.device.device, self.role)
 
     @property
     def before(self) -> Place | None:
@@ -404,6 +438,7 @@ class Beat(Incoming, frozen=True):
     Attributes:
         generation: with `rank` and `members`, this worker's place.
         knows: the last answer was that others wait: this worker stops when it gets none.
+        setup: as in Join, for a server that was restarted.
     """
 
     sender: Name
@@ -412,9 +447,11 @@ class Beat(Incoming, frozen=True):
     rank: MemberRank
     members: Members
     knows: bool = False
+    setup: Setup = {}
 
     def __post_init__(self) -> None:
         assert self.before  # Place checks the rank
+        _check_setup(self.setup)
 
     @property
     def before(self) -> Place:
@@ -422,22 +459,30 @@ class Beat(Incoming, frozen=True):
 
 
 class Left(Incoming, frozen=True):
-    """A worker has left its job, or does not wait for it any more.
+    """A process has left its job, or does not wait for it any more.
 
     Attributes:
-        sender: name of the worker.
+        sender: name of the process.
         lost: ranks whose connections have ended, where it leaves for that.
         cause: the error for which it leaves, where there is one of its own.
+        goes_on: the job goes on without it; only a job with a parameter server has to be told.
     """
 
     sender: Name
     job: Name
     lost: MemberRanks = ()
     cause: str = ""
+    goes_on: bool = False
 
     def __post_init__(self) -> None:
         check_text("cause", self.cause, MAX_CAUSE)
         _check_unique(self.lost)
+
+
+def _check_setup(setup: dict[str, str]) -> None:
+    for key, value in setup.items():
+        check_text("setup", key)
+        check_text("setup", value, MAX_VALUE)
 
 
 def _check_unique(ranks: tuple[int, ...]) -> None:
@@ -456,7 +501,7 @@ class Response:
     Attributes:
         batch_size: samples of the worker's batches from the next round on; None while the job's rule decides none.
         place: where the action is START.
-        others: the workers that this one is to call for a test, where the action is WAIT; that wait, where it is START.
+        others: those that this one is to call for a test, where the action is WAIT; that wait, where it is START.
         calls: ranks of pairs in which the first one calls, where the action is START; in others the higher rank does.
     """
 

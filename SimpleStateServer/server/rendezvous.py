@@ -32,49 +32,32 @@ class Rendezvous:
         # Time of a job's last message, the oldest first, and the token with which it was begun.
         self._heard: dict[str, tuple[float, str]] = {}
 
-    def join(self, message: Join, now: float) -> Response:
-        """A worker is ready and waits for the others.
+    def handle(self, message: Join | Beat | Left, now: float) -> Response:
+        """A worker is ready and waits for the others, asks whether others wait, or has left.
 
         Raises:
-            Conflict: it does not fit the waiting workers, or there is no room for its job.
+            Conflict: it does not fit the waiting workers, has another token, or there is no room for its job.
         """
-        self._counts["JOIN"] += 1
-        self._check_token(message, now)
-        before = self._groups.get(message.job)
-        if before is None:
-            self._make_room(now)
-        group, answer, reason = decide(before or Group(), message, now)
-        self._keep(message, group, now)
-        if before is None or group.generation != before.generation:
-            self._note_start(message.job, group)
-        elif answer.call is Call.WAIT and len(group.waiting) != len(before.waiting):
-            log.info("job %s | %s", message.job, reason)
-        return Response(message.sender, message.job, reason, answer.call, None, *answer[1:])
-
-    def beat(self, message: Beat, now: float) -> Response:
-        """Tells rank 0 of a running job whether workers wait to take part."""
-        self._counts["BEAT"] += 1
+        self._counts[type(message).__name__.upper()] += 1
         self._check_token(message, now)
         if message.job not in self._groups:
+            if isinstance(message, Left):
+                return Response(message.sender, message.job, "this server has forgotten the workers of this job")
             self._make_room(now)
-        group, answer, reason = decide(self._groups.get(message.job, Group()), message, now)
-        self._keep(message, group, now)
-        return Response(message.sender, message.job, reason, answer.call)
-
-    def left(self, message: Left, now: float) -> Response:
-        """Removes a worker; the answer tells why the job broke, where it did."""
-        self._counts["LEFT"] += 1
-        self._check_token(message, now)
-        before = self._groups.get(message.job)
-        if before is None:
-            return Response(message.sender, message.job, "this server has forgotten the workers of this job")
-        group, _, reason = decide(before, message, now)
-        self._keep(message, group, now)
-        if group.cause != before.cause:
+        before = self._groups.get(message.job, Group())
+        group, answer, reason = decide(before, message, now)
+        self._groups[message.job] = group
+        _, token = self._heard.pop(message.job, (now, message.token))
+        self._heard[message.job] = (now, token)
+        if group.generation != before.generation:
+            self._note_start(message.job, group)
+        elif group.cause != before.cause:
             log.warning("job %s | %s", message.job, group.cause)
         elif len(group.left) == len(group.members) != len(before.left):
             log.info("job %s | all %d worker(s) have left", message.job, len(group.members))
-        return Response(message.sender, message.job, reason)
+        elif answer.call is Call.REFUSED or (isinstance(message, Join) and len(group.waiting) != len(before.waiting)):
+            log.info("job %s | %s", message.job, reason)
+        return Response(message.sender, message.job, reason, answer.call, None, *answer[1:])
 
     def _note_start(self, job: str, group: Group) -> None:
         if group.waiting:
@@ -93,11 +76,6 @@ class Rendezvous:
             check_token(token, message.token, message.job)
         elif message.job in self._heard:
             self._heard[message.job] = (heard, message.token)
-
-    def _keep(self, message: Join | Beat | Left, group: Group, now: float) -> None:
-        self._groups[message.job] = group
-        _, token = self._heard.pop(message.job, (now, message.token))
-        self._heard[message.job] = (now, token)
 
     def _make_room(self, now: float) -> None:
         if len(self._groups) < self._max_jobs:

@@ -26,9 +26,7 @@ class Router:
             PublishedReset: handlers.reset,
             Report: handlers.report,
             Query: handlers.query,
-            Join: handlers.rendezvous.join,
-            Beat: handlers.rendezvous.beat,
-            Left: handlers.rendezvous.left,
+            **dict.fromkeys((Join, Beat, Left), handlers.rendezvous.handle),
         }
         self._turn = threading.Lock()
 

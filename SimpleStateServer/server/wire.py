@@ -93,7 +93,7 @@ def _without_nulls(value: Any) -> Any:
 
 def _refusal(error: str, values: Any, kind: Any) -> BadMessage:
     """The error of msgspec, such as "Expected `int` >= 0 - at `$.status.rank`", with the value and what is allowed."""
-    text, _, path = error.partition(" - at `$")
+    text, _, path = error.partition("`$")
     steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
     missing = re.search(r"missing required field `(\w+)`", text)
     if missing:

@@ -18,7 +18,7 @@ from scripts.launch.run_option import add_run, run_of
 from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
 from trainer.jobs.sources import sources
-from trainer.rendezvous.config_check import ProcessInfo, differences
+from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
@@ -304,17 +304,10 @@ def _check_restarts(job: JobSpec, layout: Layout, parsed: config.Config) -> None
 
 
 def _check_equal(layout: Layout, configs: Sequence[config.Config]) -> None:
-    processes = [
-        ProcessInfo(
-            "worker",
-            worker.node.name,
-            worker.device,
-            worker.node.address,
-            worker.port,
-            setup=command_line.job_setup(parsed),
-        )
+    processes = (
+        (f"worker {worker.device} on host {worker.node.name} ({worker.node.address})", command_line.job_setup(parsed))
         for worker, parsed in zip(layout.workers, configs, strict=True)
-    ]
+    )
     if found := differences(processes):
         raise SetupError(f"the workers' flags differ: {'; '.join(found.values())}; give such a flag once, behind `--`")
 

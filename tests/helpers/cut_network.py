@@ -15,11 +15,11 @@ from itertools import combinations, pairwise, permutations
 from typing import Any
 
 from trainer.coordinator.protocol import NoAnswer
-from trainer.rendezvous.joining import Joining, Peer, Start
+from trainer.rendezvous.generations import Generations, Report
+from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, TEST_SHARE
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
-from trainer.survival.generations import Generations, Report
 from utils import JobError, PeerLost
 
 SERVER = -1  # in place of a worker's number
@@ -175,7 +175,7 @@ class _Link(InProcessLink):
         return super().send(*message)
 
 
-def number_of(member: Peer) -> int:
+def number_of(member: Member) -> int:
     return member.port - FIRST_PORT
 
 
@@ -210,17 +210,17 @@ class CutNetwork:
 
     def _run(self, me: int, begins_s: float) -> None:
         self.clock.sleep(begins_s)
-        clock, address = self.clock, ("10.0.0.1", FIRST_PORT + me)
+        clock = self.clock
 
-        def call(other: Peer) -> bool:
-            if self.now.reaches(me, number_of(other)):
-                clock.sleep(0.002)
-                return self.now.reaches(me, number_of(other))
-            clock.sleep(TEST_SHARE * FAULT_TIMEOUT_S)
-            return False
+        def call(other: Member) -> str:
+            reaches = self.now.reaches(me, number_of(other))
+            clock.sleep(0.002 if reaches else TEST_SHARE * FAULT_TIMEOUT_S)
+            return "" if reaches and self.now.reaches(me, number_of(other)) else "no answer"
 
         patience_s = PATIENCE_SHARE * FAULT_TIMEOUT_S
-        joining = Joining(_Link(self, me), clock, "a", self._num_workers, address, "h", f"cpu{me}", 1, patience_s, call)
+        about = {"num_workers": self._num_workers, "min_workers": 1, "patience": patience_s}
+        about |= {"address": "10.0.0.1", "port": FIRST_PORT + me, "device": {"host": "h", "device": f"cpu{me}"}}
+        joining = Joining(_Link(self, me), clock, "a", about, call)
         generations = Generations(joining, partial(_Connections, self, me), clock, clock.start)
         try:
             generations.begin(joining.wait(0.0))

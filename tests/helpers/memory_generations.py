@@ -28,18 +28,16 @@ from trainer.coordinator.client import StateClient
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.passes import NetworkPasses, cross_entropy
-from trainer.rendezvous.cluster import WORKER
-from trainer.rendezvous.config_check import ProcessInfo
-from trainer.rendezvous.joining import Joining, Peer, Start
+from trainer.rendezvous.generations import Generations, Report
+from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over
+from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.stop import Limits
-from trainer.survival.elastic_group import ElasticGroup
-from trainer.survival.generations import Generations, Report
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
 from trainer.transport.collective import CollectiveTransport
@@ -53,7 +51,7 @@ class Killed(JobError):
     """In place of a kill -9: the product lets it pass, also where it catches PeerLost."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
     """One worker, and what happens to it.
 
@@ -220,21 +218,15 @@ class Job:
         link = _Link(self._state_server, self.clock, 0.0)
         link.worker = worker
         num_workers = sum(not each.begins_s for each in self.workers)
-        address, device = (ADDRESS, FIRST_PORT + number), f"cpu{number}"
-        joining = Joining(link, self.clock, "a", num_workers, address, "h", device, 1, PATIENCE_S, self._reaches)
+        about = {"num_workers": num_workers, "min_workers": 1, "patience": PATIENCE_S, "setup": worker.setup}
+        about |= {"address": ADDRESS, "port": FIRST_PORT + number, "device": {"host": "h", "device": f"cpu{number}"}}
+        joining = Joining(link, self.clock, "a", about, self._call)
         worker.generations = Generations(
             joining, partial(MemoryConnections, self, worker), self.clock, partial(self._start, number)
         )
         first = worker.generations.begin(joining.wait(0.0))
         transport = CollectiveTransport(first.group, self.clock)
-        process = ProcessInfo(WORKER, "h", device, *address, setup=worker.setup)
-        group = ElasticGroup(
-            transport=transport,
-            gather=gather_over(transport),
-            members=[],
-            generations=worker.generations,
-            process=process,
-        )
+        group = RendezvousInfo(transport, gather_over(transport), [], worker.generations)
         context = self._context(number, transport, partial(Recovery, group))
         if self._policy:
             context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)
@@ -242,8 +234,8 @@ class Job:
         worker.ended = Loop(worker.trainer).run(lambda: folder)
         worker.generations.leave()
 
-    def _reaches(self, other: Peer) -> bool:
-        return not self.workers[other.port - FIRST_PORT].is_dead
+    def _call(self, other: Member) -> str:
+        return "no answer" if self.workers[other.port - FIRST_PORT].is_dead else ""
 
     def _start(self, number: int, work: Callable[[], None], name: str) -> None:
         def run() -> None:

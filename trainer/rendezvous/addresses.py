@@ -1,4 +1,4 @@
-"""Where a process listens, and whether the others reach it there: tried first, since MXNet would wait for ever.
+"""Where a process listens.
 
 MXNet connects every worker with every server, in both directions, and the scheduler with all. It advertises the address
 of DMLC_NODE_HOST, else of DMLC_INTERFACE, else of the host's first network card. Here the last is the card that leads
@@ -15,32 +15,16 @@ import os
 import random
 import socket
 import struct
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from trainer.collectives.connecting import unanswered
-from trainer.rendezvous.config_check import join_names
 from utils import SetupError, authority
 
-TRY_S = 5.0  # one try to connect
-MOST_THREADS = 256
 # Below the ports of outgoing connections, so that the kernel gives none away before MXNet listens there.
 FREE_PORTS = range(10000, 32768)
 _SIOCGIFADDR = 0x8915
 _GIVE = "give an address, or a name that this host resolves, alone: no scheme, no port"
 _LINK_LOCAL = "20"  # scope of an address that needs the name of the card with it
-
-
-class Target(NamedTuple):
-    """Where one process must reach another."""
-
-    name: str
-    address: str
-    port: int
-    token: str  # answered by the right process
 
 
 def check_ipv4(variable: str, host: str) -> None:
@@ -198,29 +182,3 @@ def listen_anywhere(address: str) -> socket.socket:
             if getattr(error, "errno", None) != errno.EADDRINUSE:
                 break  # no other port would be better, and a name that is looked up in vain takes time
     return listen(address, 0, "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST")
-
-
-def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
-    """Tries all targets at once; returns a line for each that fails: "server on a at 10.0.0.1:4711 (no answer)"."""
-
-    def attempt(target: Target) -> str:
-        why = unanswered((target.address, target.port), target.token, try_s)
-        return f"{target.name} at {target.address}:{target.port} ({why})" if why else ""
-
-    if not targets:
-        return []
-    with ThreadPoolExecutor(min(MOST_THREADS, len(targets))) as pool:
-        return [problem for problem in pool.map(attempt, targets) if problem]
-
-
-def by_target(unreached: Mapping[str, Sequence[str]]) -> list[str]:
-    """A sentence for each target that cannot be reached, with the processes that cannot reach it.
-
-    Args:
-        unreached: the results of `unreachable`, by the name of the process that tried.
-    """
-    callers: dict[str, list[str]] = defaultdict(list)
-    for name, problems in unreached.items():
-        for problem in problems:
-            callers[problem].append(name)
-    return [f"{problem} cannot be reached from {join_names(names)}" for problem, names in callers.items()]

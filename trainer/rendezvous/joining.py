@@ -1,7 +1,8 @@
-"""Rendezvous of the workers of a job without a parameter server: each asks the state server until all are there.
+"""A process's side of the rendezvous: it asks until all are there, agree, and reach those that it has to.
 
-The answer has the worker's rank and the addresses of all (SimpleStateServer/server/membership.py). A worker that leaves
-tells so, and learns why the job broke: of many workers that end at once, one was the first.
+It asks the state server or, where MXNet connects the processes, the scheduler (rendezvous_client.py). The answer has
+the addresses of all (SimpleStateServer/server/membership.py). A worker that leaves tells so, and learns why the job
+broke: of many workers that end at once, one was the first.
 """
 
 from __future__ import annotations
@@ -11,51 +12,42 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
+
+from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.clock import Clock
 from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from utils import JobOver, PeerLost, SetupError, authority, printable
+from utils import JobOver, PeerLost, SetupError, printable
+
+# isort: split
+from server.messages import Member
 
 PAUSE_S = 0.1  # between two questions
-SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
-SHARE = 0.05  # a pause as part of the time waited so far, between these two
+SHORT_PAUSE_S = 0.02  # likewise, at first
+SHARE = 0.05  # a pause as part of the time since the last news, between these two
 TEST_AGAIN_S = 1.0  # between two calls of the same worker
 REMIND_EVERY_S = 15.0
 
 
-class Peer(NamedTuple):
-    """A worker of the job."""
-
-    name: str  # on the state server
-    address: str
-    port: int
-    host: str
-    device: str
-
-    def called(self, rank: int) -> str:
-        return f"worker {rank} ({self.device} on host {self.host}, {authority(self.address, self.port)})"
-
-
-@dataclass(frozen=True)
-class Start:
-    """A worker's place among the others.
+class Start(msgspec.Struct, frozen=True):
+    """The answer START: a worker's place among the others.
 
     Attributes:
         generation: how many times workers of this job have started.
         members: of all workers, by rank.
         calls: ranks of pairs in which the first one calls; in the others the higher rank does.
-        others_wait: not all could take part.
+        others: workers that could not take part.
     """
 
     generation: int
     rank: int
-    members: tuple[Peer, ...]
+    members: tuple[Member, ...]
     calls: frozenset[tuple[int, int]] = frozenset()
-    others_wait: bool = False
+    others: tuple[Member, ...] = ()
 
     @property
     def secret(self) -> str:
@@ -65,16 +57,11 @@ class Start:
 
     def to_wire(self) -> Message:
         """The fields of JOIN and BEAT that tell a worker's place."""
-        return {"generation": self.generation, "rank": self.rank, "members": [list(member) for member in self.members]}
-
-    @classmethod
-    def from_answer(cls, said: Mapping[str, Any]) -> Start:
-        calls = frozenset((caller, called) for caller, called in said.get("calls", ()))
-        members = tuple(Peer(*member) for member in said["members"])
-        return cls(said["generation"], said["rank"], members, calls, bool(said.get("others")))
+        members = [msgspec.structs.astuple(member)[:-1] for member in self.members]  # all are workers
+        return {"generation": self.generation, "rank": self.rank, "members": members}
 
 
-Call = Callable[[Peer], bool]  # calls a worker; returns whether it answers
+Call = Callable[[Member], str]  # calls a process; returns why it does not answer, in words; empty: it does
 
 
 class _Tests:
@@ -84,30 +71,32 @@ class _Tests:
         self._clock = clock
         self._call = call
         self._due: dict[str, float] = {}  # when the next call of each worker is; infinite while one is under way
-        self._answers: dict[str, bool] = {}  # whether it has answered the last one
+        self._answers: dict[str, str] = {}  # to the last one: why there was none
 
-    def begin(self, others: Iterable[Peer]) -> None:
+    def begin(self, others: Iterable[Member]) -> None:
         for other in others:
             if self._due.get(other.name, 0.0) <= self._clock.now():
                 self._due[other.name] = math.inf
                 self._clock.start(partial(self._test, other), f"test of {other.name}")
 
-    def _test(self, other: Peer) -> None:
+    def _test(self, other: Member) -> None:
         self._answers[other.name] = self._call(other)
         self._due[other.name] = self._clock.now() + TEST_AGAIN_S
 
     def to_wire(self) -> Message:
         """The fields of JOIN that tell what was found."""
-        found = list(self._answers.items())
-        return {"reached": [one for one, yes in found if yes], "unreached": [one for one, yes in found if not yes]}
+        found = dict(self._answers)
+        return {
+            "reached": [one for one, why in found.items() if not why],
+            "unreached": {one: why for one, why in found.items() if why},
+        }
 
 
 class Joining:
-    """One worker's client of the rendezvous on the state server.
+    """One process's client of the rendezvous.
 
-    Args:
-        job: its name, the same for all its workers.
-        address: host and port at which this worker listens.
+    Attributes:
+        name: of this process.
     """
 
     def __init__(
@@ -115,31 +104,29 @@ class Joining:
         link: Link,
         clock: Clock,
         job: str,
-        num_workers: int,
-        address: tuple[str, int],
-        host: str,
-        device: str,
-        min_workers: int = 0,
-        patience_s: float = 0.0,
+        about: Message,
         call: Call | None = None,
+        server: str = "the state server",
+        hint: str = "",
+        remind_every_s: float = REMIND_EVERY_S,
     ) -> None:
         """
         Args:
-            min_workers: the least number of workers with which the job continues; 0: it ends with the first loss.
-            patience_s: after which a worker that does not come back counts as lost.
-            call: tests whether another worker is reached; None: all are.
+            job: its name, the same for all its processes.
+            about: fields of Join that tell of this process; the link may add others.
+            call: tests whether another one is reached; None: all are.
+            server: that it asks, in words.
+            hint: what a reminder of the wait adds; empty: nothing, and news of the wait are logged too.
         """
         self._call = call
         self._link = link
         self._asker = Asker(link, clock, self._complete)
-        self._survives = {"min_workers": min_workers, "patience": patience_s} if min_workers else {}
         self._clock = clock
-        self._num_workers = num_workers
         self._job = job
-        self.name = f"worker-{secrets.token_hex(8)}"
-        self._address, self._port = address
-        self._device = {"host": host, "device": device}
-        self.patience_s = patience_s
+        self._about = about
+        self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
+        self.name = f"{about.get('role', 'worker')}-{secrets.token_hex(8)}"
+        self.patience_s: float = about.get("patience", 0.0)
 
     def wait(self, timeout_s: float) -> Start:
         """Waits until all workers are there.
@@ -152,7 +139,7 @@ class Joining:
             PeerLost: they were not all there in time.
             JobOver: the job has ended.
         """
-        return self._until_start(timeout_s, PAUSE_S, dict, ())
+        return self._until_start(timeout_s, dict, ())
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
         """Waits for the remaining workers and the newcomers; otherwise as `wait`.
@@ -162,7 +149,7 @@ class Joining:
             lost: returns the ranks of the workers there that are seen to be gone.
         """
         others = [member for member in before.members if member.name != self.name]
-        return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())}, others)
+        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, others)
 
     def beat(self, place: Start, knows: bool = False) -> str | None:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, WAIT
@@ -171,51 +158,44 @@ class Joining:
         Args:
             knows: the last call was one of these.
         """
+        about = {"knows": knows, "setup": self._about.get("setup", {}), **place.to_wire()}
         try:
-            said = self._ask({"msg_type": "BEAT", "knows": knows, **place.to_wire()}, BRIEF)
+            said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
             return None
         return str(said.get("action", ""))
 
-    def _until_start(
-        self, timeout_s: float, pause_s: float, about: Callable[[], Message], others: Iterable[Peer]
-    ) -> Start:
-        begin = reminded = self._clock.now()
+    def _until_start(self, timeout_s: float, about: Callable[[], Message], others: Iterable[Member]) -> Start:
+        begin = changed = reminded = self._clock.now()
         tests = _Tests(self._clock, self._call) if self._call is not None else None
         if tests is not None:
             tests.begin(others)
         waits_for = ""
         while True:
+            found = {} if tests is None else tests.to_wire()
+            message = {"msg_type": "JOIN", **self._about, **about(), **found}
             try:
-                said = self._ask(
-                    {
-                        "msg_type": "JOIN",
-                        "num_workers": self._num_workers,
-                        "address": self._address,
-                        "port": self._port,
-                        "device": self._device,
-                        **self._survives,
-                        **about(),
-                        **({} if tests is None else tests.to_wire()),
-                    },
-                    PATIENT,
-                )
+                said = self._ask(message, PATIENT)
             except NoAnswer as trouble:
-                said = {"reason": f"the state server at {self._link.address} {trouble}"}
-            if said.get("action") == "START":
-                return Start.from_answer(said)
-            if said.get("action") == "OVER":
-                raise JobOver(str(said["reason"]))
+                said = {"reason": f"{self._server} at {self._link.address} {trouble}"}
+            match said.get("action"):
+                case "START":
+                    return msgspec.convert(said, Start)
+                case "OVER":
+                    raise JobOver(str(said["reason"]))
+                case "REFUSED":
+                    raise SetupError(str(said["reason"]))
             now, before, waits_for = self._clock.now(), waits_for, str(said["reason"])
             if timeout_s and now - begin > timeout_s:
                 self.leave()
                 raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
-            if waits_for != before or now - reminded > REMIND_EVERY_S:
-                logging.info("waiting for the other workers: %s", waits_for)
+            changed = now if waits_for != before else changed
+            if (not self._hint and now == changed) or now - reminded > self._remind_every_s:
+                logging.info("waiting for the others: %s%s", waits_for, self._hint)
                 reminded = now
             if tests is not None:
-                tests.begin(Peer(*other) for other in said.get("others", ()))
-            self._clock.sleep(min(PAUSE_S, max(pause_s, SHARE * (now - begin))))
+                tests.begin(msgspec.convert(said.get("others", ()), tuple[Member, ...]))
+            self._clock.sleep(min(PAUSE_S, max(SHORT_PAUSE_S, SHARE * (now - changed))))
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
         """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing.

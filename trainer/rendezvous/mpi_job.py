@@ -17,12 +17,11 @@ from config import Config
 from trainer.clock import RealClock
 from trainer.collectives import mpi
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.config_check import ProcessInfo
-from trainer.rendezvous.peers import compare, complete, gather_over
+from trainer.rendezvous.config_check import differences, verdict
+from trainer.rendezvous.peers import complete, gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveTransport
-
-_PORT = 1  # ProcessInfo must have one; MPI needs none
+from utils import SetupError
 
 
 def begin(config: Config) -> tuple[Config, ClusterSpec]:
@@ -52,12 +51,14 @@ def join(config: Config, setup: Mapping[str, str]) -> Iterator[RendezvousInfo]:
     Raises:
         SetupError: the set-ups differ.
     """
-    host = socket.gethostname()
     transport = CollectiveTransport(mpi.MpiGroup(mpi.world()), RealClock())
     gather = gather_over(transport)
-    process = ProcessInfo(WORKER, host, config.device, host, _PORT, setup=complete(setup))
-    members = compare(gather, process, transport.num_workers)
+    member = {"rank": transport.rank, "host": socket.gethostname(), "device": config.device}
+    told = gather("set-ups", [member, complete(setup)]) or []
+    named = (("worker {rank} ({device} on host {host})".format_map(each), its) for each, its in told)
+    if found := verdict(differences(named)):
+        raise SetupError(found)
     logging.info("mpiexec has started %d workers", transport.num_workers)
-    yield RendezvousInfo(transport, gather, members)
+    yield RendezvousInfo(transport, gather, [each for each, _ in told])
     transport.wait_all()
     transport.barrier()

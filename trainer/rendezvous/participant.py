@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.rendezvous.config_check import ProcessInfo
+from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from utils import SetupError
+
+# isort: split
+from server.messages import Join
 
 LINE_S = 30.0  # from the first byte of a line to its last
 
@@ -21,10 +24,8 @@ class Participant:
 
     writer: asyncio.StreamWriter
     address: str  # from which it connects
-    process: ProcessInfo | None = None  # None: a plain MXNet program, or one that has not described itself yet
+    process: Join | None = None  # None: a plain MXNet program, or one that has not described itself yet
     rank: int | None = None
-    tried: bool = False
-    problems: list[str] = field(default_factory=list)  # targets that it cannot reach
     unreached: list[str] = field(default_factory=list)  # places that acknowledge nothing that it sends
     error: str = ""  # for which it is about to end
     said_goodbye: bool = False
@@ -32,7 +33,7 @@ class Participant:
     @property
     def name(self) -> str:
         """For messages."""
-        return self.process.name(self.rank) if self.process else f"a plain MXNet program at {self.address}"
+        return self.process.member.called(self.rank) if self.process else f"a plain MXNet program at {self.address}"
 
     @property
     def role(self) -> str:
@@ -42,7 +43,7 @@ class Participant:
     @property
     def place(self) -> str:
         """Where MXNet listens, as "10.0.0.1:4711"."""
-        return f"{self.process.address}:{self.process.port}" if self.process else ""
+        return self.process.member.place if self.process else ""
 
     @property
     def worker_rank(self) -> int | None:

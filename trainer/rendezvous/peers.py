@@ -1,7 +1,7 @@
 """How the workers of a job without a parameter server come together, watch each other, and part.
 
-    JOIN at the state server (joining.py) -> connect each with each (collectives/connecting.py) -> compare set-ups ->
-    train -> barrier -> LEFT
+    JOIN at the state server (joining.py), which compares set-ups -> connect each with each
+    (collectives/connecting.py) -> train -> barrier -> LEFT
 
 A worker that dies closes its connections, which all others see at once; one that is frozen, or whose host or network is
 down, sends no more heartbeats. Then all end with a line that names it. Sums and gathered values travel over one set of
@@ -11,12 +11,11 @@ connections, heartbeats over another.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from config import Config
@@ -24,25 +23,23 @@ from trainer import version
 from trainer.clock import RealClock
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
-from trainer.coordinator.protocol import Link
+from trainer.coordinator.protocol import Link, Message
 from trainer.rendezvous import addresses
-from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM, ProcessInfo, verdict
+from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.failure_detector import SILENT_S
+from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
-from utils import EXIT_PEER_LOST, SetupError
+from utils import EXIT_PEER_LOST
 
 CONNECT_S = 60.0  # for all to be connected once all have joined
 # Of --fault-timeout: the silence after which the workers of a job that survives come together again; a call as a test;
 # the wait for one that does not come.
 SILENT_SHARE, TEST_SHARE, PATIENCE_SHARE = 0.75, 0.15, 0.25
-
-# Connects the workers of a job that survives lost workers, of which this process is one.
-JoinElastic = Callable[[Config, Joining, Acceptor, Start, ProcessInfo], AbstractContextManager[RendezvousInfo]]
 
 
 def gather_over(transport: CollectiveTransport) -> Gather:
@@ -57,10 +54,9 @@ def gather_over(transport: CollectiveTransport) -> Gather:
 
 
 @contextlib.contextmanager
-def join(
-    config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: Link, join_elastic: JoinElastic
-) -> Iterator[RendezvousInfo]:
-    """Joins the others as a worker, once all are there and agree. Leaving the block waits for every worker's end.
+def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: Link) -> Iterator[RendezvousInfo]:
+    """Joins the others as a worker, once all are there and agree. Leaving the block waits for every worker's end, where
+    the job does not survive lost workers.
 
     Args:
         setup: what must be the same on all workers: flag or other key -> value.
@@ -72,48 +68,50 @@ def join(
     """
     with contextlib.ExitStack() as on_exit:
         listener = _listen(config)
-        joining = Joining(
-            link,
-            RealClock(),
-            config.job_name,
-            cluster.num_workers,
-            listener.getsockname()[:2],
-            socket.gethostname(),
-            config.device,
-            config.min_workers if config.survives else 0,
-            PATIENCE_SHARE * config.fault_timeout,
-            lambda other: not unanswered((other.address, other.port), other.name, TEST_SHARE * config.fault_timeout),
-        )
-        acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
-        start = joining.wait(config.start_timeout)
-        me = start.members[start.rank]
-        process = ProcessInfo(WORKER, me.host, me.device, me.address, me.port, setup=complete(setup))
+        address, port, *_ = listener.getsockname()
+        about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
+        about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": complete(setup)}
         if config.survives:
-            with join_elastic(config, joining, acceptor, start, process) as info:
-                yield info
-            return
-        names = [member.called(rank) for rank, member in enumerate(start.members)]
-        connections = TcpConnections(
-            acceptor, SUMS[config.collective], CONNECT_S, SILENT_S, False, start, names,
-            lambda lost, why: _end(joining, names, lost, why),
+            about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * config.fault_timeout}
+        test_s = TEST_SHARE * config.fault_timeout
+        joining = Joining(
+            link, RealClock(), config.job_name, about,
+            lambda other: unanswered((other.address, other.port), other.name, test_s),
         )  # fmt: skip
-    try:
-        transport = CollectiveTransport(connections.group, RealClock())
-        gather = gather_over(transport)
-        members = compare(gather, process, cluster.num_workers)
-        logging.info("all %d workers are connected with each other", len(names))
-        yield RendezvousInfo(transport, gather, members)
-        transport.wait_all()
-        # A worker that has left the barrier closes its connections, while others may still be in it.
-        connections.let_leave()
-        transport.barrier()
-    except Exception as error:
-        connections.report_no_more()
-        joining.leave(cause=str(error) or type(error).__name__)
-        connections.close()
-        raise
-    joining.leave()
-    connections.close()
+        acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
+
+        def connect(start: Start, names: Sequence[str], report: Report) -> TcpConnections:
+            connect_s, silent_s = CONNECT_S, SILENT_S
+            if config.survives:
+                connect_s = config.fault_timeout * (1 if start.generation == 1 else PATIENCE_SHARE)
+                silent_s = config.fault_timeout * SILENT_SHARE
+            algorithm = SUMS[config.collective]
+            return TcpConnections(acceptor, algorithm, connect_s, silent_s, config.survives, start, names, report)
+
+        start = joining.wait(config.start_timeout)
+        end = None if config.survives else partial(_end, joining)
+        generations = Generations(joining, connect, RealClock(), end=end)
+        try:
+            first = generations.begin(start)
+            transport = CollectiveTransport(first.group, RealClock())
+            members = [
+                {"rank": rank, "host": each.host, "device": each.device}
+                for rank, each in enumerate(first.start.members)
+            ]
+            gather, survivors = gather_over(transport), generations if config.survives else None
+            if survivors is None:
+                acceptor.close()
+                logging.info("all %d workers are connected with each other", len(members))
+            yield RendezvousInfo(transport, gather, members, survivors)
+            if survivors is None:
+                transport.wait_all()
+                # A worker that has left the barrier closes its connections, while others may still be in it.
+                generations.let_leave()
+                transport.barrier()
+        except Exception as error:
+            generations.leave(cause=str(error) or type(error).__name__)
+            raise
+        generations.leave()
 
 
 def complete(setup: Mapping[str, str]) -> dict[str, str]:
@@ -129,23 +127,6 @@ def _listen(config: Config) -> socket.socket:
     towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
     remedy = "set PORT to a free one, another for each worker of this host"
     return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), remedy)
-
-
-def compare(gather: Gather, process: ProcessInfo, num_workers: int) -> list[dict[str, str | int]]:
-    """Compares the set-ups of all workers.
-
-    Returns:
-        Rank, host and device of all workers.
-
-    Raises:
-        SetupError: they differ; with the same words on all.
-    """
-    mine = {**process.setup, "DMLC_NUM_WORKER": str(num_workers)}
-    told = gather("set-ups", vars(dataclasses.replace(process, setup=mine))) or []
-    processes = [ProcessInfo.from_message(each) for each in told]
-    if found := verdict(processes):
-        raise SetupError(found)
-    return [{"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(processes)]
 
 
 def _end(joining: Joining, names: Sequence[str], lost: Sequence[int], why: str) -> NoReturn:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.rendezvous.generations import Generations
 from trainer.transport.protocol import Transport
 
 # Takes a label for people and this worker's value (JSON); waits for those of all workers and returns them by rank, or
@@ -20,4 +21,5 @@ class RendezvousInfo:
     transport: Transport
     gather: Gather
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
+    generations: Generations | None = None  # of a job without a parameter server that survives lost workers
     lost: Callable[[], frozenset[int]] = frozenset  # ranks excluded from a parameter server's job, which goes on

@@ -1,9 +1,8 @@
-"""The scheduler's side of the rendezvous: compares set-ups, has processes test each other's ports, detects losses.
+"""The scheduler's side of the rendezvous: answers JOIN by the state server's rule, and detects losses.
 
-    WAITING --all connected, set-ups agree--> TRYING --all ports are open--> RUNNING --all have said good-bye--> closed
-       ^                                        |                               |
-       +--------a process disconnected----------+                               +--a process is lost--> ENDED
-       (set-ups differ, or a port is closed --> ENDED; all processes get the reason)
+    WAITING --all are there, agree and reach each other--> RUNNING --all have said good-bye--> closed
+       |                                                      |
+       +--set-ups differ, or a port is closed--> ENDED <------+--a process is lost; all processes get the reason
 
 With --on-worker-death continue a worker lost in RUNNING does not end the job: the others are notified. Since MXNet's
 own shutdown waits for all workers, this server then also announces the end of the job.
@@ -19,58 +18,38 @@ import enum
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config import CONTINUE, names_of
 from trainer.rendezvous import tcp_proxy
-from trainer.rendezvous.addresses import TRY_S, Target, by_target
-from trainer.rendezvous.config_check import (
-    ADVICE,
-    PROGRAM,
-    ProcessInfo,
-    are_texts,
-    differences,
-    join_names,
-    missing,
-    size_differs,
-    verdict,
-)
+from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.participant import Participant, messages, within_line_s
-from trainer.rendezvous.rendezvous_client import (
-    ALL_DONE,
-    EVALUATOR,
-    GONE,
-    HELLO,
-    REMIND_EVERY_S,
-    RENDEZVOUS_FAILED,
-    keep_alive,
-    log,
-)
+from trainer.rendezvous.rendezvous_client import ALL_DONE, EVALUATOR, GONE, RENDEZVOUS_FAILED
+from trainer.rendezvous.scheduler_link import HELLO, JOB, keep_alive, log
 from trainer.runtime.environment import INTERVAL
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, printable
 
 # isort: split
+from server import wire
+from server.errors import BadMessage
+from server.membership import Group, decide
+from server.messages import Call, Join, Left, Response
 from server.reach import together
 
 LONGEST_LINE = 1 << 18  # bytes; a connection can take the memory of two
 MOST_STRANGERS = 64  # connections beside those of the job's processes
-SETTLE_S = 3.0  # for more to connect, after a process with another number of processes
+SETTLE_S = 3.0  # for others to tell the same
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 LATE_S = 15.0  # for late processes to connect and get the reason for the end
 CUT = "the network between them is cut"
 FAREWELL_S = 2.0  # for the other processes to end before the scheduler
-_ADVICE = (
-    "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
-    "that cannot be reached names the card that leads to the others (of several hosts, none can take lo)"
-)
 
 
 class JobState(enum.Enum):
     """The phase of the job."""
 
     WAITING = enum.auto()
-    TRYING = enum.auto()
     RUNNING = enum.auto()
     ENDED = enum.auto()
 
@@ -83,7 +62,6 @@ class RendezvousServer:
         listener: socket.socket,
         num_servers: int,
         num_workers: int,
-        remind_every_s: float = REMIND_EVERY_S,
         settle_s: float = SETTLE_S,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
@@ -94,14 +72,12 @@ class RendezvousServer:
         self._listener = listener
         self._num_servers, self._num_workers = num_servers, num_workers
         self._most_strangers = MOST_STRANGERS + 1 + num_servers + num_workers
-        self._remind_every_s, self._settle_s, self._look_every_s = remind_every_s, settle_s, look_every_s
+        self._settle_s, self._look_every_s = settle_s, look_every_s
         self._strangers: dict[Participant, None] = {}  # connections of unknown processes, the oldest first
         self._participants: list[Participant] = []
         self._state = JobState.WAITING
+        self._group = Group()  # of the processes, until RUNNING
         self._end: dict[str, Any] = {}  # the last message to all
-        self._round = 0  # of port tests
-        self._settling: asyncio.TimerHandle | None = None
-        self._trying: asyncio.TimerHandle | None = None
         self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
         self._cannot_gather = False
         self._survives = False  # the job continues without lost workers: all have begun, and the flags say so
@@ -134,12 +110,8 @@ class RendezvousServer:
         def tell() -> None:
             left = self._lost | self._done if self._survives else set()  # MXNet still expects heartbeats
             new = [(role, rank) for role, rank in processes if role != "worker" or rank not in left]
-            if self._survives and all(role == "worker" for role, _ in new):
-                for role, rank in new:
-                    self._continue_without(rank, f"no sign of life from {self._name_of(role, rank)}: {why}")
-            else:
-                names = join_names([self._name_of(*process) for process in new])
-                self._finish(f"no sign of life from {names}: {why}", EXIT_PEER_LOST)
+            names = join_names([self._name_of(*process) for process in new])
+            self._lose(dict.fromkeys(new, f"no sign of life from {names}: {why}"))
 
         self._loop.call_soon_threadsafe(tell)
 
@@ -189,12 +161,12 @@ class RendezvousServer:
 
     async def _converse(self, participant: Participant, reader: asyncio.StreamReader) -> None:
         participant.send(welcome=True)
-        reminder = self._loop.create_task(self._remind(participant))
-        try:
-            async for message in messages(reader):
-                self._handle(participant, message)
-        finally:
-            reminder.cancel()
+        async for message in messages(reader):
+            try:
+                is_read = isinstance(message, dict) and "msg_type" in message
+                self._handle(participant, wire.understand(message, ()) if is_read else message)
+            except BadMessage as error:
+                raise SetupError(f"this process sent a wrong message: {error}") from None
 
     def _handle(self, participant: Participant, message: Any) -> None:
         """Acts on a message.
@@ -204,45 +176,38 @@ class RendezvousServer:
         """
         rank = participant.worker_rank
         match message:
-            case {"fails": str(why)} if not participant.process:
-                if self._state in (JobState.WAITING, JobState.TRYING):
+            case Join(sender=name) if not participant.process or participant.process.sender == name:
+                self._join(participant, message)
+            case Left(cause=cause) if not participant.process and cause:
+                if self._state is JobState.WAITING:
                     there = sum(other.role != "scheduler" for other in self._known())
-                    self._finish(printable(why), EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
+                    self._finish(cause, EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
                 else:
                     self._late -= 1
-            case {"card": fields} if not participant.process:
-                self._admit(participant, ProcessInfo.from_message(fields))
-            case {"tried": int(number), "problems": list(problems)} if participant.process and are_texts(problems):
-                if number == self._round and self._state is JobState.TRYING:
-                    participant.tried, participant.problems = True, problems
-                    if all(other.tried for other in self._known()):
-                        self._judge_tries()
+                participant.send(msg_type="RESPONSE", reason=cause)
+            case Left(goes_on=True) if self._survives and rank is not None:
+                self._participants.remove(participant)
+                self._lose({("worker", rank): f"{participant.name} was asked to leave"}, on_request=True)
+            case Left(goes_on=False, cause=cause) if participant.process:
+                participant.error, participant.said_goodbye = cause, not cause
+                participant.send(msg_type="RESPONSE", reason=cause)
+                if rank is not None and not cause:
+                    self._done.add(rank)
+                    self._finish_if_done()
             case {"freed": True} if participant.role == "scheduler" and self._scheduler_port:
                 self._running.set()
-                for other in self._known():
-                    if other is not participant:
-                        other.send(go=self._scheduler_port)
             case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
                 participant.rank = number
             case {"gather": str(label), "value": value} if rank is not None and not self._waits_for_values(rank):
                 self._gathered.setdefault(label, {})[rank] = value
                 self._answer_gathers()
-            case {"unreached": list(places)} if participant.process and are_texts(places):
+            case {"unreached": list(places)} if participant.process and all(isinstance(each, str) for each in places):
                 participant.unreached = places
                 self._loop.call_later(self._settle_s, self._judge_reach)  # others will tell the same
-            case {"last_words": str(text)} if participant.process:
-                participant.error = printable(text)
-            case {"leaves": True} if self._survives and rank is not None:
-                self._participants.remove(participant)
-                self._continue_without(rank, f"{participant.name} was asked to leave", on_request=True)
-            case {"goodbye": True} if participant.process:
-                participant.said_goodbye = True
-                if rank is not None:
-                    self._done.add(rank)
-                    self._finish_if_done()
             case _:
                 raise SetupError(
-                    f"this process sent a line that it may not send, or not now: {message!r:.200}; {ADVICE[PROGRAM]}"
+                    f"this process sent a line that it may not send, or not now: {message!r:.200}; bring the same "
+                    "version of this program to every host"
                 )
 
     def _may_have_rank(self, participant: Participant, rank: int) -> bool:
@@ -253,46 +218,64 @@ class RendezvousServer:
     def _waits_for_values(self, rank: int) -> bool:
         return any(rank in values for values in self._gathered.values())
 
-    def _admit(self, participant: Participant, process: ProcessInfo) -> None:
-        """Registers a process.
+    def _join(self, participant: Participant, join: Join) -> None:
+        """A process is there, and asks again until the job begins.
 
         Raises:
             SetupError: the job has enough of this role, or is running.
         """
-        participant.process = process
+        is_new, participant.process = participant.process is None, join
+        if is_new:
+            self._admit(participant, join)
+        if self._state is JobState.ENDED:
+            participant.send(msg_type="RESPONSE", reason="the job has ended")  # the reason comes once it is its turn
+            return
+        self._group, answer, reason = decide(self._group, join, self._loop.time(), len(self._plain()))
+        call = answer.call
+        if call is Call.REFUSED:
+            self._finish(reason, EXIT_SETUP)
+            return
+        if call is Call.START and self._state is JobState.WAITING:
+            self._begin()
+        if call is Call.START and join.role != "scheduler" and not self._running.is_set():
+            # The scheduler first closes its own listener at MXNet's port: that would swallow messages, sent once.
+            call, reason = Call.WAIT, "MXNet's scheduler is about to listen"
+        told = Response(join.sender, join.job, reason, call, None, *answer[1:]).to_wire("")
+        participant.send(**told)
+
+    def _admit(self, participant: Participant, join: Join) -> None:
         self._strangers.pop(participant, None)
         if self._state is JobState.ENDED:
-            self._late -= process.role != "scheduler"
+            self._late -= join.role != "scheduler"
             self._tell_end(participant)
             return
-        processes = [*self._processes(), process]
-        wanted = {"server": self._num_servers, "worker": self._num_workers}.get(process.role, 1)
-        there = [other for other in self._known() if other.role == process.role]
-        if self._state is JobState.RUNNING or (len(there) >= wanted and not size_differs(processes)):
+        there = [other for other in self._known() if other.role == join.role]
+        wanted = {"server": self._num_servers, "worker": self._num_workers}.get(join.role, 1)
+        agree = all(
+            (each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in self._joins()
+        )
+        if self._state is JobState.RUNNING or (len(there) >= wanted and agree):
             names = join_names([other.name for other in there])
-            found = "; ".join(differences(processes).values())
-            self._tell_all(warning=f"{participant.name} is one too many and was sent away{found and ': ' + found}")
-            text = f"this job has its {wanted} {process.role}(s) already ({names})"
-            raise SetupError(f"{text}: start no more, or all with a higher number{found and '; ' + found}")
+            setups = [(each.member.called(), each.setup) for each in (*self._joins(), join)]
+            found = "".join(f"; {each}" for each in differences(setups).values())
+            self._tell_all(warning=f"{participant.name} is one too many and was sent away{found}")
+            text = f"this job has its {wanted} {join.role}(s) already ({names})"
+            raise SetupError(f"{text}: start no more, or all with a higher number{found}")
         self._participants.append(participant)
         log.info("%s is here", participant.name)
-        self._check_complete()
 
     def _on_closed(self, participant: Participant) -> None:
         """The other side has closed the connection."""
         if participant not in self._participants:
             return
         self._participants.remove(participant)
-        if self._state in (JobState.WAITING, JobState.TRYING):
+        if self._state is JobState.WAITING:
             log.warning("%s went away before the job was complete", participant.name)
-            self._state = JobState.WAITING
-            self._check_complete()
+            if participant.process:
+                self._group = decide(self._group, Left(participant.process.sender, JOB), self._loop.time()).group
         elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
             how = f"ended: {participant.error}" if participant.error else GONE
-            if self._survives and participant.worker_rank is not None:
-                self._continue_without(participant.worker_rank, f"{participant.name} {how}")
-            else:
-                self._finish(f"{participant.name} {how}", EXIT_PEER_LOST)
+            self._lose({(participant.role, participant.rank): f"{participant.name} {how}"})
 
     def _on_broken(self, participant: Participant, error: OSError) -> None:
         """The network has lost the connection."""
@@ -309,7 +292,7 @@ class RendezvousServer:
     def _known(self) -> list[Participant]:
         return [participant for participant in self._participants if participant.process]
 
-    def _processes(self) -> list[ProcessInfo]:
+    def _joins(self) -> list[Join]:
         return [participant.process for participant in self._participants if participant.process]
 
     def _plain(self) -> list[Participant]:
@@ -323,91 +306,14 @@ class RendezvousServer:
         participant = self._find(role, rank)
         return participant.name if participant else f"{role} {rank}"
 
-    def _missing(self) -> str:
-        if not any(process.role == "scheduler" for process in self._processes()):
-            return "the scheduler"
-        return missing(self._processes(), len(self._plain()), self._num_servers, self._num_workers)
-
-    def _check_complete(self) -> None:
-        if self._state not in (JobState.WAITING, JobState.TRYING):
-            return
-        if not self._missing():
-            if found := verdict(self._processes()):
-                self._finish(found, EXIT_SETUP)
-            else:
-                self._try()
-        elif size_differs(self._processes()) and self._settling is None:
-            self._settling = self._loop.call_later(self._settle_s, self._judge_size)
-
-    def _judge_size(self) -> None:
-        self._settling = None
-        if self._state is JobState.WAITING and size_differs(self._processes()):
-            self._finish(verdict(self._processes()), EXIT_SETUP)
-
-    async def _remind(self, participant: Participant) -> None:
-        """Sends a process reminders of what it waits for."""
-        while self._state in (JobState.WAITING, JobState.TRYING):
-            await asyncio.sleep(self._remind_every_s)
-            if self._state is JobState.WAITING and participant.process:
-                participant.send(info=self._reminder(participant, participant.process))
-
-    def _reminder(self, participant: Participant, process: ProcessInfo) -> str:
-        here = join_names([other.name for other in self._participants if other is not participant])
-        found = "; ".join(differences(self._processes()).values())
-        address = ":".join(map(str, self._listener.getsockname()[:2]))
-        return (
-            f"waiting for {self._missing()}; here are {here or 'no others'}. This process speaks from "
-            f"{participant.address}, and MXNet will listen at {process.address}:{process.port}"
-            f"{found and '. So far ' + found}. Check that the "
-            f"missing ones run, have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {address}, and that no firewall closes "
-            "that port"
-        )
-
-    # ----------------------------------------------------------------------------------------------- the port tests
-
-    def _try(self) -> None:
-        """Has each process test the ports that MXNet will connect it to."""
-        self._state = JobState.TRYING
-        self._round += 1
-        for participant in self._known():
-            participant.tried, participant.problems = False, []
-            participant.send(targets=list(self._targets_of(participant)), round=self._round)
-        if self._trying:
-            self._trying.cancel()
-        self._trying = self._loop.call_later(3 * TRY_S, self._judge_tries)
-
-    def _targets_of(self, participant: Participant) -> Iterator[Target]:
-        for other in self._known():
-            if participant.role != other.role:
-                process = other.process
-                assert process
-                interface = f" with DMLC_INTERFACE={process.interface}" if process.interface else ""
-                yield Target(f"{other.name}{interface}", process.address, process.port, process.token)
-
-    def _judge_tries(self) -> None:
-        if self._trying:
-            self._trying.cancel()
-        if self._state is not JobState.TRYING:
-            return
-        known = self._known()
-        problems = by_target({participant.name: participant.problems for participant in known})
-        problems += [f"{participant.name} did not answer" for participant in known if not participant.tried]
-        if problems:
-            self._finish(f"{'; '.join(problems)}. {_ADVICE}", EXIT_SETUP)
-        else:
-            self._begin()
-
     def _begin(self) -> None:
         self._state = JobState.RUNNING
         plain = self._plain()
         for participant in plain:
             self._tell_all(warning=f"{participant.name} takes part: its set-up cannot be compared")
         self._cannot_gather = bool(plain)
-        (scheduler,) = (participant for participant in self._known() if participant.role == "scheduler")
-        assert scheduler.process
-        self._scheduler_port = scheduler.process.port
-        # It first closes its own listener at this port: that would swallow MXNet's messages, which are sent once.
-        scheduler.send(go=self._scheduler_port)
+        (scheduler,) = (join for join in self._joins() if join.role == "scheduler")
+        self._scheduler_port = scheduler.port
 
     # --------------------------------------------------------------------------------------------------- during the job
 
@@ -426,20 +332,31 @@ class RendezvousServer:
     def _flag(self, field: str) -> str:
         """A flag of the workers, which agree on it; empty where none has it."""
         (flag, *_) = names_of(field)
-        return next((process.setup.get(flag, "") for process in self._processes() if process.role == "worker"), "")
+        return next((process.setup.get(flag, "") for process in self._joins() if process.role == "worker"), "")
 
-    def _continue_without(self, rank: int, why: str, on_request: bool = False) -> None:
-        left = self._num_workers - len(self._lost) - 1
-        if left < self._min_workers and (left or not on_request):
-            text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
+    def _lose(self, lost: Mapping[tuple[str, int | None], str], on_request: bool = False) -> None:
+        """Goes on without workers, where the job may; else ends it.
+
+        Args:
+            lost: role and rank of processes, and why they are lost.
+            on_request: they were asked to leave.
+        """
+        left = self._num_workers - len(self._lost | {rank for _, rank in lost if rank is not None})
+        text = "; ".join(dict.fromkeys(lost.values()))
+        if not self._survives or any(role != "worker" or rank is None for role, rank in lost):
+            self._finish(text, EXIT_PEER_LOST)
+        elif left < self._min_workers and (left or not on_request):
+            text = f"{text}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
             self._finish(text, EXIT_OK if on_request else EXIT_PEER_LOST)
-            return
-        self._lost.add(rank)
-        if participant := self._find("worker", rank):  # it may still be running
-            participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
-            self._participants.remove(participant)
-        self._tell_all(lost=rank, why=why)
-        self._finish_if_done()
+        else:
+            for (role, rank), why in lost.items():
+                assert rank is not None
+                self._lost.add(rank)
+                if participant := self._find(role, rank):  # it may still be running
+                    participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
+                    self._participants.remove(participant)
+                self._tell_all(lost=rank, why=why)
+            self._finish_if_done()
 
     def _judge_reach(self) -> None:
         """Leaves out the workers that cannot exchange with a server; a server with which none can is lost."""
@@ -458,13 +375,11 @@ class RendezvousServer:
             alone = [each.name for place, each in by_place.items() if each.role == "server" and place in torn]
             self._finish(f"no worker exchanges with {join_names(alone)}: {CUT}", EXIT_PEER_LOST)
             return
+        told = {}
         for each in lost:
-            others = [other for place, other in by_place.items() if frozenset((each.place, place)) in cuts]
-            why = f"{each.name} does not exchange with {join_names([other.name for other in others])}: {CUT}"
-            if not self._survives or each.rank is None:
-                self._finish(why, EXIT_PEER_LOST)
-                return
-            self._continue_without(each.rank, why)
+            others = [other.name for place, other in by_place.items() if frozenset((each.place, place)) in cuts]
+            told[each.role, each.rank] = f"{each.name} does not exchange with {join_names(others)}: {CUT}"
+        self._lose(told)
 
     def _finish_if_done(self) -> None:
         if self._survives and len(self._done | self._lost) == self._num_workers:
@@ -523,7 +438,6 @@ class RendezvousServer:
             self._plain_addresses.add(participant.address)
             log.warning("%s wants to take part: its set-up cannot be compared", participant.name)
         self._participants.append(participant)
-        self._check_complete()
         running = self._loop.create_task(self._running.wait())
         more = self._loop.create_task(tcp_proxy.read_chunk(reader))  # without an answer, completes only at EOF
         await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from algorithms import TransportKind
 from trainer import version
-from trainer.rendezvous import addresses
+from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.heartbeat import HeartbeatMonitor
-from trainer.rendezvous.rendezvous_client import ALL_DONE, JobSession, RendezvousClient, tell_failure
+from trainer.rendezvous.rendezvous_client import ALL_DONE, JobSession
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.rendezvous.rendezvous_server import RendezvousServer
+from trainer.rendezvous.scheduler_link import tell_failure
 from trainer.runtime import environment, library, zmq_guard
 from trainer.runtime.library import ServingStore
 from trainer.stop import SignalWatch
@@ -96,7 +97,7 @@ def _open_rendezvous(cluster: ClusterSpec) -> RendezvousServer:
 
 def _join_job(cluster: ClusterSpec, device: str, setup: Mapping[str, str], start_timeout_s: float) -> JobSession:
     compared = {**setup, PROGRAM: version.files_hash(), **environment.compared()}
-    return RendezvousClient(cluster, device, compared, start_timeout_s).join()
+    return rendezvous_client.join(cluster, device, compared, start_timeout_s)
 
 
 # Of MXNet's kvstore; `dist_sync` without an optimizer gives back the sum of all pushes.
@@ -141,12 +142,12 @@ def join(
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
             members = session.gather("members", me)
             lost = (lambda: session.lost) if leaves_out else frozenset
-            yield RendezvousInfo(KVStoreTransport(store), session.gather, members, lost)
+            yield RendezvousInfo(KVStoreTransport(store), session.gather, members, lost=lost)
             mx.nd.waitall()
             if not leaves_out:
                 store._barrier()
     except JobOver:
-        session.leave_alone()
+        session.leave(goes_on=True)
         raise
     except Exception as error:
         session.tell_error(str(error) or type(error).__name__)

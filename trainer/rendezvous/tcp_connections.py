@@ -58,7 +58,6 @@ class TcpConnections:
         self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
         self.interrupt = self._mesh.interrupt
         self.let_leave = self._detector.let_leave
-        self.report_no_more = self._detector.stop
         self.stop_watching = self._detector.close
 
     def close(self) -> None:

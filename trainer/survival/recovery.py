@@ -9,7 +9,6 @@ round, their sum contained the updates of all, so the others copy the result. Jo
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from algorithms import MEMBERS
-from trainer.rendezvous.config_check import ProcessInfo, verdict
+from trainer.rendezvous.generations import Generation
+from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.measure import Measure
 from trainer.run_logs.round_log import logged_rounds, read_rounds
-from trainer.survival.elastic_group import ElasticGroup
-from trainer.survival.generations import Generation
 from trainer.survival.trainer_state import resume_progress
-from trainer.transport.collective import CollectiveSums
+from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.protocol import SummedArrays
-from utils import LEFT, PeerLost, SetupError
+from utils import LEFT, PeerLost
 
 if TYPE_CHECKING:
     from trainer.engine import mx
@@ -49,7 +47,6 @@ class WorkerReport:
     """A worker's message to all others in a new generation.
 
     Attributes:
-        card: ProcessInfo, as a message.
         takes_part: it is already training.
         rounds: finished ones.
         elapsed_s: age of the job.
@@ -60,7 +57,6 @@ class WorkerReport:
         is_over: the last round is done.
     """
 
-    card: dict[str, Any]
     takes_part: bool
     rounds: int
     elapsed_s: float
@@ -117,8 +113,9 @@ def members_of(generation: Generation) -> dict[str, str]:
 class Recovery:
     """Replaces methods of the loop (recovering.Recovers) in a job that survives lost workers."""
 
-    def __init__(self, elastic_group: ElasticGroup, loop: Loop) -> None:
-        self._group = elastic_group
+    def __init__(self, joined: RendezvousInfo, loop: Loop) -> None:
+        assert isinstance(joined.transport, CollectiveTransport) and joined.generations is not None
+        self._transport, self._generations, self._gather = joined.transport, joined.generations, joined.gather
         self._loop = loop
         self._trainer = loop.trainer
         self._algorithm = cast(HandsOver, loop.trainer)
@@ -127,16 +124,16 @@ class Recovery:
         self._is_over = False  # the last round is done, on this worker or on the source
         self._missed = 0  # rounds without this worker, until they are logged
         self._events: list[dict[str, str]] = []
-        self._members = members_of(elastic_group.generations.taken)
+        self._members = members_of(self._generations.taken)
         self.job_age_s: float | None = None  # when this worker joined a running job
 
     @property
     def is_broken(self) -> bool:
-        return self._group.generations.is_broken
+        return self._generations.is_broken
 
     @property
     def wants_pause(self) -> bool:
-        return self._group.generations.newcomer_waits or self._trainer.context.peers.leaves()
+        return self._generations.newcomer_waits or self._trainer.context.peers.leaves()
 
     def come_together(self) -> None:
         """A worker that joins a running job gets its model, and all choose an evaluator again. If workers are lost
@@ -198,9 +195,9 @@ class Recovery:
             return
         self._is_over = True
         while True:
-            self._group.generations.let_leave()
+            self._generations.let_leave()
             try:
-                self._group.transport.barrier()
+                self._transport.barrier()
             except PeerLost:
                 if not self.is_broken:
                     raise
@@ -231,15 +228,15 @@ class Recovery:
         """All have agreed to regroup after this round."""
         if self._trainer.context.peers.leaves():
             self._trainer.has_left = True
-            self._group.generations.leave()  # now: the others wait for it
+            self._generations.leave()  # now: the others wait for it
             return
-        self._group.generations.pause()
+        self._generations.pause()
         self._regroup()
 
     # -------------------------------------------------------------------------------------------- a new generation
 
     def _take_place(self) -> None:
-        self._group.transport.go_over_to(self._group.generations.take().group)
+        self._transport.go_over_to(self._generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:
         """As `_meet`; if the generation breaks meanwhile, in the next one."""
@@ -253,12 +250,13 @@ class Recovery:
 
     def _meet(self, first: bool) -> bool:
         """All exchange reports and `arrange` how to continue; returns whether the job is running."""
-        trainer, generation = self._trainer, self._group.generations.taken
+        trainer, generation = self._trainer, self._generations.taken
         self._loop.update_membership()
-        self._group.transport.barrier()  # a newcomer warms up first; reports have the time after it
-        reports = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
+        self._transport.barrier()  # a newcomer warms up first; reports have the time after it
+        reports = [WorkerReport(**each) for each in self._gather("where", vars(self._report())) or ()]
         decided = arrange(reports)
-        self._check_setups(reports, decided)
+        if not decided.is_at_work:
+            logging.info("all %d workers are connected with each other", len(reports))
         if decided.source is None:
             return False
         if first:  # in place of `broadcast`
@@ -291,12 +289,11 @@ class Recovery:
             return
         if rank == 0:
             state_server.begin_job(resumed=True)
-        self._group.transport.barrier()
+        self._transport.barrier()
 
     def _report(self) -> WorkerReport:
         trainer = self._trainer
         return WorkerReport(
-            dataclasses.asdict(self._group.process),
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
@@ -308,23 +305,6 @@ class Recovery:
             self._is_over,
         )
 
-    def _check_setups(self, reports: Sequence[WorkerReport], decided: Arrangement) -> None:
-        """When the job begins, compares all set-ups. In a running job a worker compares only its own with the source's,
-        so a wrong one does not stop the others.
-
-        Raises:
-            SetupError: they differ.
-        """
-        if decided.is_at_work:
-            assert decided.source is not None
-            at_work = ProcessInfo.from_message(reports[decided.source].card)
-            if found := verdict([at_work, self._group.process]):
-                raise SetupError(f"{found} (worker {decided.source} is at work)")
-            return
-        if found := verdict([ProcessInfo.from_message(report.card) for report in reports]):
-            raise SetupError(found)
-        logging.info("all %d workers are connected with each other", len(reports))
-
     def _hand_over(self, source: int, report: WorkerReport | None) -> None:
         """Rank `source` broadcasts the shared state; workers that are behind adopt it.
 
@@ -333,7 +313,7 @@ class Recovery:
         """
         trainer = self._trainer
         state = self._algorithm.shared_state()
-        self._group.transport.sums().broadcast(state, len(state), source)
+        self._transport.sums().broadcast(state, len(state), source)
         if report is None:
             return
         self._algorithm.adopt(state)

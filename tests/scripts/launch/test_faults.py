@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -237,8 +238,9 @@ def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
         codes = processes.exit_codes()
     assert set(codes.values()) == {EXIT_SETUP}
     for name in codes:
-        assert f"worker cpu1 on host {socket.gethostname()} (127.0.0.1) has -b 32" in processes.log(name)
-        assert f"worker cpu0 on host {socket.gethostname()} (127.0.0.1) has -b 64" in processes.log(name)
+        for rank, size in enumerate((64, 32)):
+            found = rf"worker \(cpu{rank} on host {socket.gethostname()}, 127.0.0.1:\d+\) has -b {size}"
+            assert re.search(found, processes.log(name))
     assert not list(tmp_path.glob("cpu*/iter-*.txt"))
 
 
@@ -257,7 +259,7 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path, monkey
     assert codes.pop("worker1") == -signal.SIGKILL
     assert codes == {"scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST}
     for name in codes:
-        assert f"error: worker 1 (cpu1 on host {socket.gethostname()}, 127.0.0.1) is gone" in processes.log(name)
+        assert f"error: worker 1 (cpu1 on host {socket.gethostname()}, 127.0.0.1:" in processes.log(name)
 
 
 @pytest.mark.cluster

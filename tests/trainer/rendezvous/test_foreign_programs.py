@@ -94,7 +94,7 @@ TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
 
 
 def strangers_bytes():
-    yield from (b"\n" * 4096, REQUEST, TLS, b"SSH-2.0-scan\r\n", b"", bytes(5000), b'{"card": 1}\n')
+    yield from (b"\n" * 4096, REQUEST, TLS, b"SSH-2.0-scan\r\n", b"", bytes(5000), b'{"msg_type": "JOIN"}\n')
     yield from (ZERO_MQ, ZERO_MQ + b"\x00" + b"\x05abcd" * 200, ZERO_MQ + b"\x03\x00NULL" + bytes(2000))
     yield from (b"\x05\x00abcd" * 1000, b"\x01\x00", b"\xff" * 100)  # messages of ZeroMQ's first versions
     draw = random.Random(0)
@@ -124,7 +124,7 @@ def attack(port):
 def test_strangers_bytes_at_any_port_at_any_time_are_no_matter_of_the_job(tmp_path):
     flags = ["-m", "async", "-n", "mlp", "-c", "1", "--dataset", "mnist", "-dd", str(few_images())]
     with cluster(tmp_path, num_workers=2) as job:
-        wait_for(lambda: "server on host" in job.log("scheduler"), "the server at the rendezvous")
+        wait_for(lambda: "server (host" in job.log("scheduler"), "the server at the rendezvous")
         for port in listening_ports(job.running.values()):
             attack(port)
         for rank in range(2):

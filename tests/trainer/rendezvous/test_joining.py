@@ -56,7 +56,7 @@ def test_ranks_follow_addresses_and_ports_in_whatever_order_the_workers_came(ord
 def test_who_waits_is_told_who_is_there() -> None:
     _, _, reason = gathered(join(0, 3), join(1, 3))
     assert reason == (
-        "2 of 3 workers of job 'a' are there: worker (cpu0 on host h1, 10.0.0.1:4000), "
+        "1 worker(s) of job 'a' are missing; here are worker (cpu0 on host h1, 10.0.0.1:4000), "
         "worker (cpu1 on host h1, 10.0.0.1:4001)"
     )
 
@@ -166,7 +166,8 @@ class Gathering:
 
     def joining(self, number: int, num_workers: int, job: str = "a") -> Joining:
         link = self.server.link(0.01)
-        return Joining(link, self.clock, job, num_workers, ("10.0.0.1", 4000 + number), "h1", f"cpu{number}")
+        about = {"num_workers": num_workers, "address": "10.0.0.1", "port": 4000 + number}
+        return Joining(link, self.clock, job, {**about, "device": {"host": "h1", "device": f"cpu{number}"}})
 
     def worker(self, number: int, num_workers: int, at_s: float, job: str = "a") -> Callable[[], None]:
         def run() -> None:
@@ -211,7 +212,7 @@ def test_a_worker_does_not_wait_for_ever_and_the_others_do_not_count_on_it() -> 
     gathering = Gathering()
 
     def waits() -> None:
-        with pytest.raises(PeerLost, match=r"not complete after 5 s \(--start-timeout\): 1 of 2 workers of job 'a'"):
+        with pytest.raises(PeerLost, match=r"not complete after 5 s \(--start-timeout\): 1 worker\(s\) of job 'a'"):
             gathering.joining(0, 2).wait(5.0)
 
     run_all(gathering.clock, [waits])

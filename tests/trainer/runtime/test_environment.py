@@ -12,7 +12,7 @@ from cluster_processes import ROOT, cluster
 from few_images import on_few_images
 
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import ProcessInfo, differences
+from trainer.rendezvous.config_check import differences
 from trainer.runtime import environment
 from trainer.runtime.environment import INTERVAL, TABLE, TIMEOUT, Treatment, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
@@ -87,11 +87,8 @@ def test_a_time_out_that_three_heartbeats_fit_into_is_taken_and_so_is_any_withou
 
 
 def cards(*environments):
-    """Processes with these variables, as they know each other at the rendezvous."""
-    return [
-        ProcessInfo("worker", f"host{number}", "cpu", f"10.0.0.{number}", 9000, setup=compared(prepared(**variables)))
-        for number, variables in enumerate(environments)
-    ]
+    """Processes with these variables, as the rendezvous compares them."""
+    return [(f"host{number}", compared(prepared(**variables))) for number, variables in enumerate(environments)]
 
 
 @pytest.mark.parametrize(
@@ -148,5 +145,5 @@ def test_arrays_that_workers_would_split_in_different_ways_end_every_process_wit
     for name in codes:
         errors = [line for line in processes.log(name).splitlines() if "error: " in line]
         assert len(errors) == 1
-        assert "worker cpu1 on host" in errors[0]
+        assert "worker (cpu1 on host" in errors[0]
         assert f"has {BOUND} 1000, the others {BOUND} 1000000" in errors[0]

@@ -134,6 +134,7 @@ def test_a_newcomer_with_another_set_up_is_refused_and_the_others_go_on() -> Non
     workers = [Worker(3, setup=alike), Worker(2, setup=alike), Worker(begins_s=COMES_S, setup={"-b": "2"})]
     job = Job(workers, ssgd, rounds=4)
     assert isinstance(workers[2].error, SetupError) and "worker 0 is at work" in str(workers[2].error)
+    assert not workers[0].events()  # nor do they pause for it
     check(job, after_rounds([{0: 3, 1: 2}] * 4), 4, [0, 1])
 
 

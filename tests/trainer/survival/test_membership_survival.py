@@ -161,7 +161,7 @@ def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none
     job.join(5)
     job.leave(0), job.leave(1)
     assert job.join(5).call is Call.OVER
-    assert job.join(6).call is Call.WAIT and "1 of 2 workers" in job.reason  # of the next job of this name
+    assert job.join(6).call is Call.WAIT and "1 worker(s) of job" in job.reason  # of the next job of this name
     assert job.join(7).call is Call.START
 
 
@@ -282,9 +282,8 @@ class Gathering:
         self.starts: dict[int, list[Start]] = {}
 
     def joining(self, number: int) -> Joining:
-        address = ("10.0.0.1", 4000 + number)
-        link = self.server.link(0.01)
-        return Joining(link, self.clock, "a", 3, address, "h1", f"cpu{number}", min_workers=1, patience_s=PATIENCE_S)
+        about = {"num_workers": 3, "address": "10.0.0.1", "port": 4000 + number, "min_workers": 1}
+        return Joining(self.server.link(0.01), self.clock, "a", {**about, "patience": PATIENCE_S})
 
 
 def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_is_over() -> None:
@@ -325,7 +324,7 @@ def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_i
 
 
 def report(rounds: int, takes_part: bool = True) -> WorkerReport:
-    return WorkerReport({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
+    return WorkerReport(takes_part, rounds, 0.0, 0, None, 0, True, "", False)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from itertools import combinations
@@ -18,8 +19,7 @@ from server.messages import Call, Join
 from server.reach import EXACT, together
 from server.worker import Device
 
-from trainer.rendezvous import joining
-from trainer.survival import generations
+from trainer.rendezvous import generations, joining
 
 
 def of(cuts: str) -> set[frozenset[str]]:
@@ -71,26 +71,40 @@ def test_no_set_is_heavier_and_of_many_workers_nothing_can_be_added(number: int,
 
 
 def join(name: str, reached: str | None = None, unreached: str = "", **more: object) -> Join:
-    tests = {"reached": None if reached is None else tuple(reached), "unreached": tuple(unreached)}
+    tests = {"reached": None if reached is None else tuple(reached), "unreached": dict.fromkeys(unreached, "no answer")}
     return Join(name, "a", 3, f"10.0.0.{ord(name)}", 4000, Device(), 1, 2.5, **tests, **more)  # type: ignore[arg-type]
 
 
 class Talk:
     """Workers a, b and c of generation 1, who have begun to come back."""
 
-    def __init__(self) -> None:
-        self.now, self.group = 0.0, membership.Group()
+    def __init__(self, min_workers: int = 1) -> None:
+        self.now, self.group, self.min_workers = 0.0, membership.Group(), min_workers
         for name in "abc":
             self.say(join(name))
-        self.members = self.group.members
+        self.last = self.group
 
     def say(self, message: Join) -> membership.Assignment:
         self.group, answer, self.reason = membership.decide(self.group, message, self.now)
         return answer
 
     def back(self, name: str, reached: str = "", unreached: str = "") -> membership.Assignment:
-        place = {"generation": 1, "rank": "abc".index(name), "members": self.members}
-        return self.say(join(name, reached, unreached, **place))
+        """Comes back from the generation in which all three were last."""
+        return self.back_from(self.last, name, reached, unreached)
+
+    def back_from(
+        self, last: membership.Group, name: str, reached: str = "", unreached: str = ""
+    ) -> membership.Assignment:
+        rank = [member.name for member in last.members].index(name)
+        place = {"generation": last.generation, "rank": rank, "members": last.members}
+        return self.say(msgspec.structs.replace(join(name, reached, unreached, **place), min_workers=self.min_workers))
+
+    def beat(self) -> Call | None:
+        """Of rank 0."""
+        place = {"generation": self.group.generation, "rank": 0, "members": self.group.members}
+        beat = membership.Beat(self.group.members[0].name, "a", **place)  # type: ignore[arg-type]
+        self.group, answer, _ = membership.decide(self.group, beat, self.now)
+        return answer.call
 
     def names(self) -> str:
         return "".join(member.name for member in self.group.members)
@@ -131,6 +145,37 @@ def test_a_server_that_was_away_waits_for_all_once_more() -> None:
     talk.back("a", "bc"), talk.back("b", "ac")
     talk.now = 90.0
     assert talk.back("a", "bc").call is Call.WAIT and "waits for worker 1" in talk.reason
+
+
+def test_one_that_is_left_out_again_and_again_is_taken_in_at_growing_intervals() -> None:
+    talk = Talk()
+    waits_s = []
+    for turn in range(5):
+        talk.now += 1.0
+        for name in "ab":  # c is cut off
+            talk.back(name, "ab", "c")
+        assert talk.names() == "ab"
+        begin = talk.now
+        while talk.back("c", "ab") and talk.beat() is not Call.PAUSE:
+            talk.now += 0.5
+        waits_s.append(talk.now - begin)
+        two = talk.group
+        talk.back_from(two, "a", "abc"), talk.back_from(two, "b", "abc")
+        assert talk.names() == "abc", turn
+        talk.last = talk.group
+    assert waits_s == [0.0, 2.0, 4.0, 8.0, 16.0]
+    assert {talk.group.lapsed("c", talk.now + after_s)["c"][0] for after_s in (99, 999)} == {6, 1}
+
+
+def test_one_that_was_left_out_again_and_again_is_taken_in_at_once_where_the_others_are_too_few() -> None:
+    talk = Talk(min_workers=3)
+    lapses = {"c": (5, 0.0)}
+    talk.back("a", "b", "c"), talk.back("b", "a", "c")
+    assert talk.reason == "2 of at least 3 workers (--min-workers) of job 'a' are there"
+    talk.group = dataclasses.replace(talk.group, lapses=lapses)
+    for name in "cab":
+        talk.back(name, "abc")
+    assert talk.names() == "abc"
 
 
 def test_those_left_out_begin_the_next_generation_only_once_rank_0_has_stopped() -> None:

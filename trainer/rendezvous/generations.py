@@ -1,4 +1,5 @@
-"""The workers of a job that survives, generation after generation: lost workers are left out, new ones come to it.
+"""The workers of a job without a parameter server, generation after generation: where the job survives, lost workers
+are left out, and new ones come to it.
 
 A generation is one set of workers, connected with each other. It breaks with the first worker that is lost, or where
 all of them agree to pause so that a worker can come or go. Then each comes back to the state server
@@ -111,16 +112,18 @@ class Generations:
         connect: Connect,
         clock: Clock,
         start: Callable[[Callable[[], None], str], object] = in_daemon_thread,
+        end: Callable[[Sequence[str], Sequence[int], str], object] | None = None,
     ) -> None:
         """
         Args:
             joining: asks the state server.
             start: begins work beside the training.
+            end: called with the first loss, as Report, with all names before: the job ends; None: it survives.
         """
         self._joining = joining
         self._connect = connect
         self._clock = clock
-        self._start = start
+        self._start, self._end = start, end
         self._lock = clock.lock()
         self._formed = clock.event()  # set as soon as there is a newest generation, or a failure
         self._newest: Generation | None = None  # None: none has formed since the last one broke
@@ -129,7 +132,7 @@ class Generations:
         self.newcomer_waits = False
 
     def begin(self, start: Start) -> Generation:
-        """The first generation that this worker takes part in; otherwise as `take`."""
+        """The first generation that this worker takes part in; raises JobError where it can take part in none."""
         self.taken = self._connected(start)
         if self.taken.connections is None:
             self._form(self.taken)
@@ -189,6 +192,10 @@ class Generations:
 
     def _break(self, generation: Generation, lost: Sequence[int], why: str) -> None:
         """The generation is over, or one more of its workers is gone. Any thread may call it, any number of times."""
+        if self._end is not None:
+            if not self._is_over:
+                self._end(generation.names, lost, why)
+            return
         with self._lock:
             if self._is_over or generation.is_over:
                 return
@@ -237,17 +244,20 @@ class Generations:
         try:
             made.connections = self._connect(start, made.names, lambda lost, why: self._break(made, lost, why))
         except JobError as error:
+            if self._end is not None:
+                raise
             logging.warning("warning: generation %d could not be connected: %s", made.number, error)
             return made
         if made.is_broken:  # before there was anything to interrupt
             made.connections.interrupt()
-        logging.info("generation %d: rank %d of %d", made.number, start.rank, len(start.members))
-        self._start(lambda: self._ask(made), "newcomers")
+        if self._end is None:
+            logging.info("generation %d: rank %d of %d", made.number, start.rank, len(start.members))
+            self._start(lambda: self._ask(made), "newcomers")
         return made
 
     def _ask(self, generation: Generation) -> None:
         """Asks whether a worker waits to take part, as long as the generation lasts."""
-        is_first, call = generation.start.rank == 0, "WAIT" if generation.start.others_wait else ""
+        is_first, call = generation.start.rank == 0, "WAIT" if generation.start.others else ""
         answered = self._clock.now()
         while not generation.is_broken and not self._is_over:
             said = self._joining.beat(generation.start, bool(call))
