@@ -35,10 +35,11 @@ def missing() -> str:
     """The reason why no link can be cut here, or nothing."""
     if not HELPERS.is_dir():  # a container's image has none
         return "tests/helpers/namespaces.py, which makes the hosts, is not here"
-    return str(_namespaces().missing())
+    return str(namespaces().missing())
 
 
-def _namespaces() -> ModuleType:
+def namespaces() -> ModuleType:
+    """The module that makes the hosts."""
     sys.path.append(str(HELPERS))
     import namespaces
 
@@ -107,7 +108,7 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
     """
     trains_s = seconds + (0.0 if math.isinf(fault.cut_s) else fault.cut_s)
     row: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, _namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
+    with tempfile.TemporaryDirectory() as name, namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
         job = CutJob(net, way, mode, trains_s, folder)
         try:
             if job.wait_for(job.has_begun, LONGEST_S):

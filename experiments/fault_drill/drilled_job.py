@@ -52,15 +52,18 @@ class Job:
         lines: of its output, with their times.
     """
 
+    network, workers = "lenet", WORKERS
+    collectives: Mapping[str, str] = AMONG_WORKERS
+
     def __init__(self, way: str, mode: str, seconds: float, log_base: Path, restarts: int = DEFAULT_RESTARTS) -> None:
         shutil.rmtree(log_base, ignore_errors=True)
         self._leaves_out = leaves_out(way, mode)
         launcher, self.logs = self.plan(mode, log_base)
         launcher += ["--restarts", str(restarts)]
         if way == CONTINUE and not self._leaves_out:
-            launcher += ["--collective", AMONG_WORKERS[mode]]
+            launcher += ["--collective", self.collectives[mode]]
         flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base)]
-        command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
+        command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", self.network, "--", *flags])
         self._launcher = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=base_environment(os.environ),  # with the token of a worker that comes
@@ -79,8 +82,8 @@ class Job:
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         """The launcher and its options without mode and network, and the logs of its workers."""
-        options = ["scripts.launch.local_cluster", "--workers", WORKERS, "--log-base", str(log_base)]
-        return options, Logs(log_base, log_base / "lenet" / folder_name(mode, split_by_class=False))
+        options = ["scripts.launch.local_cluster", "--workers", self.workers, "--log-base", str(log_base)]
+        return options, Logs(log_base, log_base / self.network / folder_name(mode, split_by_class=False))
 
     def _read(self) -> None:
         assert self._launcher.stdout is not None

@@ -1,0 +1,396 @@
+"""The storm: faults of nine kinds, one after the other, in one job of eight workers, beside three undisturbed twins.
+
+    .venv/bin/python -m experiments.fault_drill.storm --jobs esync-ring     # as root: 60 faults in half an hour
+    .venv/bin/python -m experiments.fault_drill.storm --table               # of finished storms
+
+Each worker is on a host of its own, a network namespace, and its logs are on a disk of its own; state server, scheduler
+and parameter server are on a ninth host. The schedule follows from --seed alone. The twins run at the same time, with
+the same flags, on this machine's loopback. A job is a line of FOLDER/storms.jsonl, with its faults, and is not run
+again.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from algorithms import folder_name
+from config import CONTINUE, RESTART
+from experiments.fault_drill import drilled_cut, drilled_disk
+from experiments.fault_drill.drilled_job import ROOT, Job, name_of
+from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, wait_for
+from experiments.fault_drill.faults import PORT
+from experiments.markdown import table
+from flag_parser import FlagParser
+from scripts.launch import forking, job_options
+from scripts.launch.roles import base_environment
+from trainer.run_logs.measure import LINES_FILE
+from trainer.run_logs.round_log import read_rounds
+from utils import append_line
+
+if TYPE_CHECKING:
+    from namespaces import Network
+
+JOBS = {
+    "esync-ring": (CONTINUE, "esync"), "decoupled": (RESTART, "decoupled"), "sync-ring": (CONTINUE, "sync"),
+    "async": (RESTART, "async"), "wbsp": (RESTART, "wbsp"), "esync-ps": (RESTART, "esync"),
+}  # fmt: skip
+# How many workers each kind strikes at once.
+KINDS = {
+    "kill": 1, "two kills": 2, "freeze": 1, "cut": 1, "one direction": 2, "full disk": 1, "state server frozen": 0,
+    "damaged checkpoint": 1, "newcomer": 0,
+}  # fmt: skip
+STEPS_S = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
+NEWCOMER = len(STEPS_S)
+LASTS_S = 20.0
+START_S = 5.0  # of a killed worker
+CALM_S = 25.0  # at the end
+DETECTION_S = 6.0
+POLL_S, SAMPLE_S = 0.05, 10.0
+DISK_MIB = 64
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault of the storm: seconds from the time when all train, and the numbers of the workers."""
+
+    at_s: float
+    kind: str
+    workers: tuple[int, ...]
+
+
+def schedule(seed: int, count: int, seconds: float) -> list[Strike]:
+    """All faults of a storm: as many of each kind, and the rest of kinds that are drawn; one in each slot of time."""
+    choose = random.Random(seed)
+    kinds = [*KINDS] * (count // len(KINDS)) + choose.sample([*KINDS], count % len(KINDS))
+    choose.shuffle(kinds)
+    slot = (seconds - CALM_S) / count
+    return [
+        Strike(
+            round(slot * (number + choose.uniform(0.0, 0.1)), 2), kind, (*choose.sample(range(NEWCOMER), KINDS[kind]),)
+        )
+        for number, kind in enumerate(kinds)
+    ]
+
+
+class Watch(threading.Thread):
+    """Notes when each worker has logged a round, and what memory, files and threads the processes have.
+
+    Attributes:
+        times: of the rounds, by worker.
+        first, last: KiB, open files and threads of each process, a while after it came and at the end.
+    """
+
+    def __init__(self, job: StormJob | TwinJob) -> None:
+        super().__init__(daemon=True)
+        self._job, self.is_over = job, False
+        self.times: dict[int, list[float]] = defaultdict(list)
+        self.first: dict[tuple[str, int], tuple[float, list[int]]] = {}
+        self.last: dict[tuple[str, int], tuple[float, list[int]]] = {}
+        self._came: dict[tuple[str, int], float] = {}
+
+    def run(self) -> None:
+        paths = {number: self._job.rounds_file(number) for number in range(NEWCOMER + 1)}
+        sizes, next_sample = dict.fromkeys(paths, 0), time.time() + SAMPLE_S
+        while not self.is_over:
+            for number, path in paths.items():
+                with contextlib.suppress(OSError):
+                    found = path.stat()
+                    if found.st_size != sizes[number]:
+                        sizes[number] = found.st_size
+                        self.times[number].append(found.st_mtime)
+            if time.time() > next_sample:
+                next_sample += SAMPLE_S
+                self._sample(time.time())
+            time.sleep(POLL_S)
+
+    def _sample(self, now: float) -> None:
+        for name, pid in self._job.all_pids().items():
+            with contextlib.suppress(OSError):
+                fields = dict(
+                    line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+                )
+                files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+                key, numbers = (name, pid), [int(fields["VmRSS"].split()[0]), files, int(fields["Threads"])]
+                if now > self._came.setdefault(key, now) + 4 * SAMPLE_S:
+                    self.first.setdefault(key, (now, numbers))
+                    self.last[key] = now, numbers
+
+    def has_begun(self) -> bool:
+        """Whether every worker has done some rounds, and workers can be forked."""
+        return all(len(self.times[number]) > 2 for number in range(NEWCOMER)) and self._job.can_fork()
+
+    def pause_s(self, worker: int, since: float, until: float) -> float:
+        """The longest time between two rounds that is not over before `since` and has begun before `until`."""
+        pairs = itertools.pairwise([*self.times[worker], max(until, *self.times[worker][-1:])])
+        return round(max((b - a for a, b in pairs if b > since and a < until), default=0.0), 2)
+
+    def growth(self) -> list[dict[str, Any]]:
+        return [
+            {"name": key[0], "seconds": round(self.last[key][0] - at), "first": numbers, "last": self.last[key][1]}
+            for key, (at, numbers) in self.first.items()
+        ]
+
+
+class TwinJob(Job):
+    """A job of eight workers on this machine, of which the rounds are lines."""
+
+    network, workers = "mlp", ",".join(map(str, STEPS_S))
+    collectives = {"esync": "ring", "sync": "ring"}
+
+    def more_flags(self, way: str, log_base: Path) -> list[str]:
+        more = ["--max-seconds", "0", "--log-form", "lines", "--fault-timeout", f"{DETECTION_S:g}"]
+        shared = ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
+        return [*(more if way == CONTINUE else more[:-2]), "--eval-seconds", "10", *shared]
+
+    def rounds_file(self, number: int) -> Path:
+        found = [*self.logs.folder.glob(f"*/cpu{number}")]
+        return (found[0] if found else self.logs.folder / f"cpu{number}") / LINES_FILE
+
+    def all_pids(self) -> dict[str, int]:
+        """The processes of which memory and files are looked at."""
+        return self.pids() | {"launcher": self._launcher.pid}
+
+    def samples(self) -> list[int]:
+        """Logged samples of each worker."""
+        return [
+            sum(record["num_samples"] for record in read_rounds(self.rounds_file(number).parent, lambda text: None))
+            for number in range(NEWCOMER)
+        ]
+
+
+class StormJob(TwinJob):
+    """The job that is struck: the first host has the services, the next ones a worker each, the last the newcomer."""
+
+    def __init__(self, network: Network, name: str, way: str, mode: str, log_base: Path) -> None:
+        self._network, self._name, self._way = network, name, way
+        super().__init__(way, mode, 0.0, log_base)
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        return self._network.desk.command(*command)
+
+    def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
+        log_base.mkdir(parents=True)
+        self._file = log_base / "hosts.csv"
+        self.names(NEWCOMER)
+        folder = ROOT / "logs" / self._name / self.network / folder_name(mode, split_by_class=False)
+        options = ["scripts.launch.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
+        ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
+        return [*options, "--run", self._name, *ssh], Logs(log_base, folder)
+
+    def names(self, count: int) -> None:
+        """Writes the hosts file, with this many workers."""
+        hub, *hosts = self._network.hosts
+        rows = [f"{hub.name},hub,0,,,scheduler server state-server"]
+        steps = zip(hosts[:count], (*STEPS_S, STEPS_S[0]), strict=False)
+        rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
+        self._file.write_text("\n".join(["address,name,workers,devices,step_time_s,roles", *rows]) + "\n")
+
+    def folder(self, number: int) -> Path:
+        return self.logs.folder / f"storm-{number}" / "cpu"
+
+    def rounds_file(self, number: int) -> Path:
+        return self.folder(number) / LINES_FILE
+
+    def all_pids(self) -> dict[str, int]:
+        found = {"launcher": self._launcher.pid}
+        for host in self._network.hosts:
+            for pid in host.pids():
+                with contextlib.suppress(OSError):
+                    out = Path(f"/proc/{pid}/fd/1").readlink()
+                    if out.suffix == ".log" and name_of(pid) != forking.NAME and not _is_child(pid):
+                        found[out.stem] = pid
+        return found
+
+    def can_fork(self) -> bool:
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts[1:-1])
+
+    # ------------------------------------------------------------------------------------------------- faults
+
+    def strike_now(self, strike: Strike) -> None:
+        """Makes a fault happen, and undoes what lasts."""
+        hub, *hosts = self._network.hosts
+        pids, struck = self.all_pids(), [f"storm-{number}-cpu" for number in strike.workers]
+        match strike.kind:
+            case "kill" | "two kills":
+                _send([pids.get(name) for name in struck], signal.SIGKILL)
+            case "damaged checkpoint":
+                where = self._file.parent if self._way == RESTART else self.folder(strike.workers[0])
+                newest = max(where.rglob("worker-*.ckpt"), key=lambda path: path.stat().st_mtime)
+                os.truncate(newest, newest.stat().st_size // 2)
+                _send([pids.get(struck[0])], signal.SIGKILL)
+            case "freeze" | "state server frozen":
+                frozen = [pids.get(name) for name in struck or ["state-server"]]
+                _send(frozen, signal.SIGSTOP)
+                time.sleep(LASTS_S)
+                _send(frozen, signal.SIGCONT)
+            case "cut":
+                hosts[strike.workers[0]].unplug()
+                time.sleep(LASTS_S)
+                hosts[strike.workers[0]].plug_in()
+            case "one direction":
+                one, other = (hosts[number] for number in strike.workers)
+                one.drop_from(other if self._way == CONTINUE else hub)
+                time.sleep(LASTS_S)
+                one.heal()
+            case "full disk":
+                filler, until = self.folder(strike.workers[0]) / "filler", time.time() + LASTS_S
+                while time.time() < until:
+                    drilled_disk.fill(filler)
+                    time.sleep(POLL_S)
+                filler.unlink()
+            case "newcomer":
+                self._newcomer(pids)
+
+    def _newcomer(self, pids: Mapping[str, int]) -> None:
+        """A ninth worker takes part for a while."""
+        if self._way == RESTART:
+            for count in (NEWCOMER + 1, NEWCOMER):
+                self.names(count)
+                self.signal(signal.SIGUSR1)
+                time.sleep(LASTS_S / 2)
+            return
+        like = next(pid for name, pid in pids.items() if name.startswith("storm-"))
+        words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0 ").split("\0")
+        words[words.index("-ld") + 1] = str(self.folder(NEWCOMER).parent)
+        words = [word for word in words if word.strip()]
+        roles = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(NEWCOMER), "DMLC_INTERFACE": "eth0"}
+        environment = base_environment(os.environ) | roles
+        command = self._network.hosts[-1].command(*words, "--leave", "1")
+        self.folder(NEWCOMER).parent.mkdir(exist_ok=True)
+        with (self.folder(NEWCOMER).parent / "newcomer.log").open("ab") as log:
+            come = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
+        time.sleep(LASTS_S)
+        come.terminate()
+        threading.Thread(target=come.wait, daemon=True).start()
+
+
+def _is_child(pid: int) -> bool:
+    """Whether it is a worker's own child, such as its evaluator."""
+    return b"trainer.evaluation" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _send(pids: Iterable[int | None], number: int) -> None:
+    for pid in pids:
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+# ---------------------------------------------------------------------------------------------------- one storm
+
+
+def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, folder: Path) -> dict[str, Any]:
+    """One storm beside its twins; a row with a part for each fault."""
+    way, mode = JOBS[name]
+    os.environ["PS_HEARTBEAT_TIMEOUT"] = f"{DETECTION_S:g}"
+    row: dict[str, Any] = {"job": name, "seed": seed, "seconds": seconds, "detection_s": DETECTION_S}
+    with contextlib.ExitStack() as stack:
+        hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
+        network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2))
+        storm = StormJob.__new__(StormJob)
+        storm.logs = Logs(folder, ROOT / "logs" / f"storm-{name}" / "mlp" / folder_name(mode, split_by_class=False))
+        for number in range(NEWCOMER):
+            stack.enter_context(drilled_disk.mounted(storm.folder(number), DISK_MIB))
+            for old in storm.folder(number).glob("*"):
+                old.unlink()
+        storm.__init__(network, f"storm-{name}", way, mode, folder / name / "storm")  # type: ignore[misc]
+        stack.callback(storm.end, 0.0)
+        twins = []
+        for number in range(num_twins):
+            twins.append(TwinJob(way, mode, 0.0, folder / name / f"twin-{number}"))
+            stack.callback(twins[-1].end, 0.0)
+        jobs: list[StormJob | TwinJob] = [storm, *twins]
+        watches = [Watch(job) for job in jobs]
+        for watch in watches:
+            watch.start()
+        if not wait_for(lambda: all(watch.has_begun() for watch in watches), 3 * LONGEST_S):
+            return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
+        began, before = time.time(), [job.samples() for job in jobs]
+        plan, strikes = schedule(seed, count, seconds), list[float]()
+        for strike in plan:
+            time.sleep(max(0.0, began + strike.at_s - time.time()))
+            strikes.append(time.time())
+            print(f"{name} {strikes[-1] - began:.1f} {strike.kind} {strike.workers}", flush=True)
+            if storm.is_over:
+                break
+            storm.strike_now(strike)
+        time.sleep(max(0.0, began + seconds - time.time()))
+        over = time.time()
+        for job in jobs:
+            job.signal(signal.SIGINT)
+        row["exit_codes"] = [job.end(END_S + LONGEST_S) for job in jobs]
+        for watch in watches:
+            watch.is_over = True
+            watch.join()
+        wait_for(lambda: not network.commands(), drilled_cut.GONE_S)
+        row["left_running"] = [len(network.commands()), *(twin.logs.left_running() for twin in twins)]
+        row["samples"] = [
+            [b - a for a, b in zip(early, job.samples(), strict=True)] for early, job in zip(before, jobs, strict=True)
+        ]
+        row |= {"trained_s": round(over - began, 2), "growth": [watch.growth() for watch in watches]}
+        row["accuracies"] = [accuracy(job) for job in jobs]
+        row["noticed"] = [job.notices() for job in twins]
+        row["twins_pause_s"] = [max(each.pause_s(n, began, over - 5) for n in range(NEWCOMER)) for each in watches[1:]]
+        row["faults"] = [
+            asdict(strike)
+            | {"at_s": round(at - began, 2), "pauses_s": [watches[0].pause_s(n, at, until) for n in range(NEWCOMER)]}
+            for strike, at, until in zip(plan, strikes, [*strikes[1:], over - 1], strict=False)
+        ]
+        (folder / f"{name}.log").write_text("".join(f"{at - began:8.2f} {line}\n" for at, line in storm.lines))
+    return row
+
+
+def accuracy(job: StormJob | TwinJob) -> float | None:
+    """The last one of any worker."""
+    found = [
+        (each["total_time"], value)
+        for number in range(NEWCOMER)
+        for each in read_rounds(job.rounds_file(number).parent, lambda text: None)
+        for value in [each.get("accuracy"), *(more["accuracy"] for more in each.get("evaluated", []))]
+        if value is not None
+    ]
+    return max(found)[1] if found else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the missing storms and prints the tables."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = FlagParser("experiments.fault_drill.storm", description=__doc__, formatter_class=form)
+    parser.add_argument("--jobs", type=job_options.names(JOBS), default=tuple(JOBS))
+    parser.add_argument("--seed", type=int, default=0, help="of the schedule")
+    parser.add_argument("--faults", type=int, default=60, help="their number")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="of each job")
+    parser.add_argument("--twins", type=int, default=3, help="undisturbed jobs beside it")
+    parser.add_argument("--folder", type=Path, default=Path("logs/storm"))
+    parser.add_argument("--table", action="store_true", help="only the tables of finished storms")
+    given = parser.parse_args(arguments)
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "storms.jsonl"
+    for name in () if given.table else given.jobs:
+        append_line(path, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder)))
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unmounts the disks, removes the hosts
+    start.run(main)
