@@ -20,14 +20,17 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +39,7 @@ from algorithms import folder_name
 from config import CONTINUE, RESTART
 from experiments.fault_drill import drilled_cut, drilled_disk
 from experiments.fault_drill.drilled_job import ROOT, Job, name_of
-from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, wait_for
+from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.faults import PORT
 from experiments.markdown import table
 from flag_parser import FlagParser
@@ -61,6 +64,7 @@ KINDS = {
 STEPS_S = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
 NEWCOMER = len(STEPS_S)
 LASTS_S = 20.0
+MORE_S = 3.0
 START_S = 5.0  # of a killed worker
 CALM_S = 25.0  # at the end
 DETECTION_S = 6.0
@@ -124,7 +128,7 @@ class Watch(threading.Thread):
 
     def _sample(self, now: float) -> None:
         for name, pid in self._job.all_pids().items():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, KeyError):  # it has ended
                 fields = dict(
                     line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
                 )
@@ -136,12 +140,13 @@ class Watch(threading.Thread):
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and workers can be forked."""
-        return all(len(self.times[number]) > 2 for number in range(NEWCOMER)) and self._job.can_fork()
+        return all(len(self.times[number]) > ROUNDS_BEFORE for number in range(NEWCOMER)) and self._job.can_fork()
 
-    def pause_s(self, worker: int, since: float, until: float) -> float:
-        """The longest time between two rounds that is not over before `since` and has begun before `until`."""
+    def pause_s(self, worker: int, since: float, until: float, round_s: float) -> float:
+        """The longest time between two rounds that begins before `until` and ends after `since`, but not earlier than a
+        round before: a fault in an earlier one's pause does not count that pause again."""
         pairs = itertools.pairwise([*self.times[worker], max(until, *self.times[worker][-1:])])
-        return round(max((b - a for a, b in pairs if b > since and a < until), default=0.0), 2)
+        return round(max((b - a for a, b in pairs if b > since and since - round_s < a < until), default=0.0), 2)
 
     def growth(self) -> list[dict[str, Any]]:
         return [
@@ -162,8 +167,7 @@ class TwinJob(Job):
         return [*(more if way == CONTINUE else more[:-2]), "--eval-seconds", "10", *shared]
 
     def rounds_file(self, number: int) -> Path:
-        found = [*self.logs.folder.glob(f"*/cpu{number}")]
-        return (found[0] if found else self.logs.folder / f"cpu{number}") / LINES_FILE
+        return self.logs.folder / socket.gethostname() / f"cpu{number}" / LINES_FILE
 
     def all_pids(self) -> dict[str, int]:
         """The processes of which memory and files are looked at."""
@@ -204,11 +208,11 @@ class StormJob(TwinJob):
         rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
         self._file.write_text("\n".join(["address,name,workers,devices,step_time_s,roles", *rows]) + "\n")
 
-    def folder(self, number: int) -> Path:
-        return self.logs.folder / f"storm-{number}" / "cpu"
+    def disk(self, number: int) -> Path:
+        return self.logs.folder / f"storm-{number}"
 
     def rounds_file(self, number: int) -> Path:
-        return self.folder(number) / LINES_FILE
+        return self.disk(number) / "cpu" / LINES_FILE
 
     def all_pids(self) -> dict[str, int]:
         found = {"launcher": self._launcher.pid}
@@ -233,7 +237,7 @@ class StormJob(TwinJob):
             case "kill" | "two kills":
                 _send([pids.get(name) for name in struck], signal.SIGKILL)
             case "damaged checkpoint":
-                where = self._file.parent if self._way == RESTART else self.folder(strike.workers[0])
+                where = self._file.parent if self._way == RESTART else self.disk(strike.workers[0])
                 newest = max(where.rglob("worker-*.ckpt"), key=lambda path: path.stat().st_mtime)
                 os.truncate(newest, newest.stat().st_size // 2)
                 _send([pids.get(struck[0])], signal.SIGKILL)
@@ -252,7 +256,7 @@ class StormJob(TwinJob):
                 time.sleep(LASTS_S)
                 one.heal()
             case "full disk":
-                filler, until = self.folder(strike.workers[0]) / "filler", time.time() + LASTS_S
+                filler, until = self.disk(strike.workers[0]) / "filler", time.time() + LASTS_S
                 while time.time() < until:
                     drilled_disk.fill(filler)
                     time.sleep(POLL_S)
@@ -261,26 +265,31 @@ class StormJob(TwinJob):
                 self._newcomer(pids)
 
     def _newcomer(self, pids: Mapping[str, int]) -> None:
-        """A ninth worker takes part for a while."""
+        """A ninth worker takes part until it has done some rounds, for LASTS_S at most."""
+        began, rounds = time.time(), self.rounds_file(NEWCOMER)
         if self._way == RESTART:
-            for count in (NEWCOMER + 1, NEWCOMER):
-                self.names(count)
-                self.signal(signal.SIGUSR1)
-                time.sleep(LASTS_S / 2)
-            return
-        like = next(pid for name, pid in pids.items() if name.startswith("storm-"))
+            self.names(NEWCOMER + 1)
+            self.signal(signal.SIGUSR1)
+        else:
+            come = self._come(next(pid for name, pid in pids.items() if name.startswith("storm-")))
+        wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, LASTS_S)
+        time.sleep(MORE_S)
+        if self._way == RESTART:
+            self.names(NEWCOMER)
+            self.signal(signal.SIGUSR1)
+        else:
+            come.terminate()
+            threading.Thread(target=come.wait, daemon=True).start()
+
+    def _come(self, like: int) -> subprocess.Popen[bytes]:
+        """Starts a worker on the last host with the command of another one."""
         words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0 ").split("\0")
-        words[words.index("-ld") + 1] = str(self.folder(NEWCOMER).parent)
-        words = [word for word in words if word.strip()]
+        words[words.index("-ld") + 1] = str(self.disk(NEWCOMER))
         roles = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(NEWCOMER), "DMLC_INTERFACE": "eth0"}
-        environment = base_environment(os.environ) | roles
-        command = self._network.hosts[-1].command(*words, "--leave", "1")
-        self.folder(NEWCOMER).parent.mkdir(exist_ok=True)
-        with (self.folder(NEWCOMER).parent / "newcomer.log").open("ab") as log:
-            come = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
-        time.sleep(LASTS_S)
-        come.terminate()
-        threading.Thread(target=come.wait, daemon=True).start()
+        command = self._network.hosts[-1].command(*filter(str.strip, words), "--leave", "1")
+        self.disk(NEWCOMER).mkdir(exist_ok=True)
+        with (self.disk(NEWCOMER) / "newcomer.log").open("ab") as log:
+            return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=base_environment(os.environ) | roles)
 
 
 def _is_child(pid: int) -> bool:
@@ -309,9 +318,8 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         storm = StormJob.__new__(StormJob)
         storm.logs = Logs(folder, ROOT / "logs" / f"storm-{name}" / "mlp" / folder_name(mode, split_by_class=False))
         for number in range(NEWCOMER):
-            stack.enter_context(drilled_disk.mounted(storm.folder(number), DISK_MIB))
-            for old in storm.folder(number).glob("*"):
-                old.unlink()
+            shutil.rmtree(storm.disk(number), ignore_errors=True)
+            stack.enter_context(drilled_disk.mounted(storm.disk(number), DISK_MIB))
         storm.__init__(network, f"storm-{name}", way, mode, folder / name / "storm")  # type: ignore[misc]
         stack.callback(storm.end, 0.0)
         twins = []
@@ -349,10 +357,12 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         row |= {"trained_s": round(over - began, 2), "growth": [watch.growth() for watch in watches]}
         row["accuracies"] = [accuracy(job) for job in jobs]
         row["noticed"] = [job.notices() for job in twins]
-        row["twins_pause_s"] = [max(each.pause_s(n, began, over - 5) for n in range(NEWCOMER)) for each in watches[1:]]
+        pauses = [max(each.pause_s(n, began, over - 5, 0.0) for n in range(NEWCOMER)) for each in watches[1:]]
+        row["twins_pause_s"], round_s = pauses, max(pauses)
         row["faults"] = [
             asdict(strike)
-            | {"at_s": round(at - began, 2), "pauses_s": [watches[0].pause_s(n, at, until) for n in range(NEWCOMER)]}
+            | {"at_s": round(at - began, 2)}
+            | {"pauses_s": [watches[0].pause_s(n, at, until, round_s) for n in range(NEWCOMER)]}
             for strike, at, until in zip(plan, strikes, [*strikes[1:], over - 1], strict=False)
         ]
         (folder / f"{name}.log").write_text("".join(f"{at - began:8.2f} {line}\n" for at, line in storm.lines))
@@ -369,6 +379,60 @@ def accuracy(job: StormJob | TwinJob) -> float | None:
         if value is not None
     ]
     return max(found)[1] if found else None
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def excused_s(fault: Mapping[str, Any]) -> dict[int, float]:
+    """Seconds for which each struck worker could not compute: those of the fault, and START_S for a new process."""
+    longest = {"kill": START_S, "two kills": START_S, "damaged checkpoint": START_S, "freeze": LASTS_S, "cut": LASTS_S}
+    struck = fault["workers"][:1] if fault["kind"] == "one direction" else fault["workers"]
+    most = longest.get(fault["kind"], LASTS_S if fault["kind"] == "one direction" else 0.0)
+    return {number: min(most, fault["pauses_s"][number]) for number in struck}
+
+
+def pause_s(fault: Mapping[str, Any]) -> float:
+    """The longest time without a round of a worker that was not struck."""
+    return max(value for number, value in enumerate(fault["pauses_s"]) if number not in fault["workers"])
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What became of each job; the pauses by kind; the processes."""
+    head = "job|faults|samples, of the twins'|less what could not be computed|accuracy|twins|exit code|left running"
+    lines = [head.split("|")]
+    for row in rows:
+        storm, *twins = row["samples"]
+        rates = [statistics.mean(twin[n] for twin in twins) / row["trained_s"] for n in range(NEWCOMER)]
+        lost = sum(rates[n] * seconds for fault in row["faults"] for n, seconds in excused_s(fault).items())
+        whole = statistics.mean(map(sum, twins))
+        accuracy_, *others = row["accuracies"]
+        shares = [f"{sum(storm) / whole:.1%}", f"{sum(storm) / (whole - lost):.1%}"]
+        ends = [str(row["exit_codes"][0]), str(sum(row["left_running"]))]
+        spread = f"{min(others):.4f} to {max(others):.4f}"
+        lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_:.4f}", spread, *ends])
+    yield table(lines)
+    lines = [["seconds", *(row["job"] for row in rows)]]
+    lines.append(["none (the twins)", *(f"{max(row['twins_pause_s']):.1f}" for row in rows)])
+    for kind in KINDS:
+        found = [[pause_s(fault) for fault in row["faults"] if fault["kind"] == kind] for row in rows]
+        lines.append([kind, *map(_spread, found)])
+    yield table(lines)
+    lines = ["job|process|MiB|files|threads|seconds".split("|")]
+    for row in rows:
+        for what in ("launcher", "state-server", "storm-"):
+            ours = [each for each in row["growth"][0] if each["name"].startswith(what)]
+            for each in [max(ours, key=lambda each: each["seconds"])] if ours else ():
+                kib, files, threads = zip(each["first"], each["last"], strict=True)
+                numbers = [f"{kib[0] / 1024:.1f} to {kib[1] / 1024:.1f}", *(f"{a} to {b}" for a, b in (files, threads))]
+                lines.append([row["job"], each["name"].removesuffix("-cpu"), *numbers, str(each["seconds"])])
+    yield table(lines)
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return ""
+    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -388,6 +452,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = folder / "storms.jsonl"
     for name in () if given.table else given.jobs:
         append_line(path, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder)))
+    rows = [row for line in path.read_text().splitlines() if "faults" in (row := json.loads(line))]
+    print("\n\n".join(tables(rows)))
     return 0
 
 

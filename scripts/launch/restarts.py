@@ -49,7 +49,7 @@ class RestartHistory:
     Attributes:
         checkpoint: the newest round that the job could resume from; None: there was none.
         restarts: since that checkpoint.
-        in_a_row: failures, each less than STABLE_S after the start before it.
+        in_a_row: failures since that checkpoint, each less than STABLE_S after the start before it.
     """
 
     checkpoint: int | None = None
@@ -122,7 +122,7 @@ def decide(
     if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not (service_was_away or only_its_own):
         return end_job
     if (checkpoint or 0) > (history.checkpoint or 0):
-        history = replace(history, checkpoint=checkpoint, restarts=0)
+        history = RestartHistory(checkpoint)  # the job makes progress
     if others_continue and uptime_s >= STABLE_S:
         history = replace(history, restarts=0)
     without = f"in less than {STABLE_S:g} s each" if others_continue else "without a new checkpoint"

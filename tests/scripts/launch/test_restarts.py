@@ -175,9 +175,9 @@ def test_it_is_given_up_after_so_many_starts_without_a_new_checkpoint():
     )  # fmt: skip
 
 
-def test_a_new_checkpoint_gives_all_tries_back():
-    decision = decide([KILLED], 1.0, 21, RestartHistory(checkpoint=20, restarts=LIMIT), LIMIT)
-    assert decision.action is Action.RESTART_ALL
+def test_a_new_checkpoint_gives_all_tries_back_and_the_next_start_is_at_once():
+    decision = decide([KILLED], 1.0, 21, RestartHistory(checkpoint=20, restarts=LIMIT, in_a_row=3), LIMIT)
+    assert decision.action is Action.RESTART_ALL and decision.wait_s == 0
     assert decision.history == RestartHistory(checkpoint=21, restarts=1, in_a_row=1)
 
 
