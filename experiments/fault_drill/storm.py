@@ -271,7 +271,7 @@ class StormJob(TwinJob):
             self.names(NEWCOMER + 1)
             self.signal(signal.SIGUSR1)
         else:
-            come = self._come(next(pid for name, pid in pids.items() if name.startswith("storm-")))
+            come = self._start_newcomer(next(pid for name, pid in pids.items() if name.startswith("storm-")))
         wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, LASTS_S)
         time.sleep(MORE_S)
         if self._way == RESTART:
@@ -281,7 +281,7 @@ class StormJob(TwinJob):
             come.terminate()
             threading.Thread(target=come.wait, daemon=True).start()
 
-    def _come(self, like: int) -> subprocess.Popen[bytes]:
+    def _start_newcomer(self, like: int) -> subprocess.Popen[bytes]:
         """Starts a worker on the last host with the command of another one."""
         words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0 ").split("\0")
         words[words.index("-ld") + 1] = str(self.disk(NEWCOMER))
@@ -418,7 +418,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         found = [[pause_s(fault) for fault in row["faults"] if fault["kind"] == kind] for row in rows]
         lines.append([kind, *map(_spread, found)])
     yield table(lines)
-    lines = ["job|process|MiB|files|threads|seconds".split("|")]
+    lines = [["job", "process", "MiB", "files", "threads", "seconds"]]
     for row in rows:
         for what in ("launcher", "state-server", "storm-"):
             ours = [each for each in row["growth"][0] if each["name"].startswith(what)]

@@ -119,7 +119,8 @@ def decide(
         return end_job
     causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
     only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)
-    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not (service_was_away or only_its_own):
+    has_worked = service_was_away or (has_begun if not others_continue else only_its_own)
+    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not has_worked:
         return end_job
     if (checkpoint or 0) > (history.checkpoint or 0):
         history = RestartHistory(checkpoint)  # the job makes progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from experiments.fault_drill import storm
@@ -14,9 +15,9 @@ def test_the_storm_follows_from_its_seed_and_strikes_at_most_a_third_of_the_work
     assert {*Counter(strike.kind for strike in strikes).values()} == {6, 7} and len(strikes) == 60
     assert all(len({*strike.workers}) == KINDS[strike.kind] <= len(STEPS_S) / 3 for strike in strikes)
     assert {number for strike in strikes for number in strike.workers} == {*range(len(STEPS_S))}
-    pairs = zip(strikes, strikes[1:], strict=False)
+    pairs = itertools.pairwise(strikes)
     assert all(later.at_s > sooner.at_s + LASTS_S for sooner, later in pairs)  # each is over before the next
-    assert 0 <= strikes[0].at_s and strikes[-1].at_s + LASTS_S < 1800
+    assert strikes[0].at_s >= 0 and strikes[-1].at_s + LASTS_S < 1800
 
 
 def test_a_pause_is_that_of_healthy_workers_and_a_struck_one_is_excused_for_its_fault_alone():

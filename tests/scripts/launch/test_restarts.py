@@ -153,6 +153,12 @@ def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the
     assert decide([WRONG], 1.0, 7, RestartHistory(), LIMIT, service_was_away=True).action is Action.RESTART_ALL
 
 
+def test_flags_and_files_with_which_the_job_has_trained_are_not_wrong():
+    """A worker that does not reach the state server at its next start ends with exit code 2 too."""
+    assert decide([WRONG, LOST], 1.0, 7, RestartHistory(), LIMIT, has_begun=True).action is Action.RESTART_ALL
+    assert decide([WRONG], 1.0, None, SPENT, LIMIT, has_begun=True).action is Action.END_JOB
+
+
 def test_the_first_start_is_at_once_and_later_ones_wait_longer_and_longer():
     history, waits = RestartHistory(), []
     for _ in range(9):
