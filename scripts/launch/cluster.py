@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import dataclasses
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.console import console
-from scripts.launch.host_connection import HostConnection
+from scripts.launch.host_connection import SILENT_S, HostConnection
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
     EXAMPLE_INTERFACE,
@@ -328,16 +329,18 @@ def policy_of(
         again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
         return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
 
-    def files() -> dict[str, int]:
+    def files(only: str = "") -> dict[str, int]:
+        """The checkpoints on all hosts, or on one. A host that does not answer is lost: its connection is ended."""
+        asked = [each for each in sorted(folders) if only in ("", each[0]) and connections[each[0]].exit_code is None]
+        for host, folder in asked:
+            connections[host].send_message(do="checkpoints", folder=str(folder))
         found: dict[str, int] = {}
-        for host, folder in sorted(folders):
-            if connections[host].exit_code is not None:
-                continue
+        for host, _ in asked:
             try:
-                found |= connections[host].ask(do="checkpoints", folder=str(folder))["files"]
+                found |= next(connections[host].answers(SILENT_S))["files"]
             except SetupError:
                 if connections[host].exit_code is None:
-                    raise
+                    connections[host].send(signal.SIGKILL)
         return found
 
     def build_again(flags: Sequence[str]) -> list[Role]:

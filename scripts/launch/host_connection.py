@@ -26,6 +26,7 @@ from utils import EXIT_SETUP, SetupError
 PING_EVERY_S = 5.0
 CONNECT_S = 15  # ssh's own limit for a host that does not answer
 ANSWER_S = 60.0
+SILENT_S = 5.0  # after which a host counts as lost when all are started again
 KILL_S = 10.0
 SSH_FAILED = 255
 
@@ -172,7 +173,7 @@ class HostConnection:
     def _error(self, text: str) -> SetupError:
         return SetupError(f"{self.host.where}: {self.host.name}: {text}")
 
-    def answers(self) -> Iterator[dict[str, Any]]:
+    def answers(self, longest_s: float = ANSWER_S) -> Iterator[dict[str, Any]]:
         """Waits for answers, and yields each.
 
         Raises:
@@ -183,9 +184,9 @@ class HostConnection:
             while (answer := self.answer()) is not None:
                 yield answer
                 last = time.monotonic()
-            if time.monotonic() > last + ANSWER_S:
+            if time.monotonic() > last + longest_s:
                 self._is_broken = True
-                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
+                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {longest_s:g} s")
             self._meanwhile()
             select.select([self._from], [], [], 0.2)
 
