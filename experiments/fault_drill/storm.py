@@ -68,7 +68,7 @@ MORE_S = 3.0
 START_S = 5.0  # of a killed worker
 CALM_S = 25.0  # at the end
 DETECTION_S = 6.0
-POLL_S, SAMPLE_S = 0.05, 10.0
+POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
 DISK_MIB = 64
 
 
@@ -105,15 +105,17 @@ class Watch(threading.Thread):
 
     def __init__(self, job: StormJob | TwinJob) -> None:
         super().__init__(daemon=True)
-        self._job, self.is_over = job, False
+        self._job, self.is_ending, self.is_over = job, False, False
         self.times: dict[int, list[float]] = defaultdict(list)
         self.first: dict[tuple[str, int], tuple[float, list[int]]] = {}
         self.last: dict[tuple[str, int], tuple[float, list[int]]] = {}
         self._came: dict[tuple[str, int], float] = {}
 
     def run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a round is noted when it is logged
+        threading.Thread(target=self._sample, daemon=True).start()
         paths = {number: self._job.rounds_file(number) for number in range(NEWCOMER + 1)}
-        sizes, next_sample = dict.fromkeys(paths, 0), time.time() + SAMPLE_S
+        sizes = dict.fromkeys(paths, 0)
         while not self.is_over:
             for number, path in paths.items():
                 with contextlib.suppress(OSError):
@@ -121,32 +123,33 @@ class Watch(threading.Thread):
                     if found.st_size != sizes[number]:
                         sizes[number] = found.st_size
                         self.times[number].append(found.st_mtime)
-            if time.time() > next_sample:
-                next_sample += SAMPLE_S
-                self._sample(time.time())
             time.sleep(POLL_S)
 
-    def _sample(self, now: float) -> None:
-        for name, pid in self._job.all_pids().items():
-            with contextlib.suppress(OSError, KeyError):  # it has ended
-                fields = dict(
-                    line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-                )
-                files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-                key, numbers = (name, pid), [int(fields["VmRSS"].split()[0]), files, int(fields["Threads"])]
-                if now > self._came.setdefault(key, now) + 4 * SAMPLE_S:
-                    self.first.setdefault(key, (now, numbers))
-                    self.last[key] = now, numbers
+    def _sample(self) -> None:
+        while not self.is_ending:
+            time.sleep(SAMPLE_S)
+            now = time.time()
+            for name, pid in self._job.all_pids().items():
+                with contextlib.suppress(OSError, KeyError):  # it has ended
+                    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+                    files = len([*Path(f"/proc/{pid}/fd").iterdir()])
+                    key, numbers = (name, pid), [int(fields["VmRSS"].split()[0]), files, int(fields["Threads"])]
+                    if now > self._came.setdefault(key, now) + WARM_S and not self.is_ending:
+                        self.first.setdefault(key, (now, numbers))
+                        self.last[key] = now, numbers
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and workers can be forked."""
         return all(len(self.times[number]) > ROUNDS_BEFORE for number in range(NEWCOMER)) and self._job.can_fork()
 
     def pause_s(self, worker: int, since: float, until: float, round_s: float) -> float:
-        """The longest time between two rounds that begins before `until` and ends after `since`, but not earlier than a
-        round before: a fault in an earlier one's pause does not count that pause again."""
+        """The longest time between two rounds that ends after `since` and begins between the times a round before
+        `since` and a round before `until`: a pause counts for the fault that has begun it."""
         pairs = itertools.pairwise([*self.times[worker], max(until, *self.times[worker][-1:])])
-        return round(max((b - a for a, b in pairs if b > since and since - round_s < a < until), default=0.0), 2)
+        return round(
+            max((b - a for a, b in pairs if b > since and since - round_s < a < until - round_s), default=0.0), 2
+        )
 
     def growth(self) -> list[dict[str, Any]]:
         return [
@@ -343,6 +346,8 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             storm.strike_now(strike)
         time.sleep(max(0.0, began + seconds - time.time()))
         over = time.time()
+        for watch in watches:
+            watch.is_ending = True
         for job in jobs:
             job.signal(signal.SIGINT)
         row["exit_codes"] = [job.end(END_S + LONGEST_S) for job in jobs]

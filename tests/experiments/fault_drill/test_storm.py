@@ -35,4 +35,5 @@ def test_a_pause_reaches_into_the_time_of_its_fault():
     watch.times = {0: [100.0, 101.0, 109.0, 110.0, 113.0]}
     found = [watch.pause_s(0, *between, 1.5) for between in ((102.0, 108.0), (109.5, 112.0), (113.5, 120.0))]
     assert found == [8.0, 3.0, 7.0]
-    assert watch.pause_s(0, 105.0, 110.5, 1.5) == 3.0  # the pause that had begun before it is an earlier fault's
+    assert watch.pause_s(0, 105.0, 112.0, 1.5) == 3.0  # not that of the fault before, nor of the one behind
+    assert watch.pause_s(0, 101.5, 111.0, 1.5) == 8.0
