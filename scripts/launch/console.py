@@ -12,9 +12,7 @@ from utils import BEGINS
 
 # The last ones are ssh's messages about a lost connection.
 # Not `(TimeoutError); training goes on`.
-_ERROR = re.compile(
-    r"error(?!\))|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE
-)
+_ERROR = re.compile(r"error(?!\))|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
 _ROUND = re.compile(r"round \d+, ")
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
 _RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")

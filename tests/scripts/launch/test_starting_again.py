@@ -81,15 +81,16 @@ def test_a_log_goes_on_behind_that_of_the_start_before(tmp_path):
     assert again.startswith("=== started again: 20")
 
 
-def test_an_error_of_the_start_before_is_not_taken_for_that_of_this_one(tmp_path):
+def test_an_error_of_the_start_before_and_one_that_was_survived_are_not_taken_for_that_of_this_one(tmp_path):
     program = (
-        f"if not (here / 'again').exists(): print('error: the first', flush=True); (here / 'again').touch()\n{DIE}"
+        f"if not (here / 'again').exists(): print('error: the first', flush=True); (here / 'again').touch()\n"
+        f"else: print('no answer (TimeoutError); training goes on without it', flush=True)\n{DIE}"
     )
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"), limit=1)
     assert outcome.exit_code == EXIT_PEER_LOST
     assert "says: error: the first" in next(line for line in lines if "begins anew" in line)
     assert "given up after 1 start without a new checkpoint (--restarts)" in lines[-1]
-    assert "the first" not in lines[-1]
+    assert "the first" not in lines[-1] and "TimeoutError" not in lines[-1]
 
 
 def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
