@@ -166,7 +166,7 @@ class TwinJob(Job):
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
         more = ["--max-seconds", "0", "--log-form", "lines", "--fault-timeout", f"{DETECTION_S:g}"]
-        shared = ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
+        shared = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
         return [*(more if way == CONTINUE else more[:-2]), "--eval-seconds", "10", *shared]
 
     def rounds_file(self, number: int) -> Path:

@@ -330,23 +330,28 @@ def policy_of(
         return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
 
     def files(only: str = "") -> dict[str, int]:
-        """The checkpoints on all hosts, or on one. A host that does not answer is lost: its connection is ended."""
-        asked = [each for each in sorted(folders) if only in ("", each[0]) and connections[each[0]].exit_code is None]
-        for host, folder in asked:
-            connections[host].send_message(do="checkpoints", folder=str(folder))
-        found: dict[str, int] = {}
-        for host, _ in asked:
-            try:
-                found |= next(connections[host].answers(SILENT_S))["files"]
-            except SetupError:
-                if connections[host].exit_code is None:
-                    connections[host].send(signal.SIGKILL)
-        return found
+        return checkpoints(connections, [each for each in sorted(folders) if only in ("", each[0])])
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         return roles_of(*place(remaining(flags), connections, infos), connections)
 
     return restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
+
+
+def checkpoints(connections: Mapping[str, HostConnection], folders: Sequence[tuple[str, Path]]) -> dict[str, int]:
+    """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone. A host that
+    does not answer is lost: its connection is ended."""
+    asked = [each for each in folders if connections[each[0]].exit_code is None]
+    for host, folder in asked:
+        connections[host].send_message(do="checkpoints", folder=str(folder))
+    found: dict[str, int] = {}
+    for host, _ in asked:
+        try:
+            found |= next(connections[host].answers(SILENT_S))["files"]
+        except SetupError:
+            if connections[host].exit_code is None:
+                connections[host].send(signal.SIGKILL)
+    return found
 
 
 def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnection]) -> list[Role]:

@@ -262,7 +262,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
     told = next(local_cluster.worker_configs(given))[0]
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
-    policy = of_job(given, told, lambda: dict(there), lambda: 2, lambda flags: [])
+    policy = of_job(given, told, lambda host="": dict(there), lambda: 2, lambda flags: [])
     assert policy is not None
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
     assert "--resume" not in policy.restarted(first).command
