@@ -15,10 +15,11 @@ As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s,
 (scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
 the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). link and direction cut the
 link between the two slowest workers, no-server that between the slowest and the parameter server, for 20 s;
-state-server-unreached cuts the slowest off from the state server alone. disk-full fills the disk of logs and
-checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest time between two rounds
-of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the longest pause of the
-others.
+state-server-unreached cuts the slowest off from the state server alone. late-closed starts a worker on a fourth host,
+which takes no connections: the longest pause of the others (in brackets: until it has done two rounds). disk-full fills
+the disk of logs and checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest
+time between two rounds of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the
+longest pause of the others.
 
 come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
 between two rounds (in brackets: from the signal until the new worker has done two).
@@ -62,6 +63,8 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
     if fault.cut_s:
         return row | drilled_cut.drill(way, mode, fault, seconds, folder / "logs")
+    if fault.is_closed:
+        return row | drilled_cut.drill_late(way, mode, seconds, folder / "logs")
     if fault.fills_disk:
         return row | drilled_disk.drill(way, mode, fault.fills_disk, seconds, folder / "disk")
     if fault.in_hosts:
@@ -82,7 +85,11 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
 def possible(todo: Sequence[Planned]) -> list[Planned]:
     """The jobs that can run on this machine as this user; prints which cannot, and why."""
     left = [*todo]
-    for what, missing in (("cut_s", drilled_cut.missing), ("fills_disk", drilled_disk.missing)):
+    for what, missing in (
+        ("cut_s", drilled_cut.missing),
+        ("is_closed", drilled_cut.missing),
+        ("fills_disk", drilled_disk.missing),
+    ):
         names = {name: None for _, _, name in left if name in FAULTS and getattr(FAULTS[name], what)}
         if names and (why := missing()):
             print(f"left out: {', '.join(names)}: {why}", flush=True)

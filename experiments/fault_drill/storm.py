@@ -24,7 +24,6 @@ import shutil
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -44,7 +43,6 @@ from experiments.fault_drill.faults import PORT
 from experiments.markdown import table
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
-from scripts.launch.roles import base_environment
 from trainer.run_logs.measure import LINES_FILE
 from trainer.run_logs.round_log import read_rounds
 from utils import append_line
@@ -265,16 +263,17 @@ class StormJob(TwinJob):
                     time.sleep(POLL_S)
                 filler.unlink()
             case "newcomer":
-                self._newcomer(pids)
+                self._newcomer()
 
-    def _newcomer(self, pids: Mapping[str, int]) -> None:
+    def _newcomer(self) -> None:
         """A ninth worker takes part until it has done some rounds, for LASTS_S at most."""
         began, rounds = time.time(), self.rounds_file(NEWCOMER)
         if self._way == RESTART:
             self.names(NEWCOMER + 1)
             self.signal(signal.SIGUSR1)
         else:
-            come = self._start_newcomer(next(pid for name, pid in pids.items() if name.startswith("storm-")))
+            _, like, *_, host = self._network.hosts
+            come = drilled_cut.start_worker(host, like, self.disk(NEWCOMER), NEWCOMER, "--leave", "1")
         wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, LASTS_S)
         time.sleep(MORE_S)
         if self._way == RESTART:
@@ -283,16 +282,6 @@ class StormJob(TwinJob):
         else:
             come.terminate()
             threading.Thread(target=come.wait, daemon=True).start()
-
-    def _start_newcomer(self, like: int) -> subprocess.Popen[bytes]:
-        """Starts a worker on the last host with the command of another one."""
-        words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0 ").split("\0")
-        words[words.index("-ld") + 1] = str(self.disk(NEWCOMER))
-        roles = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(NEWCOMER), "DMLC_INTERFACE": "eth0"}
-        command = self._network.hosts[-1].command(*filter(str.strip, words), "--leave", "1")
-        self.disk(NEWCOMER).mkdir(exist_ok=True)
-        with (self.disk(NEWCOMER) / "newcomer.log").open("ab") as log:
-            return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=base_environment(os.environ) | roles)
 
 
 def _is_child(pid: int) -> bool:
