@@ -157,21 +157,21 @@ class Job:
             os.truncate(newest, newest.stat().st_size // 2)
         first = began = time.time()
         for _ in range(fault.times - 1):
-            _send(self.pids(), fault.victims, signal.SIGKILL)
+            send(self.pids(), fault.victims, signal.SIGKILL)
             time.sleep(FLAP_S)
             self.wait_for(lambda: self.pids().keys() >= {*fault.victims}, LONGEST_S)
             pids, began = self.pids(), time.time()
         if fault.comes:
             self._come(pids["worker2"])
-        _send(pids, fault.victims, signal.SIGSTOP if fault.freeze_s else signal.SIGKILL)
+        send(pids, fault.victims, signal.SIGSTOP if fault.freeze_s else signal.SIGKILL)
         if fault.freeze_s:
-            threading.Timer(fault.freeze_s, _send, (pids, fault.victims, signal.SIGCONT)).start()
+            threading.Timer(fault.freeze_s, send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
         never_back = fault.freeze_s or fault.times > 1 or self._leaves_out
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()
-            _send(self.pids(), fault.then, signal.SIGKILL)
+            send(self.pids(), fault.then, signal.SIGKILL)
         left = [name for name in NAMES if name not in gone]
         back = ["worker3"] if fault.comes else [] if never_back else [name for name in NAMES if name in gone]
         row: dict[str, Any] = {"began": began, "again_s": self.train_again(left, began)}
@@ -202,7 +202,7 @@ class Job:
         found = {}
         for name, pid in {"launcher": self._launcher.pid, **pids}.items():
             with contextlib.suppress(OSError, IndexError):  # it has just ended
-                found[name] = {"kib": _kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
+                found[name] = {"kib": kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
         return found
 
 
@@ -212,7 +212,8 @@ def listening() -> int:
     return sum(line.split()[3] == "0A" for path in tables for line in path.read_text().splitlines()[1:])
 
 
-def _kib(pid: int) -> int:
+def kib(pid: int) -> int:
+    """Of memory in which a process resides."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
 
@@ -224,7 +225,8 @@ def name_of(pid: int) -> str:
     return ""
 
 
-def _send(pids: Mapping[str, int], victims: Sequence[str], number: int) -> None:
+def send(pids: Mapping[str, int], victims: Sequence[str], number: int) -> None:
+    """Sends a signal to those that still run."""
     for victim in victims:
         with contextlib.suppress(ProcessLookupError, KeyError):
             os.kill(pids[victim], number)

@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from algorithms import folder_name
 from config import CONTINUE, RESTART
 from experiments.fault_drill import drilled_cut, drilled_disk
-from experiments.fault_drill.drilled_job import ROOT, Job, name_of
+from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, send
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.faults import PORT
 from experiments.markdown import table
@@ -94,25 +94,23 @@ def schedule(seed: int, count: int, seconds: float) -> list[Strike]:
 
 
 class Watch(threading.Thread):
-    """Notes when each worker has logged a round, and what memory, files and threads the processes have.
+    """Notes when each worker has logged a round, and the KiB, open files and threads of the job's processes.
 
     Attributes:
         times: of the rounds, by worker.
-        first, last: KiB, open files and threads of each process, a while after it came and at the end.
+        seen: times and numbers of each process, by name and id.
     """
 
     def __init__(self, job: StormJob | TwinJob) -> None:
         super().__init__(daemon=True)
         self._job, self.is_ending, self.is_over = job, False, False
         self.times: dict[int, list[float]] = defaultdict(list)
-        self.first: dict[tuple[str, int], tuple[float, list[int]]] = {}
-        self.last: dict[tuple[str, int], tuple[float, list[int]]] = {}
-        self._came: dict[tuple[str, int], float] = {}
+        self.seen: dict[tuple[str, int], list[tuple[float, list[int]]]] = defaultdict(list)
 
     def run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a round is noted when it is logged
         threading.Thread(target=self._sample, daemon=True).start()
-        paths = {number: self._job.rounds_file(number) for number in range(NEWCOMER + 1)}
+        paths = {number: self._job.rounds_file(number) for number in range(NEWCOMER)}
         sizes = dict.fromkeys(paths, 0)
         while not self.is_over:
             for number, path in paths.items():
@@ -126,16 +124,10 @@ class Watch(threading.Thread):
     def _sample(self) -> None:
         while not self.is_ending:
             time.sleep(SAMPLE_S)
-            now = time.time()
             for name, pid in self._job.all_pids().items():
-                with contextlib.suppress(OSError, KeyError):  # it has ended
-                    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-                    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-                    files = len([*Path(f"/proc/{pid}/fd").iterdir()])
-                    key, numbers = (name, pid), [int(fields["VmRSS"].split()[0]), files, int(fields["Threads"])]
-                    if now > self._came.setdefault(key, now) + WARM_S and not self.is_ending:
-                        self.first.setdefault(key, (now, numbers))
-                        self.last[key] = now, numbers
+                with contextlib.suppress(OSError, IndexError):  # it has ended
+                    numbers = [kib(pid), *(len([*Path(f"/proc/{pid}/{what}").iterdir()]) for what in ("fd", "task"))]
+                    self.seen[name, pid].append((time.time(), numbers))
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and workers can be forked."""
@@ -145,15 +137,17 @@ class Watch(threading.Thread):
         """The longest time between two rounds that ends after `since` and begins between the times a round before
         `since` and a round before `until`: a pause counts for the fault that has begun it."""
         pairs = itertools.pairwise([*self.times[worker], max(until, *self.times[worker][-1:])])
-        return round(
-            max((b - a for a, b in pairs if b > since and since - round_s < a < until - round_s), default=0.0), 2
-        )
+        ours = (b - a for a, b in pairs if b > since and since - round_s < a < until - round_s)
+        return round(max(ours, default=0.0), 2)
 
     def growth(self) -> list[dict[str, Any]]:
-        return [
-            {"name": key[0], "seconds": round(self.last[key][0] - at), "first": numbers, "last": self.last[key][1]}
-            for key, (at, numbers) in self.first.items()
-        ]
+        """The numbers of each process WARM_S after it came, and its last ones."""
+        found = []
+        for (name, _), seen in self.seen.items():
+            if warm := [each for each in seen if each[0] > seen[0][0] + WARM_S]:
+                (since, first), (until, last) = warm[0], warm[-1]
+                found.append({"name": name, "seconds": round(until - since), "first": first, "last": last})
+        return found
 
 
 class TwinJob(Job):
@@ -176,10 +170,8 @@ class TwinJob(Job):
 
     def samples(self) -> list[int]:
         """Logged samples of each worker."""
-        return [
-            sum(record["num_samples"] for record in read_rounds(self.rounds_file(number).parent, lambda text: None))
-            for number in range(NEWCOMER)
-        ]
+        folders = [self.rounds_file(number).parent for number in range(NEWCOMER)]
+        return [sum(each["num_samples"] for each in read_rounds(folder, lambda text: None)) for folder in folders]
 
 
 class StormJob(TwinJob):
@@ -199,7 +191,7 @@ class StormJob(TwinJob):
         folder = ROOT / "logs" / self._name / self.network / folder_name(mode, split_by_class=False)
         options = ["scripts.launch.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
         ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
-        return [*options, "--run", self._name, *ssh], Logs(log_base, folder)
+        return [*options, "--run", self._name, *ssh], Logs(log_base, folder, "storm-{number}/cpu")
 
     def names(self, count: int) -> None:
         """Writes the hosts file, with this many workers."""
@@ -221,7 +213,7 @@ class StormJob(TwinJob):
             for pid in host.pids():
                 with contextlib.suppress(OSError):
                     out = Path(f"/proc/{pid}/fd/1").readlink()
-                    if out.suffix == ".log" and name_of(pid) != forking.NAME and not _is_child(pid):
+                    if out.suffix == ".log" and name_of(pid) != forking.NAME:
                         found[out.stem] = pid
         return found
 
@@ -236,17 +228,16 @@ class StormJob(TwinJob):
         pids, struck = self.all_pids(), [f"storm-{number}-cpu" for number in strike.workers]
         match strike.kind:
             case "kill" | "two kills":
-                _send([pids.get(name) for name in struck], signal.SIGKILL)
+                send(pids, struck, signal.SIGKILL)
             case "damaged checkpoint":
                 where = self._file.parent if self._way == RESTART else self.disk(strike.workers[0])
                 newest = max(where.rglob("worker-*.ckpt"), key=lambda path: path.stat().st_mtime)
                 os.truncate(newest, newest.stat().st_size // 2)
-                _send([pids.get(struck[0])], signal.SIGKILL)
+                send(pids, struck, signal.SIGKILL)
             case "freeze" | "state server frozen":
-                frozen = [pids.get(name) for name in struck or ["state-server"]]
-                _send(frozen, signal.SIGSTOP)
+                send(pids, struck or ["state-server"], signal.SIGSTOP)
                 time.sleep(LASTS_S)
-                _send(frozen, signal.SIGCONT)
+                send(pids, struck or ["state-server"], signal.SIGCONT)
             case "cut":
                 hosts[strike.workers[0]].unplug()
                 time.sleep(LASTS_S)
@@ -282,18 +273,6 @@ class StormJob(TwinJob):
         else:
             come.terminate()
             threading.Thread(target=come.wait, daemon=True).start()
-
-
-def _is_child(pid: int) -> bool:
-    """Whether it is a worker's own child, such as its evaluator."""
-    return b"trainer.evaluation" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def _send(pids: Iterable[int | None], number: int) -> None:
-    for pid in pids:
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
 
 # ---------------------------------------------------------------------------------------------------- one storm
@@ -349,7 +328,7 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             [b - a for a, b in zip(early, job.samples(), strict=True)] for early, job in zip(before, jobs, strict=True)
         ]
         row |= {"trained_s": round(over - began, 2), "growth": [watch.growth() for watch in watches]}
-        row["accuracies"] = [accuracy(job) for job in jobs]
+        row["accuracies"] = [job.logs.accuracy() for job in jobs]
         row["noticed"] = [job.notices() for job in twins]
         pauses = [max(each.pause_s(n, began, over - 5, 0.0) for n in range(NEWCOMER)) for each in watches[1:]]
         row["twins_pause_s"], round_s = pauses, max(pauses)
@@ -361,18 +340,6 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         ]
         (folder / f"{name}.log").write_text("".join(f"{at - began:8.2f} {line}\n" for at, line in storm.lines))
     return row
-
-
-def accuracy(job: StormJob | TwinJob) -> float | None:
-    """The last one of any worker."""
-    found = [
-        (each["total_time"], value)
-        for number in range(NEWCOMER)
-        for each in read_rounds(job.rounds_file(number).parent, lambda text: None)
-        for value in [each.get("accuracy"), *(more["accuracy"] for more in each.get("evaluated", []))]
-        if value is not None
-    ]
-    return max(found)[1] if found else None
 
 
 # -------------------------------------------------------------------------------------------------------- tables
