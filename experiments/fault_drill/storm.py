@@ -5,8 +5,7 @@
 
 Each worker is on a host of its own, a network namespace, and its logs are on a disk of its own; state server, scheduler
 and parameter server are on a ninth host. The schedule follows from --seed alone. The twins run at the same time, with
-the same flags, on this machine's loopback. A job is a line of FOLDER/storms.jsonl, with its faults, and is not run
-again.
+the same flags, on this machine's loopback. A job is a line of FOLDER/storms.jsonl, with its faults.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from typing import TYPE_CHECKING, Any
 
 from algorithms import folder_name
 from config import CONTINUE, RESTART
+from experiments import markdown
 from experiments.fault_drill import drilled_cut, drilled_disk
 from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, send
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.faults import PORT
-from experiments.markdown import table
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
 from trainer.run_logs.measure import LINES_FILE
@@ -68,6 +67,7 @@ CALM_S = 25.0  # at the end
 DETECTION_S = 6.0
 POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
 DISK_MIB = 64
+FILE = "storms.jsonl"
 
 
 @dataclass(frozen=True)
@@ -358,8 +358,13 @@ def pause_s(fault: Mapping[str, Any]) -> float:
     return max(value for number, value in enumerate(fault["pauses_s"]) if number not in fault["workers"])
 
 
-def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def made_tables(folder: Path) -> str:
     """What became of each job; the pauses by kind; the processes."""
+    rows = [row for line in (folder / FILE).read_text().splitlines() if "faults" in (row := json.loads(line))]
+    return "\n\n".join(_tables(rows))
+
+
+def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     head = "job|faults|samples, of the twins'|less what could not be computed|accuracy|twins|exit code|left running"
     lines = [head.split("|")]
     for row in rows:
@@ -372,13 +377,13 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ends = [str(row["exit_codes"][0]), str(sum(row["left_running"]))]
         spread = f"{min(others):.4f} to {max(others):.4f}"
         lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_:.4f}", spread, *ends])
-    yield table(lines)
+    yield markdown.table(lines)
     lines = [["seconds", *(row["job"] for row in rows)]]
     lines.append(["none (the twins)", *(f"{max(row['twins_pause_s']):.1f}" for row in rows)])
     for kind in KINDS:
         found = [[pause_s(fault) for fault in row["faults"] if fault["kind"] == kind] for row in rows]
         lines.append([kind, *map(_spread, found)])
-    yield table(lines)
+    yield markdown.table(lines)
     lines = [["job", "process", "MiB", "files", "threads", "seconds"]]
     for row in rows:
         for what in ("launcher", "state-server", "storm-"):
@@ -387,7 +392,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 kib, files, threads = zip(each["first"], each["last"], strict=True)
                 numbers = [f"{kib[0] / 1024:.1f} to {kib[1] / 1024:.1f}", *(f"{a} to {b}" for a, b in (files, threads))]
                 lines.append([row["job"], each["name"].removesuffix("-cpu"), *numbers, str(each["seconds"])])
-    yield table(lines)
+    yield markdown.table(lines)
 
 
 def _spread(seconds: Sequence[float]) -> str:
@@ -406,15 +411,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="of each job")
     parser.add_argument("--twins", type=int, default=3, help="undisturbed jobs beside it")
     parser.add_argument("--folder", type=Path, default=Path("logs/storm"))
-    parser.add_argument("--table", action="store_true", help="only the tables of finished storms")
+    parser.add_argument("--table", action="store_true", help="only the tables of finished storms, in README.md")
     given = parser.parse_args(arguments)
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "storms.jsonl"
     for name in () if given.table else given.jobs:
-        append_line(path, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder)))
-    rows = [row for line in path.read_text().splitlines() if "faults" in (row := json.loads(line))]
-    print("\n\n".join(tables(rows)))
+        append_line(
+            folder / FILE, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder))
+        )
+    if given.table:
+        markdown.write(folder / "README.md", made_tables(folder))
+    else:
+        print(made_tables(folder))
     return 0
 
 
