@@ -196,21 +196,6 @@ class Job:
         with (self.logs.folder / "worker3.log").open("wb") as log:
             self._late = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=environment)
 
-    def resources(self) -> dict[str, dict[str, int]]:
-        """KiB of memory and open files of launcher and state server."""
-        pids = {name: pid for name, pid in self.pids().items() if name == "state-server"}
-        found = {}
-        for name, pid in {"launcher": self._launcher.pid, **pids}.items():
-            with contextlib.suppress(OSError, IndexError):  # it has just ended
-                found[name] = {"kib": kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
-        return found
-
-
-def listening() -> int:
-    """How many TCP ports of this machine are listened on."""
-    tables = [path for name in ("tcp", "tcp6") if (path := Path("/proc/net") / name).exists()]
-    return sum(line.split()[3] == "0A" for path in tables for line in path.read_text().splitlines()[1:])
-
 
 def kib(pid: int) -> int:
     """Of memory in which a process resides."""

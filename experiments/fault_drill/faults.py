@@ -110,13 +110,3 @@ def can_happen(fault: str, way: str, mode: str) -> bool:
     if leaves_out(way, mode):
         return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
     return not fault.startswith("state-server") or OWNERS[mode].has_state_server or way == CONTINUE
-
-
-def of_soak(way: str, mode: str) -> list[str]:
-    """The faults that can follow each other in a job on this machine."""
-    return [
-        name
-        for name, fault in FAULTS.items()
-        if name not in ("none", "state-server-frozen")
-        if not (fault.comes or fault.needs_root or fault.times > 1) and can_happen(name, way, mode)
-    ]
