@@ -39,6 +39,7 @@ class HostChanges:
         plan: of the job as it is now.
         pool: connections to its hosts, and to those that get ready.
         there: returns the names of its hosts that are not lost.
+        toward: address and port of the scheduler, if any, which the hosts must reach.
         has_changed: the plan is not the first.
     """
 
@@ -52,6 +53,7 @@ class HostChanges:
         self._say = say
         self._before: LaunchPlan | None = None
         self.there: Callable[[], Collection[str]] = lambda: self.plan.hosts.hosts
+        self.toward: tuple[str, int] | None = None
         self.has_changed = False
         self._is_asked = False  # to read the file again
         self._are_ready: Callable[[], bool] | None = None  # while hosts get ready
@@ -116,7 +118,7 @@ class HostChanges:
         return self._get_ready()
 
     def _get_ready(self) -> Callable[[], bool]:
-        return self.pool.get_ready(self._next, _config_of(self._next)) if self.pool else lambda: True
+        return self.pool.get_ready(self._next, _config_of(self._next), self.toward) if self.pool else lambda: True
 
     def _has_lost_hosts(self) -> bool:
         self._retry_at = time.monotonic() + RETRY_S

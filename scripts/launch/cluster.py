@@ -284,7 +284,7 @@ def run_once(
     address = f"{layout.scheduler.address}:{job.root_port}"
     meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
     say(f"connected to {', '.join(connections)}{meeting}")
-    changes.there = partial(reachable, connections)
+    changes.there, changes.toward = partial(reachable, connections), scheduler_of(job, layout)
     outcome = supervise(
         job, layout, connections, say, policy_of(plan, infos, job, layout, connections), changes, before
     )
@@ -330,7 +330,8 @@ def policy_of(
         return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
 
     def files(only: str = "") -> dict[str, int]:
-        return checkpoints(connections, [each for each in sorted(folders) if only in ("", each[0])])
+        asked = [each for each in sorted(folders) if only in ("", each[0])]
+        return checkpoints(connections, asked, scheduler_of(job, layout))
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         return roles_of(*place(remaining(flags), connections, infos), connections)
@@ -338,18 +339,28 @@ def policy_of(
     return restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
 
 
-def checkpoints(connections: Mapping[str, HostConnection], folders: Sequence[tuple[str, Path]]) -> dict[str, int]:
+def scheduler_of(job: JobSpec, layout: Layout) -> tuple[str, int] | None:
+    """Address and port of the scheduler; None: there is none."""
+    return (layout.scheduler.address, job.root_port) if job.has_parameter_server else None
+
+
+def checkpoints(
+    connections: Mapping[str, HostConnection],
+    folders: Sequence[tuple[str, Path]],
+    toward: tuple[str, int] | None = None,
+) -> dict[str, int]:
     """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone. A host that
-    does not answer is lost: its connection is ended."""
+    does not answer, or does not reach the scheduler at `toward`, is lost: its connection is ended."""
     asked = [each for each in folders if connections[each[0]].exit_code is None]
     for host, folder in asked:
-        connections[host].send_message(do="checkpoints", folder=str(folder))
+        connections[host].send_message(do="checkpoints", folder=str(folder), toward=toward)
     found: dict[str, int] = {}
     for host, _ in asked:
         try:
             found |= next(connections[host].answers(SILENT_S))["files"]
-        except SetupError:
+        except SetupError as error:
             if connections[host].exit_code is None:
+                console(f"warning: {error}: {host} is lost")
                 connections[host].send(signal.SIGKILL)
     return found
 

@@ -65,11 +65,14 @@ class ConnectionPool:
             self.pump()
         return connections
 
-    def get_ready(self, plan: LaunchPlan, worker_config: Config) -> Callable[[], bool]:
+    def get_ready(
+        self, plan: LaunchPlan, worker_config: Config, toward: tuple[str, int] | None = None
+    ) -> Callable[[], bool]:
         """Connects the hosts of a plan, where they are not, and makes those of workers import what these need.
 
         Args:
             worker_config: a worker's flags.
+            toward: address and port that the workers' hosts must reach.
 
         Returns:
             To be called again and again: whether all hosts are ready. Raises SetupError where one cannot get ready.
@@ -82,7 +85,7 @@ class ConnectionPool:
             if to_connect:  # one at a time: a name look-up may take long, and the other hosts need their pings
                 connection = self._connect(to_connect.pop(0))
                 name = connection.host.name
-                connection.warm(str(plan.job.remote_folder / name), data_of(worker_config), name in of_workers)
+                connection.warm(str(plan.job.remote_folder / name), data_of(worker_config), name in of_workers, toward)
                 connections.append(connection)
             self.pump()
             waiting = [connection for connection in connections if not connection.is_warm()]

@@ -207,17 +207,18 @@ class HostConnection:
         self.send_message(**message)
         return next(self.answers())
 
-    def warm(self, folder: str, forks: Sequence[str], imports: bool) -> None:
+    def warm(self, folder: str, forks: Sequence[str], imports: bool, toward: tuple[str, int] | None = None) -> None:
         """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
 
         Args:
             folder: of the host's logs there.
             forks: the workers' dataset and its folder.
             imports: the host will have workers; else it is ready once it is connected.
+            toward: address and port that it must reach.
         """
         self._warmth = None if imports else {"is": "warm"}
         if imports:
-            self.send_message(do="warm", folder=folder, forks=list(forks))
+            self.send_message(do="warm", folder=folder, forks=list(forks), toward=toward)
 
     def is_warm(self) -> bool:
         """Whether processes can be forked there, or it is known that none can. Waits as `answer`.

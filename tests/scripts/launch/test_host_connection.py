@@ -28,6 +28,7 @@ from scripts.launch import cluster
 from scripts.launch.host_connection import HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_file import Host
+from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Role
 from scripts.launch.remote import PART_BYTES
 from scripts.launch.restart_policy import RestartPolicy
@@ -194,15 +195,18 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
 
-def test_a_host_that_does_not_tell_its_checkpoints_is_lost_and_the_others_are_used(connect, tmp_path, monkeypatch):
+def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cluster, "SILENT_S", 0.5)
     (tmp_path / "worker-0-00000005.ckpt").write_bytes(b"")
     links = {"h1": connect(), "h2": connect("#!/bin/sh\nexec sleep 60\n")}
     next(links["h1"].answers())
-    found = cluster.checkpoints(links, [("h1", tmp_path), ("h2", tmp_path)])
+    (free,) = free_ports(1)  # a refusal is an answer
+    found = cluster.checkpoints(links, [("h1", tmp_path), ("h2", tmp_path)], ("127.0.0.1", free))
     assert [*found] == ["worker-0-00000005.ckpt"]
     wait_for(lambda: links["h2"].exit_code is not None, "the end of that connection")
     assert links["h1"].is_sound and cluster.checkpoints(links, [("h2", tmp_path)]) == {}
+    assert cluster.checkpoints(links, [("h1", tmp_path)], ("255.255.255.255", 9)) == {}
+    assert "there is no way from here to the scheduler's 255.255.255.255" in capsys.readouterr().out
 
 
 def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_path):
