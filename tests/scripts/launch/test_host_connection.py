@@ -198,8 +198,9 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
 def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cluster, "SILENT_S", 0.5)
     (tmp_path / "worker-0-00000005.ckpt").write_bytes(b"")
-    links = {"h1": connect(), "h2": connect("#!/bin/sh\nexec sleep 60\n")}
-    next(links["h1"].answers())
+    links = {"h1": connect()}
+    links["h1"].hello()
+    links["h2"] = connect("#!/bin/sh\nexec sleep 60\n")
     (free,) = free_ports(1)  # a refusal is an answer
     found = cluster.checkpoints(links, [("h1", tmp_path), ("h2", tmp_path)], ("127.0.0.1", free))
     assert [*found] == ["worker-0-00000005.ckpt"]
