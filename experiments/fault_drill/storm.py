@@ -376,7 +376,7 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         shares = [f"{sum(storm) / whole:.1%}", f"{sum(storm) / (whole - lost):.1%}"]
         ends = [str(row["exit_codes"][0]), str(sum(row["left_running"]))]
         spread = f"{min(others):.4f} to {max(others):.4f}"
-        lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_:.4f}", spread, *ends])
+        lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_ or 0:.4f}", spread, *ends])
     yield markdown.table(lines)
     lines = [["seconds", *(row["job"] for row in rows)]]
     lines.append(["none (the twins)", *(f"{max(row['twins_pause_s']):.1f}" for row in rows)])

@@ -244,6 +244,29 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
         assert lines[0].startswith("error: the connection to b ended with exit code 255; stopping the job.")
 
 
+def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp_path):
+    there = role(tmp_path, Kind.WORKER, "", "worker 1", host="b")
+    there.log.write_text(LINE)
+    again = "if not (here / 'again').exists(): (here / 'again').touch(); time.sleep(60)"
+    here = role(tmp_path, Kind.WORKER, again, "worker 0")
+    link = Elsewhere(role(tmp_path, Kind.SERVICE, "", "the connection to b", host="b"), tmp_path / "gone")
+    link.role.log.write_text("")
+    lines: list[str] = []
+
+    def newest() -> int:
+        if (tmp_path / "again").exists():
+            (tmp_path / "gone").touch()
+        return 5
+
+    def start(given: Role) -> Elsewhere | Process:
+        return Elsewhere(given, tmp_path / "again") if given.host else Process(given)
+
+    policy = RestartPolicy(5, newest, lambda resumes, start: [here])
+    outcome = Supervisor([here, there], lines.append, Timeouts(), start, [link], policy=policy).run()
+    assert outcome.exit_code == EXIT_OK, lines
+    assert "the connection to b ended with exit code 255: what came after round 5 is lost: all others" in lines[-1]
+
+
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
     worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
     for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
