@@ -244,27 +244,44 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
         assert lines[0].startswith("error: the connection to b ended with exit code 255; stopping the job.")
 
 
+class Remote(Elsewhere):
+    """A process on a host, which is killed or has ended."""
+
+    def __init__(self, given: Role, code: int | None) -> None:
+        super().__init__(given)
+        self._code = code
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._code
+
+    def send(self, number: signal.Signals) -> None:
+        self._code = -number
+
+
 def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp_path):
-    there = role(tmp_path, Kind.WORKER, "", "worker 1", host="b")
-    there.log.write_text(LINE)
-    again = "if not (here / 'again').exists(): (here / 'again').touch(); time.sleep(60)"
-    here = role(tmp_path, Kind.WORKER, again, "worker 0")
-    link = Elsewhere(role(tmp_path, Kind.SERVICE, "", "the connection to b", host="b"), tmp_path / "gone")
-    link.role.log.write_text("")
-    lines: list[str] = []
+    here, there = (role(tmp_path, Kind.WORKER, "", f"worker {host}", host=host) for host in "ab")
+    for each in (here, there):
+        each.log.write_text(LINE)
+    links = [
+        Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
+    ]
+    for link in links:
+        link.role.log.write_text("")
+    codes, lines = {"worker a": [None, EXIT_OK], "worker b": [EXIT_PEER_LOST]}, list[str]()
+    asks = iter([lambda: None, (tmp_path / "b").touch, lambda: None])
 
     def newest() -> int:
-        if (tmp_path / "again").exists():
-            (tmp_path / "gone").touch()
+        next(asks)()
         return 5
 
-    def start(given: Role) -> Elsewhere | Process:
-        return Elsewhere(given, tmp_path / "again") if given.host else Process(given)
-
     policy = RestartPolicy(5, newest, lambda resumes, start: [here])
-    outcome = Supervisor([here, there], lines.append, Timeouts(), start, [link], policy=policy).run()
+    start = lambda given: Remote(given, codes[given.name].pop(0))  # noqa: E731
+    outcome = Supervisor([here, there], lines.append, Timeouts(), start, links, policy=policy).run()
     assert outcome.exit_code == EXIT_OK, lines
-    assert "the connection to b ended with exit code 255: what came after round 5 is lost: all others" in lines[-1]
+    assert lines[-1].startswith(
+        "the way to b ended with exit code 255: what came after round 5 is lost: all others are"
+    )
 
 
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
