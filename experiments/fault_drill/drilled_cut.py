@@ -8,6 +8,8 @@ project's logs/, as on every host.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,14 +19,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from config import RESTART
-from experiments.fault_drill.drilled_hosts import HOST_NAME, HostsJob
+from experiments.fault_drill.drilled_hosts import HOST_NAME, NEW, HostsJob
 from experiments.fault_drill.drilled_job import ROOT, name_of
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
 from experiments.fault_drill.faults import ALL, LINK, NAMES, PORT, SERVER, Fault
 from scripts.launch import forking
+from scripts.launch.roles import base_environment
 
 if TYPE_CHECKING:
-    from namespaces import Network
+    from namespaces import Host, Network
 
 HELPERS = ROOT / "tests" / "helpers"
 *OTHERS, SLOWEST = NAMES
@@ -35,10 +38,11 @@ def missing() -> str:
     """The reason why no link can be cut here, or nothing."""
     if not HELPERS.is_dir():  # a container's image has none
         return "tests/helpers/namespaces.py, which makes the hosts, is not here"
-    return str(_namespaces().missing())
+    return str(namespaces().missing())
 
 
-def _namespaces() -> ModuleType:
+def namespaces() -> ModuleType:
+    """The module that makes the hosts."""
     sys.path.append(str(HELPERS))
     import namespaces
 
@@ -107,7 +111,7 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
     """
     trains_s = seconds + (0.0 if math.isinf(fault.cut_s) else fault.cut_s)
     row: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, _namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
+    with tempfile.TemporaryDirectory() as name, namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
         job = CutJob(net, way, mode, trains_s, folder)
         try:
             if job.wait_for(job.has_begun, LONGEST_S):
@@ -125,6 +129,51 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
     row.setdefault("exit_code", code)  # of a job that has not begun
     row["hosts_lost"] = sum("the logs of" in line and "stay there" in line for _, line in job.lines)
     return row | job.logs.left() | {"left_running": left, "said": job.notices()}
+
+
+def drill_late(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
+    """One job that a worker joins whose host takes no connections.
+
+    Returns:
+        A row of the drill. again_s: the longest pause of the others; back_s: seconds until the new worker has done two
+        rounds.
+    """
+    row: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name, namespaces().network(Path(name) / "hosts", len(NAMES) + 1) as net:
+        job = CutJob(net, way, mode, seconds, folder)
+        try:
+            if job.wait_for(job.has_begun, LONGEST_S):
+                began, host = time.time(), net.hosts[-1]
+                host.close_ports("1-65535")
+                come = start_worker(host, net.hosts[0], job.logs.folder / f"{HOST_NAME}-{len(NAMES)}", len(NAMES))
+                row["back_s"] = job.train_again([NEW], began)
+                row["again_s"] = max(job.logs.pause_s(worker, began) for worker in NAMES)
+                row["exit_code"] = job.end(seconds + END_S)
+                come.wait(END_S)
+        finally:
+            job.end(0.0)
+        wait_for(lambda: not net.commands(), GONE_S)
+        left = len(net.commands())
+    return row | job.logs.left() | {"left_running": left, "said": job.notices()}
+
+
+def start_worker(host: Host, like: Host, folder: Path, num_workers: int, *flags: str) -> subprocess.Popen[bytes]:
+    """Starts a worker on a host with the command of that on another one.
+
+    Args:
+        folder: of its logs.
+        flags: further ones.
+    """
+    commands = (Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0") for pid in like.pids())
+    words = next(words for words in commands if "--device-name" in words and forking.PROGRAM[1] in words)
+    words[words.index("-ld") + 1] = str(folder)
+    cluster = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(num_workers), "DMLC_INTERFACE": host.card}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "newcomer.log").open("ab") as log:
+        return subprocess.Popen(
+            host.command(*filter(str.strip, words), *flags), cwd=ROOT, stdout=log, stderr=log,
+            env=base_environment(os.environ) | cluster,  # with the job's token
+        )  # fmt: skip
 
 
 def tell(logs: Logs, before: Mapping[str, Collection[int]], began: float, back: float) -> dict[str, Any]:

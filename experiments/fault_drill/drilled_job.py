@@ -52,15 +52,18 @@ class Job:
         lines: of its output, with their times.
     """
 
+    network, workers = "lenet", WORKERS
+    collectives: Mapping[str, str] = AMONG_WORKERS
+
     def __init__(self, way: str, mode: str, seconds: float, log_base: Path, restarts: int = DEFAULT_RESTARTS) -> None:
         shutil.rmtree(log_base, ignore_errors=True)
         self._leaves_out = leaves_out(way, mode)
         launcher, self.logs = self.plan(mode, log_base)
         launcher += ["--restarts", str(restarts)]
         if way == CONTINUE and not self._leaves_out:
-            launcher += ["--collective", AMONG_WORKERS[mode]]
+            launcher += ["--collective", self.collectives[mode]]
         flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base)]
-        command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
+        command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", self.network, "--", *flags])
         self._launcher = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=base_environment(os.environ),  # with the token of a worker that comes
@@ -79,8 +82,8 @@ class Job:
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         """The launcher and its options without mode and network, and the logs of its workers."""
-        options = ["scripts.launch.local_cluster", "--workers", WORKERS, "--log-base", str(log_base)]
-        return options, Logs(log_base, log_base / "lenet" / folder_name(mode, split_by_class=False))
+        options = ["scripts.launch.local_cluster", "--workers", self.workers, "--log-base", str(log_base)]
+        return options, Logs(log_base, log_base / self.network / folder_name(mode, split_by_class=False))
 
     def _read(self) -> None:
         assert self._launcher.stdout is not None
@@ -154,21 +157,21 @@ class Job:
             os.truncate(newest, newest.stat().st_size // 2)
         first = began = time.time()
         for _ in range(fault.times - 1):
-            _send(self.pids(), fault.victims, signal.SIGKILL)
+            send(self.pids(), fault.victims, signal.SIGKILL)
             time.sleep(FLAP_S)
             self.wait_for(lambda: self.pids().keys() >= {*fault.victims}, LONGEST_S)
             pids, began = self.pids(), time.time()
         if fault.comes:
             self._come(pids["worker2"])
-        _send(pids, fault.victims, signal.SIGSTOP if fault.freeze_s else signal.SIGKILL)
+        send(pids, fault.victims, signal.SIGSTOP if fault.freeze_s else signal.SIGKILL)
         if fault.freeze_s:
-            threading.Timer(fault.freeze_s, _send, (pids, fault.victims, signal.SIGCONT)).start()
+            threading.Timer(fault.freeze_s, send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
         never_back = fault.freeze_s or fault.times > 1 or self._leaves_out
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()
-            _send(self.pids(), fault.then, signal.SIGKILL)
+            send(self.pids(), fault.then, signal.SIGKILL)
         left = [name for name in NAMES if name not in gone]
         back = ["worker3"] if fault.comes else [] if never_back else [name for name in NAMES if name in gone]
         row: dict[str, Any] = {"began": began, "again_s": self.train_again(left, began)}
@@ -193,23 +196,9 @@ class Job:
         with (self.logs.folder / "worker3.log").open("wb") as log:
             self._late = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=environment)
 
-    def resources(self) -> dict[str, dict[str, int]]:
-        """KiB of memory and open files of launcher and state server."""
-        pids = {name: pid for name, pid in self.pids().items() if name == "state-server"}
-        found = {}
-        for name, pid in {"launcher": self._launcher.pid, **pids}.items():
-            with contextlib.suppress(OSError, IndexError):  # it has just ended
-                found[name] = {"kib": _kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
-        return found
 
-
-def listening() -> int:
-    """How many TCP ports of this machine are listened on."""
-    tables = [path for name in ("tcp", "tcp6") if (path := Path("/proc/net") / name).exists()]
-    return sum(line.split()[3] == "0A" for path in tables for line in path.read_text().splitlines()[1:])
-
-
-def _kib(pid: int) -> int:
+def kib(pid: int) -> int:
+    """Of memory in which a process resides."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
 
@@ -221,7 +210,8 @@ def name_of(pid: int) -> str:
     return ""
 
 
-def _send(pids: Mapping[str, int], victims: Sequence[str], number: int) -> None:
+def send(pids: Mapping[str, int], victims: Sequence[str], number: int) -> None:
+    """Sends a signal to those that still run."""
     for victim in victims:
         with contextlib.suppress(ProcessLookupError, KeyError):
             os.kill(pids[victim], number)

@@ -85,30 +85,5 @@ def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     return f"{min(found):+.3f} to {max(found):+.3f}, median {statistics.median(found):+.3f}" if found else "none"
 
 
-def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each job with faults, beside the undisturbed one that was run just before it, if any."""
-    print(
-        "| way | mode | faults | trains again, s | samples/s, of the undisturbed | accuracy | undisturbed "
-        "| rounds missing | files, MiB and ports, before and after | left running |"
-    )
-    print("| --- " * 10 + "|")
-    calm = {(row["way"], row["mode"], row.get("seed", 0)): row for row in rows if row["fault"] == "none"}
-    for row in rows:
-        if row["fault"] != "none":
-            other = calm.get((row["way"], row["mode"], row.get("seed", 0)), {})
-            cells = [row["way"], row["mode"], ", ".join(each["fault"] for each in row["faults"])]
-            cells += [", ".join(str(each["again_s"]) for each in row["faults"])]
-            share = f"{row['samples_s'] / other['samples_s']:.0%}" if other else None
-            cells += [share, row["accuracy"], other.get("accuracy"), row["missing"]]
-            files, kib = ([_total(row[when], what) for when in ("before", "after")] for what in ("files", "kib"))
-            ports = row["ports"]
-            numbers = f"{files[0]}, {files[1]}; {kib[0] / 1024:.0f}, {kib[1] / 1024:.0f}; {ports[0]}, {ports[1]}"
-            _print([*cells, numbers, row["left_running"]])
-
-
-def _total(resources: Mapping[str, Mapping[str, int]], what: str) -> int:
-    return sum(of_process[what] for of_process in resources.values())
-
-
 def _print(cells: Sequence[object]) -> None:
     print("| " + " | ".join("-" if cell is None else f"{cell}" for cell in cells) + " |")

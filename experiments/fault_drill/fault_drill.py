@@ -2,23 +2,23 @@
 
     scripts/fault_drill.sh                                  # all ways to survive, modes and faults: hours
     scripts/fault_drill.sh --ways continue --faults worker,rank-0
-    scripts/fault_drill.sh --soak 40                        # faults at random, in jobs of 40 s, each beside a calm one
     scripts/fault_drill.sh --ways continue --faults cut-5,cut-20,cut          # as root
     scripts/fault_drill.sh --table                          # of finished jobs
 
 LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step, for --seconds each. The fault comes in the middle of a round,
 when every worker has done some. The table has seconds from the fault until another process reports it / until all
 remaining workers (all, where all are restarted) have done two more rounds (in brackets: until restarted or new workers
-have) / rounds lost. A job is a line of FOLDER/drill.jsonl (soak.jsonl) and is not run again.
+have) / rounds lost. A job is a line of FOLDER/drill.jsonl and is not run again.
 
 As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s, 20 s or until the job ends
 (scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
 the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). link and direction cut the
 link between the two slowest workers, no-server that between the slowest and the parameter server, for 20 s;
-state-server-unreached cuts the slowest off from the state server alone. disk-full fills the disk of logs and
-checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest time between two rounds
-of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the longest pause of the
-others.
+state-server-unreached cuts the slowest off from the state server alone. late-closed starts a worker on a fourth host,
+which takes no connections: the longest pause of the others (in brackets: until it has done two rounds). disk-full fills
+the disk of logs and checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest
+time between two rounds of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the
+longest pause of the others.
 
 come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
 between two rounds (in brackets: from the signal until the new worker has done two).
@@ -31,7 +31,6 @@ if __name__ == "__main__":
 
 import argparse
 import json
-import random
 import signal
 import sys
 import time
@@ -41,16 +40,13 @@ from typing import Any
 
 from config import CONTINUE, RESTART
 from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts
-from experiments.fault_drill.drilled_job import FLAGS, Job, listening
-from experiments.fault_drill.drilled_logs import BATCH, END_S, LONGEST_S, noticed_s
-from experiments.fault_drill.drilled_tables import is_in_order, soak_table, summary, table
-from experiments.fault_drill.faults import FAULTS, can_happen, of_soak
+from experiments.fault_drill.drilled_job import FLAGS, Job
+from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, noticed_s
+from experiments.fault_drill.drilled_tables import is_in_order, summary, table
+from experiments.fault_drill.faults import FAULTS, can_happen
 from flag_parser import FlagParser
 from scripts.launch import job_options
 from utils import append_line
-
-LAST_S = 15.0  # of a soak, without a new fault
-PAUSE_S = (30.0, 60.0)  # between two faults of a soak
 
 Row = dict[str, Any]
 Planned = tuple[str, str, str]  # a job by its way, its mode and its fault
@@ -62,6 +58,8 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
     if fault.cut_s:
         return row | drilled_cut.drill(way, mode, fault, seconds, folder / "logs")
+    if fault.is_closed:
+        return row | drilled_cut.drill_late(way, mode, seconds, folder / "logs")
     if fault.fills_disk:
         return row | drilled_disk.drill(way, mode, fault.fills_disk, seconds, folder / "disk")
     if fault.in_hosts:
@@ -82,37 +80,16 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
 def possible(todo: Sequence[Planned]) -> list[Planned]:
     """The jobs that can run on this machine as this user; prints which cannot, and why."""
     left = [*todo]
-    for what, missing in (("cut_s", drilled_cut.missing), ("fills_disk", drilled_disk.missing)):
+    for what, missing in (
+        ("cut_s", drilled_cut.missing),
+        ("is_closed", drilled_cut.missing),
+        ("fills_disk", drilled_disk.missing),
+    ):
         names = {name: None for _, _, name in left if name in FAULTS and getattr(FAULTS[name], what)}
         if names and (why := missing()):
             print(f"left out: {', '.join(names)}: {why}", flush=True)
             left = [planned for planned in left if planned[2] not in names]
     return left
-
-
-def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Random | None) -> Row:
-    """One job with random faults, one after the other; without `choose` it has none."""
-    faults = of_soak(way, mode)
-    ports, job = listening(), Job(way, mode, seconds, folder / "logs")
-    row: Row = {"way": way, "mode": mode, "fault": "soak" if choose else "none", "seconds": seconds, "faults": []}
-    try:
-        job.wait_for(job.has_begun, LONGEST_S)
-        row["before"] = row["after"] = job.resources()
-        until = time.monotonic() + (choose.uniform(*PAUSE_S) / 2 if choose else seconds)
-        while not job.is_over:
-            if choose and time.monotonic() >= until and job.logs.trained_s() < seconds - LAST_S:
-                name = choose.choice(faults)
-                row["faults"].append({"fault": name, "again_s": job.strike(FAULTS[name], way)["again_s"]})
-                until = time.monotonic() + choose.uniform(*PAUSE_S)
-            if job.pids():
-                row["after"] = job.resources()
-            time.sleep(0.2)
-        row["exit_code"] = job.end(END_S)
-    finally:
-        job.end(0.0)
-    time.sleep(0.5)
-    row |= job.logs.left() | {"said": job.notices(), "ports": [ports, listening()]}
-    return row | {"samples_s": round(row["steps"] * BATCH / row["trained_s"], 1) if row["trained_s"] else None}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,37 +99,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for flag, choices in (("--ways", (CONTINUE, RESTART)), ("--modes", FLAGS), ("--faults", FAULTS)):
         parser.add_argument(flag, type=job_options.names(choices), default=tuple(choices))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
-    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with random faults")
-    parser.add_argument("--seed", type=int, default=0, help="of the soak's faults")
     parser.add_argument("--folder", type=Path, default=Path("logs/fault-drill"))
     parser.add_argument("--table", action="store_true", help="only the tables of finished jobs")
     given = parser.parse_args(arguments)
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ("soak.jsonl" if given.soak else "drill.jsonl")
+    path = folder / "drill.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(row["way"], row["mode"], row["fault"], row.get("seed", 0)) for row in rows}
-    names = ("none", "soak") if given.soak else given.faults
+    done = {(row["way"], row["mode"], row["fault"]) for row in rows}
     todo = [
         (way, mode, name)
         for mode in given.modes
         for way in given.ways
-        for name in names
-        if can_happen("all" if given.soak else name, way, mode)  # of a soak all must come back
-        and (way, mode, name, given.seed) not in done
+        for name in given.faults
+        if can_happen(name, way, mode) and (way, mode, name) not in done
     ]
     todo = [] if given.table else possible(todo)
     for number, (way, mode, name) in enumerate(todo, start=1):
-        if given.soak:
-            choose = random.Random(f"{given.seed} {way} {mode}") if name == "soak" else None
-            row = soak(way, mode, given.soak, folder, choose) | {"seed": given.seed}
-        else:
-            row = drill(way, mode, name, given.seconds, folder)
+        row = drill(way, mode, name, given.seconds, folder)
         append_line(path, json.dumps(row))
         rows.append(row)
         print(f"{number} of {len(todo)}: {json.dumps(row)}", flush=True)
-    for show in (soak_table,) if given.soak else (table, summary):
-        show(rows)
+    table(rows)
+    summary(rows)
     return int(not all(is_in_order(row) and not row["left_running"] for row in rows))
 
 

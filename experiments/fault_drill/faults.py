@@ -32,6 +32,7 @@ class Fault:
         freeze_s: seconds for which the victims are frozen, in place of kill -9.
         damages: cuts the newest checkpoint of rank 0 in half first.
         comes: another worker joins, and none dies.
+        is_closed: the new worker is behind a firewall that closes all of its ports.
         in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
         leaves_out: jobs of the async modes with a parameter server can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
@@ -48,6 +49,7 @@ class Fault:
     freeze_s: float = 0.0
     damages: bool = False
     comes: bool = False
+    is_closed: bool = False
     in_hosts: bool = False
     leaves_out: bool = False
     cut_s: float = 0.0
@@ -59,7 +61,7 @@ class Fault:
     @property
     def needs_root(self) -> bool:
         """Whether it happens to a host or to a disk, which only root can make."""
-        return bool(self.cut_s or self.fills_disk)
+        return bool(self.cut_s or self.fills_disk or self.is_closed)
 
 
 FAULTS = {
@@ -71,6 +73,7 @@ FAULTS = {
     "again": Fault("a worker is killed, and another one while all recover", ["worker2"], then=["worker0"]),
     "freeze": Fault("a worker is frozen for 20 s", ["worker2"], freeze_s=20.0, leaves_out=True),
     "late": Fault("a worker comes", ways=(CONTINUE,), comes=True),
+    "late-closed": Fault("a worker comes behind a firewall", ways=(CONTINUE,), comes=True, is_closed=True),
     "server": Fault("the parameter server is killed", ["server0"], ways=(RESTART,)),
     "scheduler": Fault("the scheduler is killed", ["scheduler"], ways=(RESTART,)),
     "worker-and-server": Fault("a worker and the parameter server are killed", ["worker2", "server0"], ways=(RESTART,)),
@@ -107,13 +110,3 @@ def can_happen(fault: str, way: str, mode: str) -> bool:
     if leaves_out(way, mode):
         return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
     return not fault.startswith("state-server") or OWNERS[mode].has_state_server or way == CONTINUE
-
-
-def of_soak(way: str, mode: str) -> list[str]:
-    """The faults that can follow each other in a job on this machine."""
-    return [
-        name
-        for name, fault in FAULTS.items()
-        if name not in ("none", "state-server-frozen")
-        if not (fault.comes or fault.needs_root or fault.times > 1) and can_happen(name, way, mode)
-    ]

@@ -6,17 +6,21 @@
 
 Where the file is wrong or unchanged, or a host does not get ready, nothing happens. Where the new hosts cannot begin,
 the job resumes on the hosts that it had.
+
+A host that was lost comes back in the same way, without a signal, to a job that is restarted (--on-worker-death
+restart): the launcher tries to connect it again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import signal
+import time
 from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
-from config import Config
+from config import RESTART, Config
 from scripts.launch import job_options
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.hosts_file import Host
@@ -24,6 +28,7 @@ from scripts.launch.hosts_layout import LaunchPlan, example
 from scripts.launch.restart_policy import RESUME
 from utils import SetupError
 
+RETRY_S = 5.0  # between two tries to connect hosts that were lost
 _UNCHANGED = "the job continues unchanged"
 
 
@@ -38,10 +43,13 @@ class HostChanges:
         self._before: LaunchPlan | None = None
         # Returns the names of its hosts that are not lost
         self.there: Callable[[], Collection[str]] = lambda: self.plan.hosts.hosts
+        self.toward: tuple[str, int] | None = None  # the scheduler, if any, which the hosts must reach
         self.has_changed = False  # the plan is not the first
         self._is_asked = False  # to read the file again
         self._are_ready: Callable[[], bool] | None = None  # while hosts get ready
         self._is_accepted = False  # the hosts are ready, and the workers end
+        self._retry_at = 0.0  # for lost hosts
+        self._is_retry = False
         self._handler: Any = signal.signal(signal.SIGUSR1, self._note)
         self.plan = self._next = read()  # of the job as it is now
         self.pool: ConnectionPool | None = None  # connections to its hosts, and to those that get ready
@@ -60,8 +68,11 @@ class HostChanges:
         `all_train` tells whether all workers train, so that they can end."""
         try:
             if self._is_asked and not self._is_accepted and all_train():
-                self._is_asked = False
+                self._is_asked = self._is_retry = False
                 self._are_ready = self._begin()
+            elif self._are_ready is None and time.monotonic() > self._retry_at and self._has_lost_hosts():
+                self._is_retry, self._next = True, self.plan
+                self._are_ready = self._get_ready()
             # Called also while the workers end: it sends the pings, without which a host ends after a minute.
             if self._are_ready is None or not self._are_ready() or self._is_accepted or not all_train():
                 return False
@@ -88,13 +99,22 @@ class HostChanges:
             return None
         self._next = plan
         self._say("SIGUSR1: the hosts file has changed; its hosts get ready while the job continues")
-        return self.pool.get_ready(plan, _config_of(plan)) if self.pool else lambda: True
+        return self._get_ready()
+
+    def _get_ready(self) -> Callable[[], bool]:
+        return self.pool.get_ready(self._next, _config_of(self._next), self.toward) if self.pool else lambda: True
+
+    def _has_lost_hosts(self) -> bool:
+        self._retry_at = time.monotonic() + RETRY_S
+        is_lost = len(self.there()) < len(self.plan.hosts.hosts)
+        return is_lost and _config_of(self.plan).on_worker_death == RESTART
 
     def _drop(self, why: str) -> None:
-        self._are_ready = None
+        self._are_ready, self._retry_at = None, time.monotonic() + RETRY_S
         if self.pool:
             self.pool.keep(self.plan.hosts.hosts.values())
-        self._say(f"{why}: {_UNCHANGED}")
+        if not self._is_retry:
+            self._say(f"{why}: {_UNCHANGED}")
 
     def stays(self, host: Host) -> bool:
         """Whether a host of the job also takes part after the accepted change."""

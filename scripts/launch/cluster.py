@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import dataclasses
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -35,7 +36,7 @@ from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.console import console
-from scripts.launch.host_connection import HostConnection
+from scripts.launch.host_connection import SILENT_S, HostConnection
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
     EXAMPLE_INTERFACE,
@@ -256,7 +257,7 @@ def run_once(
     address = f"{layout.scheduler.address}:{job.root_port}"
     meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
     say(f"connected to {', '.join(connections)}{meeting}")
-    changes.there = partial(reachable, connections)
+    changes.there, changes.toward = partial(reachable, connections), scheduler_of(job, layout)
     outcome = supervise(
         job, layout, connections, say, policy_of(plan, infos, job, layout, connections), changes, before
     )
@@ -301,22 +302,40 @@ def policy_of(
         again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
         return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
 
-    def files() -> dict[str, int]:
-        found: dict[str, int] = {}
-        for host, folder in sorted(folders):
-            if connections[host].exit_code is not None:
-                continue
-            try:
-                found |= connections[host].ask(do="checkpoints", folder=str(folder))["files"]
-            except SetupError:
-                if connections[host].exit_code is None:
-                    raise
-        return found
+    def files(only: str = "") -> dict[str, int]:
+        asked = [each for each in sorted(folders) if only in ("", each[0])]
+        return checkpoints(connections, asked, scheduler_of(job, layout))
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         return roles_of(*place(remaining(flags), connections, infos), connections)
 
     return restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
+
+
+def scheduler_of(job: JobSpec, layout: Layout) -> tuple[str, int] | None:
+    """Address and port of the scheduler; None: there is none."""
+    return (layout.scheduler.address, job.root_port) if job.has_parameter_server else None
+
+
+def checkpoints(
+    connections: Mapping[str, HostConnection],
+    folders: Sequence[tuple[str, Path]],
+    toward: tuple[str, int] | None = None,
+) -> dict[str, int]:
+    """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone. A host that
+    does not answer, or does not reach the scheduler at `toward`, is lost: its connection is ended."""
+    asked = [each for each in folders if connections[each[0]].exit_code is None]
+    for host, folder in asked:
+        connections[host].send_message(do="checkpoints", folder=str(folder), toward=toward)
+    found: dict[str, int] = {}
+    for host, _ in asked:
+        try:
+            found |= next(connections[host].answers(SILENT_S))["files"]
+        except SetupError as error:
+            if connections[host].exit_code is None:
+                console(f"warning: {error}: {host} is lost")
+                connections[host].send(signal.SIGKILL)
+    return found
 
 
 def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnection]) -> list[Role]:

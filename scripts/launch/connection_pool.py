@@ -58,9 +58,12 @@ class ConnectionPool:
             self.pump()
         return connections
 
-    def get_ready(self, plan: LaunchPlan, worker_config: Config) -> Callable[[], bool]:
+    def get_ready(
+        self, plan: LaunchPlan, worker_config: Config, toward: tuple[str, int] | None = None
+    ) -> Callable[[], bool]:
         """Connects the hosts of a plan, where they are not, and makes those of workers import what these need. Returns
-        what tells, asked again and again, whether all are ready; it raises SetupError where one cannot get ready."""
+        what tells, asked again and again, whether all are ready; it raises SetupError where one cannot get ready.
+        Workers' hosts must reach the address and port `toward`."""
         to_connect, connections = [*plan.hosts.hosts.values()], list[HostConnection]()
         of_workers = {worker.host for worker in plan.hosts.workers}
         give_up = time.monotonic() + READY_S
@@ -69,7 +72,7 @@ class ConnectionPool:
             if to_connect:  # one at a time: a name look-up may take long, and the other hosts need their pings
                 connection = self._connect(to_connect.pop(0))
                 name = connection.host.name
-                connection.warm(str(plan.job.remote_folder / name), data_of(worker_config), name in of_workers)
+                connection.warm(str(plan.job.remote_folder / name), data_of(worker_config), name in of_workers, toward)
                 connections.append(connection)
             self.pump()
             waiting = [connection for connection in connections if not connection.is_warm()]

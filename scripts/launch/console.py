@@ -9,7 +9,8 @@ from scripts.launch.process import Kind, Role, RunningProcess, last_lines
 from utils import BEGINS
 
 # The last ones are ssh's messages about a lost connection.
-_ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
+# Not `(TimeoutError); training goes on`.
+_ERROR = re.compile(r"error(?!\))|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
 _ROUND = re.compile(r"round \d+, ")
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
 _RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")

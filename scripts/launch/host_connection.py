@@ -26,6 +26,7 @@ from utils import EXIT_SETUP, SetupError
 PING_EVERY_S = 5.0
 CONNECT_S = 15  # ssh's own limit for a host that does not answer
 ANSWER_S = 60.0
+SILENT_S = 5.0  # after which a host counts as lost when all are started again
 KILL_S = 10.0
 SSH_FAILED = 255
 
@@ -161,16 +162,16 @@ class HostConnection:
     def _error(self, text: str) -> SetupError:
         return SetupError(f"{self.host.where}: {self.host.name}: {text}")
 
-    def answers(self) -> Iterator[dict[str, Any]]:
+    def answers(self, longest_s: float = ANSWER_S) -> Iterator[dict[str, Any]]:
         """Waits for answers, and yields each. Raises SetupError as `answer`, or if the host does not answer."""
         last = time.monotonic()
         while True:
             while (answer := self.answer()) is not None:
                 yield answer
                 last = time.monotonic()
-            if time.monotonic() > last + ANSWER_S:
+            if time.monotonic() > last + longest_s:
                 self._is_broken = True
-                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
+                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {longest_s:g} s")
             self._meanwhile()
             select.select([self._from], [], [], 0.2)
 
@@ -183,15 +184,15 @@ class HostConnection:
         self.send_message(**message)
         return next(self.answers())
 
-    def warm(self, folder: str, forks: Sequence[str], imports: bool) -> None:
+    def warm(self, folder: str, forks: Sequence[str], imports: bool, toward: tuple[str, int] | None = None) -> None:
         """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
 
-        `folder` has the host's logs there; `forks` are the workers' dataset and its folder. Without `imports` the host
-        will have no workers, and is ready once it is connected.
+        `folder` has the host's logs there; `forks` are the workers' dataset and its folder; the host must reach the
+        address and port `toward`. Without `imports` the host will have no workers, and is ready once it is connected.
         """
         self._warmth = None if imports else {"is": "warm"}
         if imports:
-            self.send_message(do="warm", folder=folder, forks=list(forks))
+            self.send_message(do="warm", folder=folder, forks=list(forks), toward=toward)
 
     def is_warm(self) -> bool:
         """Whether processes can be forked there, or it is known that none can. Waits as `answer`. Raises SetupError if

@@ -7,6 +7,7 @@ import socket
 from trainer.rendezvous.addresses import first_address
 from utils import SetupError
 
+WAY_S = 2.0
 _ASK = "name one in the column interface of the hosts file"
 
 
@@ -52,6 +53,20 @@ def find(address: str, interface: str, toward: str) -> tuple[str, str]:
     if chosen not in here:
         raise SetupError(f"{chosen or address} is not the first address of a network interface here; {_ASK}: {here}")
     return chosen, here[chosen]
+
+
+def check_way(address: str, port: int) -> None:
+    """Tries to connect; a refusal shows that both directions work.
+
+    Raises:
+        SetupError: nothing answers.
+    """
+    try:
+        socket.create_connection((address, port), WAY_S).close()
+    except ConnectionRefusedError:
+        return
+    except OSError as error:
+        raise SetupError(f"there is no way from here to the scheduler's {address}:{port}: {error}") from None
 
 
 def _source(toward: str) -> str:

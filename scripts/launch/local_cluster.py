@@ -258,7 +258,7 @@ def policy_of(
 
     folder = ROOT / worker_config.checkpoint_folder
     num_workers = len(job.devices)
-    return restart_policy.of_job(job, worker_config, lambda: files_in(folder), lambda: num_workers, build_again)
+    return restart_policy.of_job(job, worker_config, lambda host="": files_in(folder), lambda: num_workers, build_again)
 
 
 def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:

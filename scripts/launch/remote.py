@@ -8,7 +8,8 @@ launcher or the connection is gone, or when it receives nothing for a minute, it
     {"do": "send", "name": ..., "signal": 15}
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
-    {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written
+    {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written;
+                                            an error where the host does not reach the scheduler
     {"do": "warm", "folder": ..., ...}  ->  {"is": "warm"} once it is known whether processes can be forked here;
                                             {"is": "cold", "text": ...}: why this host cannot get ready
     {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's
@@ -85,6 +86,7 @@ class Agent:
             case "ports":
                 say("ports", ports=free_ports(message["count"]))
             case "checkpoints":
+                self._check_way(message)
                 say("checkpoints", files=files_in(Path(message["folder"])))
             case "warm":
                 self._warm(message)
@@ -108,10 +110,15 @@ class Agent:
             case other:
                 raise SetupError(f"this host's project does not know {other!r}: update it to the launcher's version")
 
+    def _check_way(self, message: Message) -> None:
+        if message.get("toward"):
+            host_network.check_way(*message["toward"])
+
     def _warm(self, message: Message) -> None:
         try:
+            self._check_way(message)
             self._fork_from(message).warm()
-        except OSError as error:
+        except (OSError, SetupError) as error:
             say("cold", text=str(error))
         else:
             self._is_asked_to_warm = True

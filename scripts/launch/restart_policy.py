@@ -79,7 +79,7 @@ class RestartPolicy:
 def of_job(
     job: JobSpec,
     worker_config: Config,
-    files: Callable[[], Mapping[str, int]],
+    files: Callable[..., Mapping[str, int]],
     num_workers: Callable[[], int],
     build: Callable[[Sequence[str]], Sequence[Role]],
 ) -> RestartPolicy | None:
@@ -87,7 +87,7 @@ def of_job(
 
     Args:
         worker_config: a worker's flags.
-        files: the names in the checkpoint folder, and when each was written.
+        files: the names in the checkpoint folder, and when each was written; of all hosts, or of the one that is given.
         num_workers: the number that would be restarted now.
         build: makes the processes of a restart, given flags for the workers beside the job's.
     """
@@ -108,7 +108,7 @@ def of_job(
         def resumes(role: Role) -> bool:
             """A worker sets an earlier job's checkpoints aside when it begins: until then those are not its own."""
             device = role.command[[*role.command].index("--device-name") + 1]
-            found = files() if worker_config.ckpt_frequency else {}
+            found = files(role.host) if worker_config.ckpt_frequency else {}
             names = checkpoint_rounds.of_device(found, device)
             return bool(names) and not any(before.get(name) == found[name] for name in names)
 

@@ -46,7 +46,7 @@ class RestartHistory:
 
     checkpoint: int | None = None  # the newest round that the job could resume from; None: there was none
     restarts: int = 0  # since that checkpoint
-    in_a_row: int = 0  # failures, each less than STABLE_S after the start before it
+    in_a_row: int = 0  # failures since that checkpoint, each less than STABLE_S after the start before it
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,11 @@ def decide(
         return end_job
     causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
     only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)
-    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not (service_was_away or only_its_own):
+    has_worked = service_was_away or (has_begun if not others_continue else only_its_own)
+    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not has_worked:
         return end_job
     if (checkpoint or 0) > (history.checkpoint or 0):
-        history = replace(history, checkpoint=checkpoint, restarts=0)
+        history = RestartHistory(checkpoint)  # the job makes progress
     if others_continue and uptime_s >= STABLE_S:
         history = replace(history, restarts=0)
     without = f"in less than {STABLE_S:g} s each" if others_continue else "without a new checkpoint"

@@ -241,21 +241,24 @@ class Supervisor:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
 
     def _give_up_lost_hosts(self, killed: Sequence[RunningProcess]) -> None:
-        """Gives up the hosts that do not confirm a kill: without the launcher their processes end within a minute."""
-        gone = [connection.role.host for connection in self._connections if connection.ended_at is not None]
+        """Gives up the hosts whose connections have ended, or that do not confirm a kill: without the launcher their
+        processes end within a minute."""
+        there = [connection for connection in self._connections if connection.ended_at is None]
+        gone = [connection.role.host for connection in self._connections if connection not in there]
         unseen = [process for process in killed if process.exit_code is None and process.role.host not in gone]
-        if not unseen:
+        silent = {process.role.host for process in unseen}
+        lost = [each for each in there if each.role.host in silent or each.exit_code is not None]
+        if not (unseen or lost):
             return
-        hosts = {process.role.host for process in unseen}
-        connections = [connection for connection in self._connections if connection.role.host in hosts]
-        for connection in connections:
+        for connection in lost:
             if connection.exit_code is None:
                 _kill([connection])
             connection.ended_at = time.monotonic()
-        how = f"the end of {', '.join(process.role.label for process in unseen)} is not confirmed"
-        if not connections:
+        names = ", ".join(process.role.label for process in unseen)
+        how = f"the end of {names} is not confirmed" if unseen else failure_of(lost, lost).how
+        if not lost:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
-        self._end(Failure(connections, how))
+        self._end(Failure(lost, how))
 
     def _start_due(self, now: float) -> None:
         """Starts single processes again whose time has come; workers once the services answer."""

@@ -281,7 +281,7 @@ class StateClient:
         self._messages.answered = max(self._messages.answered, status["round"])
         is_newest = self._messages.latest is not None and status["round"] >= self._messages.latest.round
         if refusal and is_newest and not self.is_refused:
-            why = "another program sends messages for this worker, which ESYNC_TOKEN prevents"
+            why = "the others go on without this worker, or another program speaks for it, which ESYNC_TOKEN prevents"
             logging.warning("warning: the state server at %s takes none: %s; %s", self._link.address, refusal, why)
         if is_newest or not refusal:
             self.is_refused = bool(refusal)

@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill
 from experiments.fault_drill.drilled_job import FLAGS
 from experiments.fault_drill.drilled_logs import Logs
-from experiments.fault_drill.faults import ALL, AMONG_WORKERS, FAULTS, can_happen, of_soak
+from experiments.fault_drill.faults import ALL, AMONG_WORKERS, FAULTS, can_happen
 from scripts.launch import hosts_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,35 +67,6 @@ def test_a_pause_is_the_longest_time_between_rounds_that_ended_after_a_moment(tm
         os.utime(path, (at, at))
     logs = Logs(tmp_path, tmp_path, "h/cpu{number}")
     assert (logs.pause_s("worker0", 109.5), logs.pause_s("worker0", 0), logs.pause_s("worker1", 0)) == (3, 9, 0)
-
-
-# What the soaks in docs/survival.md have chosen from: another list or order, and --seed 0 means another soak.
-AT_WORKERS = ["worker", "rank-0", "two", "all", "again", "freeze"]
-AT_SERVERS = ["server", "scheduler", "worker-and-server", "damaged"]
-
-
-@pytest.mark.parametrize(
-    ("way", "mode", "faults"),
-    [
-        ("continue", "esync", [*AT_WORKERS, "state-server"]),
-        ("continue", "sync", [*AT_WORKERS, "state-server"]),
-        ("continue", "ssp", ["worker", "rank-0", "two", "freeze"]),
-        ("restart", "esync", [*AT_WORKERS, *AT_SERVERS, "state-server"]),
-        ("restart", "sync", [*AT_WORKERS, *AT_SERVERS]),
-    ],
-)
-def test_a_soak_chooses_from_the_faults_of_processes_alone(way, mode, faults):
-    assert of_soak(way, mode) == faults
-
-
-def test_the_first_faults_of_the_soak_of_seed_0_are_those_that_were_measured():
-    rows = [json.loads(line) for line in (ROOT / "results/fault-drill/soak.jsonl").read_text().splitlines()]
-    measured = [row for row in rows if row["fault"] == "soak" and row["faults"]]
-    assert measured
-    for row in measured:
-        choose = random.Random(f"{row.get('seed', 0)} {row['way']} {row['mode']}")
-        choose.uniform(*fault_drill.PAUSE_S)
-        assert choose.choice(of_soak(row["way"], row["mode"])) == row["faults"][0]["fault"]
 
 
 # --------------------------------------------------------------------------------------- where it cannot be done

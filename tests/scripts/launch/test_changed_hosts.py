@@ -14,7 +14,7 @@ import pytest
 from cluster_processes import running, wait_for
 from stand_ins import FOREVER, ROUND, role
 
-from scripts.launch import cluster, connection_pool
+from scripts.launch import changed_hosts, cluster, connection_pool
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.hosts_layout import LaunchPlan
@@ -101,7 +101,18 @@ def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_
 def test_a_host_that_was_lost_comes_back_with_the_same_file(launcher):
     job = launcher("--ckpt-frequency", "5")
     job.changes.there = lambda: ["h1"]
+    assert not job.changes.look(all_train)
     assert job.asks()
+
+
+def test_a_host_that_was_lost_comes_back_by_itself_where_all_are_started_again(launcher, monkeypatch):
+    monkeypatch.setattr(changed_hosts, "RETRY_S", 0.0)
+    job = launcher("--ckpt-frequency", "5", "--on-worker-death", "restart")
+    assert not job.changes.look(all_train)
+    job.changes.there = lambda: ["h1"]
+    assert job.changes.look(all_train)
+    job.changes.go_on()
+    assert [*job.plan.hosts.hosts] == ["h1", "h2"]
 
 
 @pytest.mark.parametrize(

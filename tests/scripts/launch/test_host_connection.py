@@ -24,9 +24,11 @@ from few_images import few_images, on_few_images
 from stand_ins import IDLE
 from stand_ins import role as stand_in
 
+from scripts.launch import cluster
 from scripts.launch.host_connection import HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_file import Host
+from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Role
 from scripts.launch.remote import PART_BYTES
 from scripts.launch.restart_policy import RestartPolicy
@@ -191,6 +193,21 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     else:  # the stand-in became the agent by exec
         link.send(signal.SIGTERM if cut == "kill ssh" else signal.SIGKILL)
     wait_for(lambda: not running(tmp_path), "the end of every process")
+
+
+def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cluster, "SILENT_S", 0.5)
+    (tmp_path / "worker-0-00000005.ckpt").write_bytes(b"")
+    links = {"h1": connect()}
+    links["h1"].hello()
+    links["h2"] = connect("#!/bin/sh\nexec sleep 60\n")
+    (free,) = free_ports(1)  # a refusal is an answer
+    found = cluster.checkpoints(links, [("h1", tmp_path), ("h2", tmp_path)], ("127.0.0.1", free))
+    assert [*found] == ["worker-0-00000005.ckpt"]
+    wait_for(lambda: links["h2"].exit_code is not None, "the end of that connection")
+    assert links["h1"].is_sound and cluster.checkpoints(links, [("h2", tmp_path)]) == {}
+    assert cluster.checkpoints(links, [("h1", tmp_path)], ("255.255.255.255", 9)) == {}
+    assert "there is no way from here to the scheduler's 255.255.255.255" in capsys.readouterr().out
 
 
 def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_path):

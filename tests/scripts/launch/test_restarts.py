@@ -153,6 +153,12 @@ def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the
     assert decide([WRONG], 1.0, 7, RestartHistory(), LIMIT, service_was_away=True).action is Action.RESTART_ALL
 
 
+def test_flags_and_files_with_which_the_job_has_trained_are_not_wrong():
+    """A worker that does not reach the state server at its next start ends with exit code 2 too."""
+    assert decide([WRONG, LOST], 1.0, 7, RestartHistory(), LIMIT, has_begun=True).action is Action.RESTART_ALL
+    assert decide([WRONG], 1.0, None, SPENT, LIMIT, has_begun=True).action is Action.END_JOB
+
+
 def test_the_first_start_is_at_once_and_later_ones_wait_longer_and_longer():
     history, waits = RestartHistory(), []
     for _ in range(9):
@@ -175,9 +181,9 @@ def test_it_is_given_up_after_so_many_starts_without_a_new_checkpoint():
     )  # fmt: skip
 
 
-def test_a_new_checkpoint_gives_all_tries_back():
-    decision = decide([KILLED], 1.0, 21, RestartHistory(checkpoint=20, restarts=LIMIT), LIMIT)
-    assert decision.action is Action.RESTART_ALL
+def test_a_new_checkpoint_gives_all_tries_back_and_the_next_start_is_at_once():
+    decision = decide([KILLED], 1.0, 21, RestartHistory(checkpoint=20, restarts=LIMIT, in_a_row=3), LIMIT)
+    assert decision.action is Action.RESTART_ALL and decision.wait_s == 0
     assert decision.history == RestartHistory(checkpoint=21, restarts=1, in_a_row=1)
 
 

@@ -223,6 +223,7 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
     launcher = start(net, tmp_path, "esync", more=["-ll", "0.0005", *flags], count=3)
     wait_for(lambda: all(training(host, "esync", 5) for host in hosts), "checkpoints")
     (agent,) = (pid for pid, line in commands(hosts[1]).items() if b"python" in line and b"remote.py" in line)
+    hosts[1].close_ports(str(hosts[1].ssh_port))  # so that it does not come back
     os.kill(agent, signal.SIGKILL)
     folder = tmp_path / "logs" / "lenet" / "esync"
     logs = [folder / f"{host.name}-cpu.log" for host in (hosts[0], hosts[2])]
@@ -241,6 +242,7 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
         assert (about["num_workers"], about["ended"]) == (2, "a signal came")
         rounds = [*iter_files(folder / host.name / "cpu")]
         assert rounds == [*range(1, len(rounds) + 1)] and len(rounds) >= again
+    hosts[1].heal()
     assert net.commands() == []
 
 

@@ -81,15 +81,16 @@ def test_a_log_goes_on_behind_that_of_the_start_before(tmp_path):
     assert again.startswith("=== started again: 20")
 
 
-def test_an_error_of_the_start_before_is_not_taken_for_that_of_this_one(tmp_path):
+def test_an_error_of_the_start_before_and_one_that_was_survived_are_not_taken_for_that_of_this_one(tmp_path):
     program = (
-        f"if not (here / 'again').exists(): print('error: the first', flush=True); (here / 'again').touch()\n{DIE}"
+        f"if not (here / 'again').exists(): print('error: the first', flush=True); (here / 'again').touch()\n"
+        f"else: print('no answer (TimeoutError); training goes on without it', flush=True)\n{DIE}"
     )
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"), limit=1)
     assert outcome.exit_code == EXIT_PEER_LOST
     assert "says: error: the first" in next(line for line in lines if "begins anew" in line)
     assert "given up after 1 start without a new checkpoint (--restarts)" in lines[-1]
-    assert "the first" not in lines[-1]
+    assert "the first" not in lines[-1] and "TimeoutError" not in lines[-1]
 
 
 def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
@@ -243,6 +244,46 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
         assert lines[0].startswith("error: the connection to b ended with exit code 255; stopping the job.")
 
 
+class Remote(Elsewhere):
+    """A process on a host, which is killed or has ended."""
+
+    def __init__(self, given: Role, code: int | None) -> None:
+        super().__init__(given)
+        self._code = code
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._code
+
+    def send(self, number: signal.Signals) -> None:
+        self._code = -number
+
+
+def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp_path):
+    here, there = (role(tmp_path, Kind.WORKER, "", f"worker {host}", host=host) for host in "ab")
+    for each in (here, there):
+        each.log.write_text(LINE)
+    links = [
+        Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
+    ]
+    for link in links:
+        link.role.log.write_text("")
+    codes, lines = {"worker a": [None, EXIT_OK], "worker b": [EXIT_PEER_LOST]}, list[str]()
+    asks = iter([lambda: None, (tmp_path / "b").touch, lambda: None])
+
+    def newest() -> int:
+        next(asks)()
+        return 5
+
+    policy = RestartPolicy(5, newest, lambda resumes, start: [here])
+    start = lambda given: Remote(given, codes[given.name].pop(0))  # noqa: E731
+    outcome = Supervisor([here, there], lines.append, Timeouts(), start, links, policy=policy).run()
+    assert outcome.exit_code == EXIT_OK, lines
+    assert lines[-1].startswith(
+        "the way to b ended with exit code 255: what came after round 5 is lost: all others are"
+    )
+
+
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
     worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
     for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
@@ -261,7 +302,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
     told = next(local_cluster.worker_configs(given))[0]
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
-    policy = of_job(given, told, lambda: dict(there), lambda: 2, lambda flags: [])
+    policy = of_job(given, told, lambda host="": dict(there), lambda: 2, lambda flags: [])
     assert policy is not None
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
     assert "--resume" not in policy.restarted(first).command

@@ -303,8 +303,8 @@ def test_a_worker_whose_newest_message_is_refused_says_so_once_and_goes_on(recor
     assert client.query(21, 1, 0.5, 0.0) is False and client.is_refused
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.endswith(
-        "takes none: worker 1 is in round 420 already, this is of round 21; another program sends messages for this "
-        "worker, which ESYNC_TOKEN prevents"
+        "takes none: worker 1 is in round 420 already, this is of round 21; the others go on without this worker, or "
+        "another program speaks for it, which ESYNC_TOKEN prevents"
     )
     client.query(20, 9, 0.5, 0.0)  # one that was overtaken says nothing
     recorder.answer = lambda message: response("TRAIN")

@@ -1,0 +1,431 @@
+"""The storm: faults of nine kinds, one after the other, in one job of eight workers, beside three undisturbed twins.
+
+    .venv/bin/python -m experiments.fault_drill.storm --jobs esync-ring     # as root: 60 faults in half an hour
+    .venv/bin/python -m experiments.fault_drill.storm --table               # of finished storms
+
+Each worker is on a host of its own, a network namespace, and its logs are on a disk of its own; state server, scheduler
+and parameter server are on a ninth host. The schedule follows from --seed alone. The twins run at the same time, with
+the same flags, on this machine's loopback. A job is a line of FOLDER/storms.jsonl, with its faults.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from algorithms import folder_name
+from config import CONTINUE, RESTART
+from experiments import markdown
+from experiments.fault_drill import drilled_cut, drilled_disk
+from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, send
+from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
+from experiments.fault_drill.faults import PORT
+from flag_parser import FlagParser
+from scripts.launch import forking, job_options
+from trainer.run_logs.measure import LINES_FILE
+from trainer.run_logs.round_log import read_rounds
+from utils import append_line
+
+if TYPE_CHECKING:
+    from namespaces import Network
+
+JOBS = {
+    "esync-ring": (CONTINUE, "esync"), "decoupled": (RESTART, "decoupled"), "sync-ring": (CONTINUE, "sync"),
+    "async": (RESTART, "async"), "wbsp": (RESTART, "wbsp"), "esync-ps": (RESTART, "esync"),
+}  # fmt: skip
+# How many workers each kind strikes at once.
+KINDS = {
+    "kill": 1, "two kills": 2, "freeze": 1, "cut": 1, "one direction": 2, "full disk": 1, "state server frozen": 0,
+    "damaged checkpoint": 1, "newcomer": 0,
+}  # fmt: skip
+STEPS_S = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
+NEWCOMER = len(STEPS_S)
+LASTS_S = 20.0
+MORE_S = 3.0
+START_S = 5.0  # of a killed worker
+CALM_S = 25.0  # at the end
+DETECTION_S = 6.0
+POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
+DISK_MIB = 64
+FILE = "storms.jsonl"
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault of the storm: seconds from the time when all train, and the numbers of the workers."""
+
+    at_s: float
+    kind: str
+    workers: tuple[int, ...]
+
+
+def schedule(seed: int, count: int, seconds: float) -> list[Strike]:
+    """All faults of a storm: as many of each kind, and the rest of kinds that are drawn; one in each slot of time."""
+    choose = random.Random(seed)
+    kinds = [*KINDS] * (count // len(KINDS)) + choose.sample([*KINDS], count % len(KINDS))
+    choose.shuffle(kinds)
+    slot = (seconds - CALM_S) / count
+    return [
+        Strike(
+            round(slot * (number + choose.uniform(0.0, 0.1)), 2), kind, (*choose.sample(range(NEWCOMER), KINDS[kind]),)
+        )
+        for number, kind in enumerate(kinds)
+    ]
+
+
+class Watch(threading.Thread):
+    """Notes when each worker has logged a round, and the KiB, open files and threads of the job's processes.
+
+    Attributes:
+        times: of the rounds, by worker.
+        seen: times and numbers of each process, by name and id.
+    """
+
+    def __init__(self, job: StormJob | TwinJob) -> None:
+        super().__init__(daemon=True)
+        self._job, self.is_ending, self.is_over = job, False, False
+        self.times: dict[int, list[float]] = defaultdict(list)
+        self.seen: dict[tuple[str, int], list[tuple[float, list[int]]]] = defaultdict(list)
+
+    def run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a round is noted when it is logged
+        threading.Thread(target=self._sample, daemon=True).start()
+        paths = {number: self._job.rounds_file(number) for number in range(NEWCOMER)}
+        sizes = dict.fromkeys(paths, 0)
+        while not self.is_over:
+            for number, path in paths.items():
+                with contextlib.suppress(OSError):
+                    found = path.stat()
+                    if found.st_size != sizes[number]:
+                        sizes[number] = found.st_size
+                        self.times[number].append(found.st_mtime)
+            time.sleep(POLL_S)
+
+    def _sample(self) -> None:
+        while not self.is_ending:
+            time.sleep(SAMPLE_S)
+            for name, pid in self._job.all_pids().items():
+                with contextlib.suppress(OSError, IndexError):  # it has ended
+                    numbers = [kib(pid), *(len([*Path(f"/proc/{pid}/{what}").iterdir()]) for what in ("fd", "task"))]
+                    self.seen[name, pid].append((time.time(), numbers))
+
+    def has_begun(self) -> bool:
+        """Whether every worker has done some rounds, and workers can be forked."""
+        return all(len(self.times[number]) > ROUNDS_BEFORE for number in range(NEWCOMER)) and self._job.can_fork()
+
+    def pause_s(self, worker: int, since: float, until: float, round_s: float) -> float:
+        """The longest time between two rounds that ends after `since` and begins between the times a round before
+        `since` and a round before `until`: a pause counts for the fault that has begun it."""
+        pairs = itertools.pairwise([*self.times[worker], max(until, *self.times[worker][-1:])])
+        ours = (b - a for a, b in pairs if b > since and since - round_s < a < until - round_s)
+        return round(max(ours, default=0.0), 2)
+
+    def growth(self) -> list[dict[str, Any]]:
+        """The numbers of each process WARM_S after it came, and its last ones."""
+        found = []
+        for (name, _), seen in self.seen.items():
+            if warm := [each for each in seen if each[0] > seen[0][0] + WARM_S]:
+                (since, first), (until, last) = warm[0], warm[-1]
+                found.append({"name": name, "seconds": round(until - since), "first": first, "last": last})
+        return found
+
+
+class TwinJob(Job):
+    """A job of eight workers on this machine, of which the rounds are lines."""
+
+    network, workers = "mlp", ",".join(map(str, STEPS_S))
+    collectives = {"esync": "ring", "sync": "ring"}
+
+    def more_flags(self, way: str, log_base: Path) -> list[str]:
+        more = ["--max-seconds", "0", "--log-form", "lines", "--fault-timeout", f"{DETECTION_S:g}"]
+        shared = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
+        return [*(more if way == CONTINUE else more[:-2]), "--eval-seconds", "10", *shared]
+
+    def rounds_file(self, number: int) -> Path:
+        return self.logs.folder / socket.gethostname() / f"cpu{number}" / LINES_FILE
+
+    def all_pids(self) -> dict[str, int]:
+        """The processes of which memory and files are looked at."""
+        return self.pids() | {"launcher": self._launcher.pid}
+
+    def samples(self) -> list[int]:
+        """Logged samples of each worker."""
+        folders = [self.rounds_file(number).parent for number in range(NEWCOMER)]
+        return [sum(each["num_samples"] for each in read_rounds(folder, lambda text: None)) for folder in folders]
+
+
+class StormJob(TwinJob):
+    """The job that is struck: the first host has the services, the next ones a worker each, the last the newcomer."""
+
+    def __init__(self, network: Network, name: str, way: str, mode: str, log_base: Path) -> None:
+        self._network, self._name, self._way = network, name, way
+        super().__init__(way, mode, 0.0, log_base)
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        return self._network.desk.command(*command)
+
+    def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
+        log_base.mkdir(parents=True)
+        self._file = log_base / "hosts.csv"
+        self.names(NEWCOMER)
+        folder = ROOT / "logs" / self._name / self.network / folder_name(mode, split_by_class=False)
+        options = ["scripts.launch.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
+        ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
+        return [*options, "--run", self._name, *ssh], Logs(log_base, folder, "storm-{number}/cpu")
+
+    def names(self, count: int) -> None:
+        """Writes the hosts file, with this many workers."""
+        hub, *hosts = self._network.hosts
+        rows = [f"{hub.name},hub,0,,,scheduler server state-server"]
+        steps = zip(hosts[:count], (*STEPS_S, STEPS_S[0]), strict=False)
+        rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
+        self._file.write_text("\n".join(["address,name,workers,devices,step_time_s,roles", *rows]) + "\n")
+
+    def disk(self, number: int) -> Path:
+        return self.logs.folder / f"storm-{number}"
+
+    def rounds_file(self, number: int) -> Path:
+        return self.disk(number) / "cpu" / LINES_FILE
+
+    def all_pids(self) -> dict[str, int]:
+        found = {"launcher": self._launcher.pid}
+        for host in self._network.hosts:
+            for pid in host.pids():
+                with contextlib.suppress(OSError):
+                    out = Path(f"/proc/{pid}/fd/1").readlink()
+                    if out.suffix == ".log" and name_of(pid) != forking.NAME:
+                        found[out.stem] = pid
+        return found
+
+    def can_fork(self) -> bool:
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts[1:-1])
+
+    # ------------------------------------------------------------------------------------------------- faults
+
+    def strike_now(self, strike: Strike) -> None:
+        """Makes a fault happen, and undoes what lasts."""
+        hub, *hosts = self._network.hosts
+        pids, struck = self.all_pids(), [f"storm-{number}-cpu" for number in strike.workers]
+        match strike.kind:
+            case "kill" | "two kills":
+                send(pids, struck, signal.SIGKILL)
+            case "damaged checkpoint":
+                where = self._file.parent if self._way == RESTART else self.disk(strike.workers[0])
+                newest = max(where.rglob("worker-*.ckpt"), key=lambda path: path.stat().st_mtime)
+                os.truncate(newest, newest.stat().st_size // 2)
+                send(pids, struck, signal.SIGKILL)
+            case "freeze" | "state server frozen":
+                send(pids, struck or ["state-server"], signal.SIGSTOP)
+                time.sleep(LASTS_S)
+                send(pids, struck or ["state-server"], signal.SIGCONT)
+            case "cut":
+                hosts[strike.workers[0]].unplug()
+                time.sleep(LASTS_S)
+                hosts[strike.workers[0]].plug_in()
+            case "one direction":
+                one, other = (hosts[number] for number in strike.workers)
+                one.drop_from(other if self._way == CONTINUE else hub)
+                time.sleep(LASTS_S)
+                one.heal()
+            case "full disk":
+                filler, until = self.disk(strike.workers[0]) / "filler", time.time() + LASTS_S
+                while time.time() < until:
+                    drilled_disk.fill(filler)
+                    time.sleep(POLL_S)
+                filler.unlink()
+            case "newcomer":
+                self._newcomer()
+
+    def _newcomer(self) -> None:
+        """A ninth worker takes part until it has done some rounds, for LASTS_S at most."""
+        began, rounds = time.time(), self.rounds_file(NEWCOMER)
+        if self._way == RESTART:
+            self.names(NEWCOMER + 1)
+            self.signal(signal.SIGUSR1)
+        else:
+            _, like, *_, host = self._network.hosts
+            come = drilled_cut.start_worker(host, like, self.disk(NEWCOMER), NEWCOMER, "--leave", "1")
+        wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, LASTS_S)
+        time.sleep(MORE_S)
+        if self._way == RESTART:
+            self.names(NEWCOMER)
+            self.signal(signal.SIGUSR1)
+        else:
+            come.terminate()
+            threading.Thread(target=come.wait, daemon=True).start()
+
+
+# ---------------------------------------------------------------------------------------------------- one storm
+
+
+def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, folder: Path) -> dict[str, Any]:
+    """One storm beside its twins; a row with a part for each fault."""
+    way, mode = JOBS[name]
+    os.environ["PS_HEARTBEAT_TIMEOUT"] = f"{DETECTION_S:g}"
+    row: dict[str, Any] = {"job": name, "seed": seed, "seconds": seconds, "detection_s": DETECTION_S}
+    with contextlib.ExitStack() as stack:
+        hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
+        network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2))
+        storm = StormJob.__new__(StormJob)
+        storm.logs = Logs(folder, ROOT / "logs" / f"storm-{name}" / "mlp" / folder_name(mode, split_by_class=False))
+        for number in range(NEWCOMER):
+            shutil.rmtree(storm.disk(number), ignore_errors=True)
+            stack.enter_context(drilled_disk.mounted(storm.disk(number), DISK_MIB))
+        storm.__init__(network, f"storm-{name}", way, mode, folder / name / "storm")  # type: ignore[misc]
+        stack.callback(storm.end, 0.0)
+        twins = []
+        for number in range(num_twins):
+            twins.append(TwinJob(way, mode, 0.0, folder / name / f"twin-{number}"))
+            stack.callback(twins[-1].end, 0.0)
+        jobs: list[StormJob | TwinJob] = [storm, *twins]
+        watches = [Watch(job) for job in jobs]
+        for watch in watches:
+            watch.start()
+        if not wait_for(lambda: all(watch.has_begun() for watch in watches), 3 * LONGEST_S):
+            return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
+        began, before = time.time(), [job.samples() for job in jobs]
+        plan, strikes = schedule(seed, count, seconds), list[float]()
+        for strike in plan:
+            time.sleep(max(0.0, began + strike.at_s - time.time()))
+            strikes.append(time.time())
+            print(f"{name} {strikes[-1] - began:.1f} {strike.kind} {strike.workers}", flush=True)
+            if storm.is_over:
+                break
+            storm.strike_now(strike)
+        time.sleep(max(0.0, began + seconds - time.time()))
+        over = time.time()
+        for watch in watches:
+            watch.is_ending = True
+        for job in jobs:
+            job.signal(signal.SIGINT)
+        row["exit_codes"] = [job.end(END_S + LONGEST_S) for job in jobs]
+        for watch in watches:
+            watch.is_over = True
+            watch.join()
+        wait_for(lambda: not network.commands(), drilled_cut.GONE_S)
+        row["left_running"] = [len(network.commands()), *(twin.logs.left_running() for twin in twins)]
+        row["samples"] = [
+            [b - a for a, b in zip(early, job.samples(), strict=True)] for early, job in zip(before, jobs, strict=True)
+        ]
+        row |= {"trained_s": round(over - began, 2), "growth": [watch.growth() for watch in watches]}
+        row["accuracies"] = [job.logs.accuracy() for job in jobs]
+        row["noticed"] = [job.notices() for job in twins]
+        pauses = [max(each.pause_s(n, began, over - 5, 0.0) for n in range(NEWCOMER)) for each in watches[1:]]
+        row["twins_pause_s"], round_s = pauses, max(pauses)
+        row["faults"] = [
+            asdict(strike)
+            | {"at_s": round(at - began, 2)}
+            | {"pauses_s": [watches[0].pause_s(n, at, until, round_s) for n in range(NEWCOMER)]}
+            for strike, at, until in zip(plan, strikes, [*strikes[1:], over - 1], strict=False)
+        ]
+        (folder / f"{name}.log").write_text("".join(f"{at - began:8.2f} {line}\n" for at, line in storm.lines))
+    return row
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def excused_s(fault: Mapping[str, Any]) -> dict[int, float]:
+    """Seconds for which each struck worker could not compute: those of the fault, and START_S for a new process."""
+    longest = {"kill": START_S, "two kills": START_S, "damaged checkpoint": START_S, "freeze": LASTS_S, "cut": LASTS_S}
+    struck = fault["workers"][:1] if fault["kind"] == "one direction" else fault["workers"]
+    most = longest.get(fault["kind"], LASTS_S if fault["kind"] == "one direction" else 0.0)
+    return {number: min(most, fault["pauses_s"][number]) for number in struck}
+
+
+def pause_s(fault: Mapping[str, Any]) -> float:
+    """The longest time without a round of a worker that was not struck."""
+    return max(value for number, value in enumerate(fault["pauses_s"]) if number not in fault["workers"])
+
+
+def made_tables(folder: Path) -> str:
+    """What became of each job; the pauses by kind; the processes."""
+    rows = [row for line in (folder / FILE).read_text().splitlines() if "faults" in (row := json.loads(line))]
+    return "\n\n".join(_tables(rows))
+
+
+def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    head = "job|faults|samples, of the twins'|less what could not be computed|accuracy|twins|exit code|left running"
+    lines = [head.split("|")]
+    for row in rows:
+        storm, *twins = row["samples"]
+        rates = [statistics.mean(twin[n] for twin in twins) / row["trained_s"] for n in range(NEWCOMER)]
+        lost = sum(rates[n] * seconds for fault in row["faults"] for n, seconds in excused_s(fault).items())
+        whole = statistics.mean(map(sum, twins))
+        accuracy_, *others = row["accuracies"]
+        shares = [f"{sum(storm) / whole:.1%}", f"{sum(storm) / (whole - lost):.1%}"]
+        ends = [str(row["exit_codes"][0]), str(sum(row["left_running"]))]
+        spread = f"{min(others):.4f} to {max(others):.4f}"
+        lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_ or 0:.4f}", spread, *ends])
+    yield markdown.table(lines)
+    lines = [["seconds", *(row["job"] for row in rows)]]
+    lines.append(["none (the twins)", *(f"{max(row['twins_pause_s']):.1f}" for row in rows)])
+    for kind in KINDS:
+        found = [[pause_s(fault) for fault in row["faults"] if fault["kind"] == kind] for row in rows]
+        lines.append([kind, *map(_spread, found)])
+    yield markdown.table(lines)
+    lines = [["job", "process", "MiB", "files", "threads", "seconds"]]
+    for row in rows:
+        for what in ("launcher", "state-server", "storm-"):
+            ours = [each for each in row["growth"][0] if each["name"].startswith(what)]
+            for each in [max(ours, key=lambda each: each["seconds"])] if ours else ():
+                kib, files, threads = zip(each["first"], each["last"], strict=True)
+                numbers = [f"{kib[0] / 1024:.1f} to {kib[1] / 1024:.1f}", *(f"{a} to {b}" for a, b in (files, threads))]
+                lines.append([row["job"], each["name"].removesuffix("-cpu"), *numbers, str(each["seconds"])])
+    yield markdown.table(lines)
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return ""
+    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the missing storms and prints the tables."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = FlagParser("experiments.fault_drill.storm", description=__doc__, formatter_class=form)
+    parser.add_argument("--jobs", type=job_options.names(JOBS), default=tuple(JOBS))
+    parser.add_argument("--seed", type=int, default=0, help="of the schedule")
+    parser.add_argument("--faults", type=int, default=60, help="their number")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="of each job")
+    parser.add_argument("--twins", type=int, default=3, help="undisturbed jobs beside it")
+    parser.add_argument("--folder", type=Path, default=Path("logs/storm"))
+    parser.add_argument("--table", action="store_true", help="only the tables of finished storms, in README.md")
+    given = parser.parse_args(arguments)
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in () if given.table else given.jobs:
+        append_line(
+            folder / FILE, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder))
+        )
+    if given.table:
+        markdown.write(folder / "README.md", made_tables(folder))
+    else:
+        print(made_tables(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unmounts the disks, removes the hosts
+    start.run(main)
