@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 41_355, 8_285
+PRODUCT, EXPERIMENTS = 41_207, 8_285
 
 
 @pytest.fixture(scope="module")
