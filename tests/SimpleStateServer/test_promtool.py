@@ -16,7 +16,7 @@ def test_promtool_finds_nothing_to_complain_about(num_workers):
     with running_state_server(command=("serve",)) as server:
         made = clients(server, num_workers) if num_workers else []
         for client in made:
-            client._progress.measured(1, 0.5)
+            client._messages.progress.measured(1, 0.5)
             client.report(1, 0.1, 0.01)
         for client in made[1:]:  # of the first one nothing but its REPORT is known
             client.query(1, 1, 0.1, 0.01)

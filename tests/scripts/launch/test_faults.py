@@ -218,7 +218,7 @@ def test_the_scripts_of_scheduler_and_server_wait_as_long_as_they_are_told(role)
         env={**os.environ, "DMLC_PS_ROOT_PORT": str(port)}, capture_output=True, text=True, timeout=DEADLINE_S,
         check=False,
     )  # fmt: skip
-    assert_one_error_line(finished, "not complete after 1.5 s", "waited for", code=EXIT_PEER_LOST)
+    assert_one_error_line(finished, "not complete after 1.5 s (--start-timeout): ", code=EXIT_PEER_LOST)
 
 
 def test_earlier_logs_survive_a_start_that_fails(tmp_path):

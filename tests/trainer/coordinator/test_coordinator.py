@@ -184,7 +184,7 @@ def test_other_settings_and_a_round_too_far_are_refused_with_the_servers_words(w
         other.join(job, 0, 2)
         with pytest.raises(JobError, match=r"refuses this RESET \(job-settings\): .*policy=journal"):
             other.begin_job()
-        first._answered = 2  # else it would say that the server has missed round 2
+        first._messages.answered = 2  # else it would say that the server has missed round 2
         with pytest.raises(JobError, match=r"refuses this REPORT \(round-ahead\): worker 0 is in round 1, this is of"):
             first.report(3, 0.1, 0.0)
 

@@ -120,7 +120,7 @@ def test_what_the_forms_cannot_say_and_what_was_overtaken_is_not_sent() -> None:
         second.report(2, 0.1, 0.0)
         assert second.query(2, 2, 0.1, 0.0) is False
         assert second.query(1, 9, 0.1, 0.0) is False
-        second._progress.activity = EVALUATING
+        second._messages.progress.activity = EVALUATING
         second.tell_doing()
         second.leave()
         assert server.paths == before

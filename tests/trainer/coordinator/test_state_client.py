@@ -270,7 +270,7 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
     with running_state_server(port) as server:
         workers = clients(server, 2)
         for rank, client in enumerate(workers):
-            client.join(client._job, rank, 2, made[rank])
+            client.join(client.job, rank, 2, made[rank])
             client.report(1, 0.5, 0.0)
         for round_ in (2, 3, 4):
             made[0].measured(round_ - 1, round_ / 10)
