@@ -226,10 +226,10 @@ class StormJob(TwinJob):
 
     # ------------------------------------------------------------------------------------------------- faults
 
-    def strike_now(self, strike: Strike) -> None:
+    def strike_now(self, strike: Strike, pids: Mapping[str, int]) -> None:
         """Makes a fault happen, and undoes what lasts."""
         hub, *hosts = self._hosts
-        pids, struck = self.all_pids(), [f"storm-{number}-cpu" for number in strike.workers]
+        struck = [f"storm-{number}-cpu" for number in strike.workers]
         match strike.kind:
             case "kill" | "two kills":
                 send(pids, struck, signal.SIGKILL)
@@ -307,15 +307,17 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             watch.start()
         if not wait_for(lambda: all(watch.has_begun() for watch in watches), 3 * LONGEST_S):
             return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a strike comes when it is due
         began, before = time.time(), [job.samples() for job in jobs]
         plan, strikes = schedule(seed, count, seconds), list[float]()
         for strike in plan:
             time.sleep(max(0.0, began + strike.at_s - time.time()))
+            pids = storm.all_pids()
             strikes.append(time.time())
             print(f"{name} {strikes[-1] - began:.1f} {strike.kind} {strike.workers}", flush=True)
             if storm.is_over:
                 break
-            storm.strike_now(strike)
+            storm.strike_now(strike, pids)
         time.sleep(max(0.0, began + seconds - time.time()))
         over = time.time()
         for watch in watches:
