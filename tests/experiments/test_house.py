@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 41_355, 8_285
+PRODUCT, EXPERIMENTS = 41_459, 8_698
 
 
 @pytest.fixture(scope="module")
