@@ -5,7 +5,7 @@
 
 Each worker is on a host of its own, a network namespace, and its logs are on a disk of its own; state server, scheduler
 and parameter server are on a ninth host. The schedule follows from --seed alone. The twins run at the same time, with
-the same flags, on this machine's loopback. A job is a line of FOLDER/storms.jsonl, with its faults.
+the same flags, each on one host. A job is a line of FOLDER/storms.jsonl, with its faults.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from trainer.run_logs.round_log import read_rounds
 from utils import append_line
 
 if TYPE_CHECKING:
-    from namespaces import Network
+    from namespaces import Host, Network
 
 JOBS = {
     "esync-ring": (CONTINUE, "esync"), "decoupled": (RESTART, "decoupled"), "sync-ring": (CONTINUE, "sync"),
@@ -156,6 +156,13 @@ class TwinJob(Job):
     network, workers = "mlp", ",".join(map(str, STEPS_S))
     collectives = {"esync": "ring", "sync": "ring"}
 
+    def __init__(self, host: Host, way: str, mode: str, log_base: Path) -> None:
+        self._host = host
+        super().__init__(way, mode, 0.0, log_base)
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        return self._host.command(*command)
+
     def more_flags(self, way: str, log_base: Path) -> list[str]:
         more = ["--max-seconds", "0", "--log-form", "lines", "--fault-timeout", f"{DETECTION_S:g}"]
         shared = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
@@ -178,11 +185,8 @@ class StormJob(TwinJob):
     """The job that is struck: the first host has the services, the next ones a worker each, the last the newcomer."""
 
     def __init__(self, network: Network, name: str, way: str, mode: str, log_base: Path) -> None:
-        self._network, self._name, self._way = network, name, way
-        super().__init__(way, mode, 0.0, log_base)
-
-    def at_desk(self, command: list[str]) -> list[str]:
-        return self._network.desk.command(*command)
+        self._network, self._hosts, self._name, self._way = network, network.hosts[: NEWCOMER + 2], name, way
+        super().__init__(network.desk, way, mode, log_base)
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         log_base.mkdir(parents=True)
@@ -195,7 +199,7 @@ class StormJob(TwinJob):
 
     def names(self, count: int) -> None:
         """Writes the hosts file, with this many workers."""
-        hub, *hosts = self._network.hosts
+        hub, *hosts = self._hosts
         rows = [f"{hub.name},hub,0,,,scheduler server state-server"]
         steps = zip(hosts[:count], (*STEPS_S, STEPS_S[0]), strict=False)
         rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
@@ -209,7 +213,7 @@ class StormJob(TwinJob):
 
     def all_pids(self) -> dict[str, int]:
         found = {"launcher": self._launcher.pid}
-        for host in self._network.hosts:
+        for host in self._hosts:
             for pid in host.pids():
                 with contextlib.suppress(OSError):
                     out = Path(f"/proc/{pid}/fd/1").readlink()
@@ -218,14 +222,14 @@ class StormJob(TwinJob):
         return found
 
     def can_fork(self) -> bool:
-        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts[1:-1])
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._hosts[1:-1])
 
     # ------------------------------------------------------------------------------------------------- faults
 
-    def strike_now(self, strike: Strike) -> None:
+    def strike_now(self, strike: Strike, pids: Mapping[str, int]) -> None:
         """Makes a fault happen, and undoes what lasts."""
-        hub, *hosts = self._network.hosts
-        pids, struck = self.all_pids(), [f"storm-{number}-cpu" for number in strike.workers]
+        hub, *hosts = self._hosts
+        struck = [f"storm-{number}-cpu" for number in strike.workers]
         match strike.kind:
             case "kill" | "two kills":
                 send(pids, struck, signal.SIGKILL)
@@ -263,7 +267,7 @@ class StormJob(TwinJob):
             self.names(NEWCOMER + 1)
             self.signal(signal.SIGUSR1)
         else:
-            _, like, *_, host = self._network.hosts
+            _, like, *_, host = self._hosts
             come = drilled_cut.start_worker(host, like, self.disk(NEWCOMER), NEWCOMER, "--leave", "1")
         wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, LASTS_S)
         time.sleep(MORE_S)
@@ -285,7 +289,7 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
     row: dict[str, Any] = {"job": name, "seed": seed, "seconds": seconds, "detection_s": DETECTION_S}
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
-        network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2))
+        network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2 + num_twins))
         storm = StormJob.__new__(StormJob)
         storm.logs = Logs(folder, ROOT / "logs" / f"storm-{name}" / "mlp" / folder_name(mode, split_by_class=False))
         for number in range(NEWCOMER):
@@ -295,7 +299,7 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         stack.callback(storm.end, 0.0)
         twins = []
         for number in range(num_twins):
-            twins.append(TwinJob(way, mode, 0.0, folder / name / f"twin-{number}"))
+            twins.append(TwinJob(network.hosts[-1 - number], way, mode, folder / name / f"twin-{number}"))
             stack.callback(twins[-1].end, 0.0)
         jobs: list[StormJob | TwinJob] = [storm, *twins]
         watches = [Watch(job) for job in jobs]
@@ -303,15 +307,17 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             watch.start()
         if not wait_for(lambda: all(watch.has_begun() for watch in watches), 3 * LONGEST_S):
             return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a strike comes when it is due
         began, before = time.time(), [job.samples() for job in jobs]
         plan, strikes = schedule(seed, count, seconds), list[float]()
         for strike in plan:
             time.sleep(max(0.0, began + strike.at_s - time.time()))
+            pids = storm.all_pids()
             strikes.append(time.time())
             print(f"{name} {strikes[-1] - began:.1f} {strike.kind} {strike.workers}", flush=True)
             if storm.is_over:
                 break
-            storm.strike_now(strike)
+            storm.strike_now(strike, pids)
         time.sleep(max(0.0, began + seconds - time.time()))
         over = time.time()
         for watch in watches:

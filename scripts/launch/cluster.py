@@ -24,6 +24,7 @@ import dataclasses
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.console import console
-from scripts.launch.host_connection import SILENT_S, HostConnection
+from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
     EXAMPLE_INTERFACE,
@@ -53,7 +54,7 @@ from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import POLL_S, JobOutcome, Supervisor, Timeouts
 from trainer.jobs.sources import sources
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
@@ -322,19 +323,40 @@ def checkpoints(
     folders: Sequence[tuple[str, Path]],
     toward: tuple[str, int] | None = None,
 ) -> dict[str, int]:
-    """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone. A host that
-    does not answer, or does not reach the scheduler at `toward`, is lost: its connection is ended."""
-    asked = [each for each in folders if connections[each[0]].exit_code is None]
-    for host, folder in asked:
-        connections[host].send_message(do="checkpoints", folder=str(folder), toward=toward)
+    """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone.
+
+    When another host has answered, one that does not reach the scheduler at `toward` is lost, and one that stays silent
+    for SILENT_S: its connection is ended.
+
+    Raises:
+        SetupError: no host can answer.
+    """
+    waiting = [(connections[host], folder) for host, folder in folders if connections[host].exit_code is None]
+    for connection, folder in waiting:
+        connection.send_message(do="checkpoints", folder=str(folder), toward=toward)
     found: dict[str, int] = {}
-    for host, _ in asked:
-        try:
-            found |= next(connections[host].answers(SILENT_S))["files"]
-        except SetupError as error:
-            if connections[host].exit_code is None:
-                console(f"warning: {error}: {host} is lost")
-                connections[host].send(signal.SIGKILL)
+    lost: dict[HostConnection, str] = {}
+    has_any, give_up = not waiting, time.monotonic() + ANSWER_S
+    while waiting and time.monotonic() < give_up:
+        for asked in [*waiting]:
+            try:
+                answer = asked[0].answer()
+            except SetupError as error:
+                lost[asked[0]] = str(error)
+            else:
+                if answer is None:
+                    continue
+                found |= answer["files"]
+                has_any, give_up = True, give_up if has_any else time.monotonic() + SILENT_S
+            waiting.remove(asked)
+        time.sleep(POLL_S)
+    lost |= {connection: f"{connection.host.where} does not answer" for connection, _ in waiting}
+    if not has_any:
+        raise SetupError(next(iter(lost.values())))
+    for connection, why in lost.items():
+        if connection.exit_code is None:
+            console(f"warning: {why}: {connection.host.name} is lost")
+            connection.send(signal.SIGKILL)
     return found
 
 

@@ -162,16 +162,16 @@ class HostConnection:
     def _error(self, text: str) -> SetupError:
         return SetupError(f"{self.host.where}: {self.host.name}: {text}")
 
-    def answers(self, longest_s: float = ANSWER_S) -> Iterator[dict[str, Any]]:
+    def answers(self) -> Iterator[dict[str, Any]]:
         """Waits for answers, and yields each. Raises SetupError as `answer`, or if the host does not answer."""
         last = time.monotonic()
         while True:
             while (answer := self.answer()) is not None:
                 yield answer
                 last = time.monotonic()
-            if time.monotonic() > last + longest_s:
+            if time.monotonic() > last + ANSWER_S:
                 self._is_broken = True
-                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {longest_s:g} s")
+                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
             self._meanwhile()
             select.select([self._from], [], [], 0.2)
 

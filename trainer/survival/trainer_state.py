@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +20,7 @@ from trainer.run_logs.round_faults import count_in
 from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds, read_rounds
 from trainer.steps import Seen
 from trainer.trainer import Trainer
-from utils import SetupError, write_atomically
+from utils import SetupError
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
@@ -140,8 +144,14 @@ def _drop_after(folder: Path, rounds: int) -> None:
             path.unlink()
     lines = folder / LINES_FILE
     if lines.exists() and max(logged_rounds(folder, lambda text: None), default=0) > rounds:
-        kept = lines.read_bytes().splitlines(keepends=True)[:rounds]
-        write_atomically(lines, b"".join(kept))
+        kept = itertools.takewhile(lambda line: _number(line) <= rounds, lines.read_bytes().splitlines(keepends=True))
+        os.truncate(lines, sum(map(len, kept)))  # which a full disk does not prevent
+
+
+def _number(line: bytes) -> int:
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # a broken line
+        return int(json.loads(line)["num_iters"])
+    return 0
 
 
 def resume_progress(progress: Progress, rounds: Sequence[Mapping[str, Any]], evaluates: bool) -> None:

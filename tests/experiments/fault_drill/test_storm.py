@@ -37,3 +37,8 @@ def test_a_pause_reaches_into_the_time_of_its_fault():
     assert found == [8.0, 3.0, 7.0]
     assert watch.pause_s(0, 105.0, 112.0, 1.5) == 3.0  # not that of the fault before, nor of the one behind
     assert watch.pause_s(0, 101.5, 111.0, 1.5) == 8.0
+
+
+def test_the_page_shows_the_tables_of_its_raw_lines():
+    folder = storm.ROOT / "results" / "storm"
+    assert storm.made_tables(folder) in (folder / "README.md").read_text()

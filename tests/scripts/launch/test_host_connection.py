@@ -206,8 +206,10 @@ def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, 
     assert [*found] == ["worker-0-00000005.ckpt"]
     wait_for(lambda: links["h2"].exit_code is not None, "the end of that connection")
     assert links["h1"].is_sound and cluster.checkpoints(links, [("h2", tmp_path)]) == {}
-    assert cluster.checkpoints(links, [("h1", tmp_path)], ("255.255.255.255", 9)) == {}
-    assert "there is no way from here to the scheduler's 255.255.255.255" in capsys.readouterr().out
+    assert "h2 is lost" not in (said := capsys.readouterr().out) and "does not answer: h1 is lost" in said
+    with pytest.raises(SetupError, match=r"there is no way from here to the scheduler's 255\.255\.255\.255"):
+        cluster.checkpoints(links, [("h1", tmp_path)], ("255.255.255.255", 9))
+    assert links["h1"].is_sound  # no other host has answered
 
 
 def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_path):

@@ -14,6 +14,7 @@ from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
 from trainer.run_logs import earlier_runs, measure
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
+from trainer.survival import trainer_state
 from trainer.survival.checkpoint_rounds import SERVER, worker_name
 from utils import RUN_FILE, Incomplete, SetupError
 
@@ -200,6 +201,14 @@ def test_a_job_whose_logs_the_disk_never_takes_trains_to_its_end_and_says_what_i
     with pytest.raises(Incomplete, match=r"done, but .*: the logs of 4 round\(s\) are lost: .*rounds.jsonl cannot be"):
         run(place, "job", "local", 4)
     assert checkpoint(place, "job", "local", worker_name(0), 4).exists()
+
+
+def test_rounds_that_are_done_again_leave_the_log_also_behind_a_gap_and_on_a_full_disk(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Path, "write_bytes", None)  # it takes no room
+    lines = tmp_path / "rounds.jsonl"
+    lines.write_text("".join(f'{{"num_iters": {number}}}\n' for number in (1, 2, 5, 6, 7)))
+    trainer_state._drop_after(tmp_path, 5)
+    assert [json.loads(line)["num_iters"] for line in lines.read_text().splitlines()] == [1, 2, 5]
 
 
 def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path) -> None:
