@@ -32,7 +32,7 @@ def test_half_a_form_is_no_form(state_server):
     with socket.create_connection(("127.0.0.1", state_server.port)) as connection:
         connection.sendall(head + b"Content-Length: 99\r\n\r\nnum_workers=1")
     assert alone.query(1, 1, 0.1, 0.0) is True  # the job is still there
-    assert requests.get(state_server.url, timeout=10).json()["job"] == alone._job
+    assert requests.get(state_server.url, timeout=10).json()["job"] == alone.job
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
