@@ -82,6 +82,16 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def environment_as_before() -> Iterator[None]:
+    """A program that runs in the test's own process sets variables of MXNet, which what later tests start would get."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if name != "PYTEST_CURRENT_TEST"})
+
+
+@pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
     """Fails a test that blocks signals in its own process: what later tests start would inherit that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
