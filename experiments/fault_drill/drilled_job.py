@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from algorithms import folder_name
 from config import CONTINUE
 from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NOTICED, Logs, wait_for
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
+from flag_parser import FlagParser
 from scripts.launch import forking
 from scripts.launch.ports import free_ports
 from scripts.launch.restarts import DEFAULT_RESTARTS
@@ -36,6 +38,19 @@ FLAGS = {
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
     "async-local": "-ll 0.003",
 }  # fmt: skip
+
+
+def parsed(
+    parser: FlagParser, arguments: Sequence[str] | None, seconds: float, folder: str, table: str
+) -> tuple[Namespace, Path]:
+    """Adds the flags of both drills and parses; the folder of the results is there then. `seconds` and `folder` are
+    defaults, `table` is a help."""
+    parser.add_argument("--seconds", type=float, default=seconds, help="of each job")
+    parser.add_argument("--folder", type=Path, default=Path(folder))
+    parser.add_argument("--table", action="store_true", help=table)
+    given = parser.parse_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    return given, given.folder.resolve()
 
 
 def flags_of(way: str, mode: str, seconds: float) -> list[str]:

@@ -40,7 +40,7 @@ from typing import Any
 
 from config import CONTINUE, RESTART
 from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts
-from experiments.fault_drill.drilled_job import FLAGS, Job
+from experiments.fault_drill.drilled_job import FLAGS, Job, parsed
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, noticed_s
 from experiments.fault_drill.drilled_tables import is_in_order, summary, table
 from experiments.fault_drill.faults import FAULTS, can_happen
@@ -98,12 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = FlagParser(name, description=__doc__, formatter_class=form)
     for flag, choices in (("--ways", (CONTINUE, RESTART)), ("--modes", FLAGS), ("--faults", FAULTS)):
         parser.add_argument(flag, type=job_options.names(choices), default=tuple(choices))
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
-    parser.add_argument("--folder", type=Path, default=Path("logs/fault-drill"))
-    parser.add_argument("--table", action="store_true", help="only the tables of finished jobs")
-    given = parser.parse_args(arguments)
-    folder = given.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    given, folder = parsed(parser, arguments, 20.0, "logs/fault-drill", "only the tables of finished jobs")
     path = folder / "drill.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {(row["way"], row["mode"], row["fault"]) for row in rows}

@@ -37,7 +37,7 @@ from algorithms import folder_name
 from config import CONTINUE, RESTART
 from experiments import markdown
 from experiments.fault_drill import drilled_cut, drilled_disk
-from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, send
+from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, parsed, send
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.faults import PORT
 from flag_parser import FlagParser
@@ -414,13 +414,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=job_options.names(JOBS), default=tuple(JOBS))
     parser.add_argument("--seed", type=int, default=0, help="of the schedule")
     parser.add_argument("--faults", type=int, default=60, help="their number")
-    parser.add_argument("--seconds", type=float, default=1800.0, help="of each job")
     parser.add_argument("--twins", type=int, default=3, help="undisturbed jobs beside it")
-    parser.add_argument("--folder", type=Path, default=Path("logs/storm"))
-    parser.add_argument("--table", action="store_true", help="only the tables of finished storms, in README.md")
-    given = parser.parse_args(arguments)
-    folder = given.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    given, folder = parsed(parser, arguments, 1800.0, "logs/storm", "only the tables of finished storms, in README.md")
     for name in () if given.table else given.jobs:
         append_line(
             folder / FILE, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder))
