@@ -40,7 +40,7 @@ from server.setups import Setup, differences, join_names, verdict
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
 ALIVE_S = 2.0  # likewise, where the others would wait for it again
 GONE_S = 30.0  # without a message a job counts as ended
-FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0  # of one that was left out for the second time, and for the tenth
+FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0  # of one that was left out for the second time, and for the seventh
 FORGET_S = 120.0  # without being left out
 SETTLE_S = 3.0  # for more to come, after a process with another number of processes
 MEMBER = MAX_MEMBERS + 1  # weight of a member: no number of newcomers takes its place

@@ -2,7 +2,7 @@
 
 Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. Fields that the paper does not have (a title,
 limits, totals, an evaluation) are optional. `wire.py` reads messages from JSON, `published.py` from forms; only these
-check the bounds. JOIN, BEAT and LEFT are for jobs without a parameter server (membership.py).
+check the bounds. JOIN, BEAT and LEFT are those of the rendezvous, and also come to the scheduler (membership.py).
 """
 
 from __future__ import annotations
@@ -433,7 +433,7 @@ class Join(Incoming, frozen=True):
 
 
 class Beat(Incoming, frozen=True):
-    """Rank 0 of a running job asks whether other workers wait to take part in it.
+    """A worker of a running job asks whether others wait to take part in it.
 
     Attributes:
         generation: with `rank` and `members`, this worker's place.
@@ -496,12 +496,12 @@ BY_TYPE: dict[str, type[Incoming]] = {str(kind.__struct_config__.tag): kind for 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The state server's answer; it has an action only where the message was a QUERY or a JOIN.
+    """The state server's answer; it has an action only where the message was a QUERY, a JOIN or a BEAT.
 
     Attributes:
         batch_size: samples of the worker's batches from the next round on; None while the job's rule decides none.
         place: where the action is START.
-        others: those that this one is to call for a test, where the action is WAIT; that wait, where it is START.
+        others: those that this one is to call for a test, where the action is WAIT; those left out, where it is START.
         calls: ranks of pairs in which the first one calls, where the action is START; in others the higher rank does.
     """
 

@@ -79,6 +79,8 @@ def convert(values: Mapping[str, Any], kind: Any) -> Any:
             return msgspec.convert(_without_nulls(values), kind)
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, kind) from None
+        except RecursionError:
+            raise BadMessage("the message is nested too deeply") from None
 
 
 def _count_fields(value: dict[str, Any]) -> int:

@@ -313,10 +313,10 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         for strike in plan:
             time.sleep(max(0.0, began + strike.at_s - time.time()))
             pids = storm.all_pids()
-            strikes.append(time.time())
-            print(f"{name} {strikes[-1] - began:.1f} {strike.kind} {strike.workers}", flush=True)
             if storm.is_over:
                 break
+            strikes.append(time.time())
+            print(f"{name} {strikes[-1] - began:.1f} {strike.kind} {strike.workers}", flush=True)
             storm.strike_now(strike, pids)
         time.sleep(max(0.0, began + seconds - time.time()))
         over = time.time()

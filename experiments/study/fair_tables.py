@@ -135,7 +135,8 @@ def shared(made: Comparison) -> list[RunLine]:
             if not (runs := made.runs(REPORT, other, entry)) or family(other) != family(job):
                 continue
             chosen, here, there = runs[0].workers, times_s[job], times_s[other]
-            if here[:chosen] == there[:chosen] and all(map(operator.ge, here, there)):
+            same_number = len(here) == len(there)
+            if same_number and here[:chosen] == there[:chosen] and all(map(operator.ge, here, there)):
                 same = [*made.runs(TUNING, other, entry), *runs]
                 found += [replace(line, cluster=job.cluster, step_times_s=here) for line in same]
                 break

@@ -49,9 +49,9 @@ class HostChanges:
         self._are_ready: Callable[[], bool] | None = None  # while hosts get ready
         self._is_accepted = False  # the hosts are ready, and the workers end
         self._retry_at = 0.0  # for lost hosts
-        self._is_retry = False
+        self._is_retry, self._retries = False, 0
         self._handler: Any = signal.signal(signal.SIGUSR1, self._note)
-        self.plan = self._next = read()  # of the job as it is now
+        self.plan = self._next = self._whole = read()  # of the job now, after a change, and as the file says
         self.pool: ConnectionPool | None = None  # connections to its hosts, and to those that get ready
 
     def __enter__(self) -> HostChanges:
@@ -70,8 +70,10 @@ class HostChanges:
             if self._is_asked and not self._is_accepted and all_train():
                 self._is_asked = self._is_retry = False
                 self._are_ready = self._begin()
-            elif self._are_ready is None and time.monotonic() > self._retry_at and self._has_lost_hosts():
-                self._is_retry, self._next = True, self.plan
+            elif self._are_ready is None and time.monotonic() > self._retry_at and (lost := self._lost_hosts()):
+                # One at a time: a host that stays away keeps no other one out.
+                self._is_retry, self._retries = True, self._retries + 1
+                self._next = self._with({*self.there(), lost[self._retries % len(lost)]})
                 self._are_ready = self._get_ready()
             # Called also while the workers end: it sends the pings, without which a host ends after a minute.
             if self._are_ready is None or not self._are_ready() or self._is_accepted or not all_train():
@@ -104,10 +106,14 @@ class HostChanges:
     def _get_ready(self) -> Callable[[], bool]:
         return self.pool.get_ready(self._next, _config_of(self._next), self.toward) if self.pool else lambda: True
 
-    def _has_lost_hosts(self) -> bool:
+    def _lost_hosts(self) -> list[str]:
+        """Names of hosts of the file that the job is to get back."""
         self._retry_at = time.monotonic() + RETRY_S
-        is_lost = len(self.there()) < len(self.plan.hosts.hosts)
-        return is_lost and _config_of(self.plan).on_worker_death == RESTART
+        lost = [name for name in self._whole.hosts.hosts if name not in self.there()]
+        return lost if lost and _config_of(self.plan).on_worker_death == RESTART else []
+
+    def _with(self, names: Collection[str]) -> LaunchPlan:
+        return dataclasses.replace(self._whole, job=self.plan.job, hosts=self._whole.hosts.only(names))
 
     def _drop(self, why: str) -> None:
         self._are_ready, self._retry_at = None, time.monotonic() + RETRY_S
@@ -123,6 +129,7 @@ class HostChanges:
     def go_on(self) -> None:
         """The workers have ended: makes the accepted plan the job's."""
         self._before, self.plan = _resumed(self.plan), _resumed(self._next)
+        self._whole = self._whole if self._is_retry else self.plan
         self.has_changed = True
         self._are_ready, self._is_accepted = None, False
         hosts = self.plan.hosts
@@ -134,6 +141,7 @@ class HostChanges:
             return False
         self._say(f"error: {why}: the job continues with the hosts that it had")
         self.plan, self._before = self._before, None
+        self._whole = self.plan
         self._are_ready, self._is_accepted = None, False
         return True
 

@@ -303,14 +303,18 @@ def policy_of(
         again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
         return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
 
+    has_begun = False  # before, a host that does not answer is to be put right
+
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
-        return checkpoints(connections, asked, scheduler_of(job, layout))
+        return checkpoints(connections, asked, scheduler_of(job, layout) if has_begun else None, has_begun and not only)
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         return roles_of(*place(remaining(flags), connections, infos), connections)
 
-    return restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
+    policy = restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
+    has_begun = True
+    return policy
 
 
 def scheduler_of(job: JobSpec, layout: Layout) -> tuple[str, int] | None:
@@ -322,14 +326,15 @@ def checkpoints(
     connections: Mapping[str, HostConnection],
     folders: Sequence[tuple[str, Path]],
     toward: tuple[str, int] | None = None,
+    gives_up: bool = True,
 ) -> dict[str, int]:
     """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone.
 
     When another host has answered, one that does not reach the scheduler at `toward` is lost, and one that stays silent
-    for SILENT_S: its connection is ended.
+    for SILENT_S: its connection is ended. Without `gives_up` none may be missing.
 
     Raises:
-        SetupError: no host can answer.
+        SetupError: no host can answer, or one that may not be missing.
     """
     waiting = [(connections[host], folder) for host, folder in folders if connections[host].exit_code is None]
     for connection, folder in waiting:
@@ -347,11 +352,13 @@ def checkpoints(
                 if answer is None:
                     continue
                 found |= answer["files"]
-                has_any, give_up = True, give_up if has_any else time.monotonic() + SILENT_S
+                has_any, give_up = True, give_up if has_any or not gives_up else time.monotonic() + SILENT_S
             waiting.remove(asked)
+        for each in connections.values():  # the others need their pings
+            each.pump()
         time.sleep(POLL_S)
     lost |= {connection: f"{connection.host.where} does not answer" for connection, _ in waiting}
-    if not has_any:
+    if lost and not (has_any and gives_up):
         raise SetupError(next(iter(lost.values())))
     for connection, why in lost.items():
         if connection.exit_code is None:

@@ -50,7 +50,7 @@ class ConnectionPool:
         """Connects exactly these hosts, by name; a connection that is there is used again. Raises SetupError if a
         connection cannot be started."""
         self.keep(host for host in hosts.values() if host in self._connections and self._connections[host].is_sound)
-        self._reap([connection for connection in self._ending if connection.exit_code is not None])
+        self._reap_ended()
         connections = {}
         for name, host in hosts.items():
             connections[name] = self._connect(host)
@@ -95,7 +95,9 @@ class ConnectionPool:
             connection.host = host  # its line in the file may have changed
             return connection
         self._end(host)
-        self._made[host.name] += 1
+        self._reap_ended()
+        if connection is None or connection.has_said_hello:  # else its log, of a try in vain, may go
+            self._made[host.name] += 1
         number = self._made[host.name]
         log = f"{host.name}-ssh.log" if number == 1 else f"{host.name}-ssh-{number}.log"
         try:
@@ -113,6 +115,9 @@ class ConnectionPool:
         if (connection := self._connections.pop(host, None)) is not None:
             connection.hang_up()
             self._ending.append(connection)
+
+    def _reap_ended(self) -> None:
+        self._reap([connection for connection in self._ending if connection.exit_code is not None])
 
     def _reap(self, connections: Sequence[HostConnection]) -> None:
         for connection in [*connections]:

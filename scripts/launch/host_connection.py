@@ -206,6 +206,10 @@ class HostConnection:
         return self._warmth is not None
 
     @property
+    def has_said_hello(self) -> bool:
+        return self._hello is not None
+
+    @property
     def is_sound(self) -> bool:
         """Whether another start can use the connection."""
         return self.exit_code is None and not self.is_silent and not self._is_broken

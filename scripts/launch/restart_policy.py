@@ -14,6 +14,7 @@ from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import ExitReport, RestartDecision, RestartHistory, decide
 from scripts.launch.roles import JobSpec
 from trainer.survival import checkpoint_rounds
+from utils import SetupError
 
 RESUME = ("--resume", "1")
 
@@ -108,7 +109,10 @@ def of_job(
         def resumes(role: Role) -> bool:
             """A worker sets an earlier job's checkpoints aside when it begins: until then those are not its own."""
             device = role.command[[*role.command].index("--device-name") + 1]
-            found = files(role.host) if worker_config.ckpt_frequency else {}
+            try:
+                found = files(role.host) if worker_config.ckpt_frequency else {}
+            except SetupError:  # its host does not answer: should it come back, the others hand over the model
+                found = {}
             names = checkpoint_rounds.of_device(found, device)
             return bool(names) and not any(before.get(name) == found[name] for name in names)
 

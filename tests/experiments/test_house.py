@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_423, 8_728
+PRODUCT, EXPERIMENTS = 39_461, 8_729
 
 
 @pytest.fixture(scope="module")

@@ -191,8 +191,11 @@ class TcpMesh:
                 peer.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """As `interrupt`, and closes the connections."""
+        """As `interrupt`, and closes the connections. Afterwards nothing here leads back to this object, so that its
+        buffers go with the last user's reference."""
         self.interrupt()
+        if self._error is not None:
+            self._error.__traceback__ = None
         for peer in self._peers.values():
             peer.connection.close()
 

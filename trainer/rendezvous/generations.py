@@ -235,6 +235,8 @@ class Generations:
         made = self._connected(start)
         if before.connections is not None:  # until here others had to see that this worker is alive
             before.connections.stop_watching()
+        if before is not self.taken:  # it broke before the training thread took it
+            before.close()
         return made
 
     def _connected(self, start: Start) -> Generation:

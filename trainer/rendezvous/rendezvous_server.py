@@ -32,7 +32,7 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error,
 
 # isort: split
 from server import wire
-from server.errors import BadMessage
+from server.errors import BadMessage, Conflict
 from server.membership import Group, decide
 from server.messages import Call, Join, Left, Response
 from server.reach import together
@@ -165,7 +165,7 @@ class RendezvousServer:
             try:
                 is_read = isinstance(message, dict) and "msg_type" in message
                 self._handle(participant, wire.understand(message, ()) if is_read else message)
-            except BadMessage as error:
+            except (BadMessage, Conflict) as error:
                 raise SetupError(f"this process sent a wrong message: {error}") from None
 
     def _handle(self, participant: Participant, message: Any) -> None:
@@ -176,7 +176,9 @@ class RendezvousServer:
         """
         rank = participant.worker_rank
         match message:
-            case Join(sender=name) if not participant.process or participant.process.sender == name:
+            case Join(before=None, min_workers=None) if message.num_servers and (
+                not participant.process or participant.process.member == message.member
+            ):
                 self._join(participant, message)
             case Left(cause=cause) if not participant.process and cause:
                 if self._state is JobState.WAITING:

@@ -182,8 +182,8 @@ class SchedulerLink:
             )
         except ConnectionRefusedError as error:
             raise NoAnswer(f"{error.strerror}: it is not started yet, or DMLC_PS_ROOT_PORT is wrong") from None
-        except OSError as error:  # its host cannot be reached
-            what = "no answer" if isinstance(error, TimeoutError) else error.strerror
+        except (OSError, UnicodeError) as error:  # its host cannot be reached, or has no such name
+            what = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "no name of a host")
             why = "a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
             raise NoAnswer(f"{what}: {why}") from None
         keep_alive(connection)

@@ -62,4 +62,5 @@ class TcpConnections:
 
     def close(self) -> None:
         self._detector.close()
+        self._mesh.on_error = lambda: None  # the report leads back to this object
         self._mesh.close()

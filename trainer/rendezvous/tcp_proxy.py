@@ -100,7 +100,7 @@ async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamRead
             greeting = await reader.read(CHUNK)
             if greeting.startswith(ZERO_MQ):
                 return greeting, reader, writer
-            writer.close()  # the probe responder, which is about to free the port
+            writer.close()  # the Acceptor, which is about to free the port
         if loop.time() > end:
             raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{port}")
         await asyncio.sleep(0.05)

@@ -114,6 +114,17 @@ def test_a_host_that_was_lost_comes_back_by_itself_where_all_are_started_again(l
     job.changes.go_on()
     assert [*job.plan.hosts.hosts] == ["h1", "h2"]
 
+    job.names("h1", "h2", "h3")
+    assert job.asks()
+    job.changes.go_on()
+    back = [["h1"]]
+    for _ in range(2):  # one at a time: none keeps another one out
+        job.changes.there = lambda: back[-1]
+        assert job.changes.look(all_train)
+        job.changes.go_on()
+        back.append([*job.plan.hosts.hosts])
+    assert list(map(len, back)) == [1, 2, 3]
+
 
 @pytest.mark.parametrize(
     ("flags", "hosts", "workers", "said"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -274,3 +276,18 @@ def test_one_that_hangs_up_again_ends_the_wait_for_another() -> None:
             return str(error.value)
 
         assert beside(work, 2)[1].startswith("another worker hung up again")
+
+
+def test_a_mesh_that_failed_goes_with_its_buffers_once_it_is_closed() -> None:
+    with meshes(2) as made:
+        made[1].close()
+        with contextlib.suppress(PeerLost):
+            barrier(made[0], 0.0)
+        made[0].close()  # by its user, after the error
+        left = weakref.ref(made[0])
+        gc.disable()  # a collection would find a cycle, but late where many objects live long
+        try:
+            made.clear()
+            assert left() is None
+        finally:
+            gc.enable()

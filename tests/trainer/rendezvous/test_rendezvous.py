@@ -175,7 +175,7 @@ def joins(role, device="", host="a", port=1, num_workers=2, **more):
 
 
 def test_no_process_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
-    # What a worker's MXNet sent to the probe responder at that port would be lost, and the start would hang.
+    # What a worker's MXNet sent to the Acceptor at that port would be lost, and the start would hang.
     (port,) = free_ports(1)
     close = Acceptor.close
 
@@ -532,6 +532,10 @@ WRONG = [
             {"address": "x" * 256},
             {"setup": {"-b": "64\n"}},
             {"unreached": {"server-": "no\nanswer"}},
+            {"port": "1", "more": json.loads("[" * 600 + "]" * 600)},
+            {"num_servers": 0, "num_workers": 5},
+            {"generation": 5, "rank": 0, "members": [["worker-gpu0", "127.0.0.1", 1, "b", "gpu0"]], "min_workers": 1},
+            {"min_workers": 1},
         )
     ),
     b'{"freed": true}',
@@ -621,6 +625,7 @@ def test_connections_that_do_not_go_on_are_few_and_end(monkeypatch, begins):
     "message",
     [
         {**WORKER, "sender": "another"},  # a second one
+        {**WORKER, "num_workers": 1, "role": "scheduler"},
         {"freed": True},  # is the scheduler's to say
         {"rank": 5},
         {"rank": "0"},
