@@ -181,6 +181,11 @@ class TwinJob(Job):
         return [sum(each["num_samples"] for each in read_rounds(folder, lambda text: None)) for folder in folders]
 
 
+def logs_of(run: str, mode: str) -> Path:
+    """The folder of a storm's logs on the hosts, which share this machine's disks."""
+    return ROOT / "logs" / run / TwinJob.network / folder_name(mode, split_by_class=False)
+
+
 class StormJob(TwinJob):
     """The job that is struck: the first host has the services, the next ones a worker each, the last the newcomer."""
 
@@ -192,10 +197,9 @@ class StormJob(TwinJob):
         log_base.mkdir(parents=True)
         self._file = log_base / "hosts.csv"
         self.names(NEWCOMER)
-        folder = ROOT / "logs" / self._name / self.network / folder_name(mode, split_by_class=False)
         options = ["scripts.launch.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
         ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
-        return [*options, "--run", self._name, *ssh], Logs(log_base, folder, "storm-{number}/cpu")
+        return [*options, "--run", self._name, *ssh], Logs(log_base, logs_of(self._name, mode), "storm-{number}/cpu")
 
     def names(self, count: int) -> None:
         """Writes the hosts file, with this many workers."""
@@ -290,12 +294,11 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
         network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2 + num_twins))
-        storm = StormJob.__new__(StormJob)
-        storm.logs = Logs(folder, ROOT / "logs" / f"storm-{name}" / "mlp" / folder_name(mode, split_by_class=False))
-        for number in range(NEWCOMER):
-            shutil.rmtree(storm.disk(number), ignore_errors=True)
-            stack.enter_context(drilled_disk.mounted(storm.disk(number), DISK_MIB))
-        storm.__init__(network, f"storm-{name}", way, mode, folder / name / "storm")  # type: ignore[misc]
+        for number in range(NEWCOMER):  # before the job, whose workers open their logs there
+            disk = logs_of(f"storm-{name}", mode) / f"storm-{number}"
+            shutil.rmtree(disk, ignore_errors=True)
+            stack.enter_context(drilled_disk.mounted(disk, DISK_MIB))
+        storm = StormJob(network, f"storm-{name}", way, mode, folder / name / "storm")
         stack.callback(storm.end, 0.0)
         twins = []
         for number in range(num_twins):
@@ -305,6 +308,7 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         watches = [Watch(job) for job in jobs]
         for watch in watches:
             watch.start()
+            stack.callback(setattr, watch, "is_over", True)
         if not wait_for(lambda: all(watch.has_begun() for watch in watches), 3 * LONGEST_S):
             return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a strike comes when it is due

@@ -307,7 +307,8 @@ def policy_of(
 
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
-        return checkpoints(connections, asked, scheduler_of(job, layout) if has_begun else None, has_begun and not only)
+        toward = scheduler_of(job, layout) if has_begun else None
+        return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S)
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         return roles_of(*place(remaining(flags), connections, infos), connections)
@@ -327,11 +328,13 @@ def checkpoints(
     folders: Sequence[tuple[str, Path]],
     toward: tuple[str, int] | None = None,
     gives_up: bool = True,
+    longest_s: float = ANSWER_S,
 ) -> dict[str, int]:
     """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone.
 
     When another host has answered, one that does not reach the scheduler at `toward` is lost, and one that stays silent
-    for SILENT_S: its connection is ended. Without `gives_up` none may be missing.
+    for SILENT_S: its connection is ended. Without `gives_up` none may be missing. The first answer may take
+    `longest_s`, in which the launcher does nothing else.
 
     Raises:
         SetupError: no host can answer, or one that may not be missing.
@@ -341,7 +344,7 @@ def checkpoints(
         connection.send_message(do="checkpoints", folder=str(folder), toward=toward)
     found: dict[str, int] = {}
     lost: dict[HostConnection, str] = {}
-    has_any, give_up = not waiting, time.monotonic() + ANSWER_S
+    has_any, give_up = not waiting, time.monotonic() + longest_s
     while waiting and time.monotonic() < give_up:
         for asked in [*waiting]:
             try:

@@ -1,4 +1,5 @@
-"""The comparison of set-ups, which is the state server's (SimpleStateServer/server/setups.py), for the trainer."""
+"""The comparison of set-ups, which is the state server's (SimpleStateServer/server/setups.py), where the trainer and
+the launchers can import it."""
 
 from __future__ import annotations
 
