@@ -160,7 +160,7 @@ def _check_leaving_out(config: Config) -> None:
         )
     if config.ckpt_frequency:
         raise SetupError(
-            f"{asked} with a parameter server: lost workers cannot rejoin, nor from a checkpoint: leave "
+            f"{asked} with a parameter server: lost workers rejoin with its model, not from a checkpoint: leave "
             f"--ckpt-frequency out, or choose {RESTART}"
         )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainer.clock import Clock, RealClock
 from trainer.emulation import Speed
-from trainer.membership import Membership
+from trainer.membership import Membership, lost_of
 from trainer.metric import ACCURACY, Metric
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
@@ -51,10 +51,18 @@ class Peers:
     num_servers: int = 0
     state_server: StateClient | None = None  # of an algorithm that uses one
     recovery: Callable[[Any], Recovers] | None = None  # makes the loop's recovery object in a job that survives losses
-    lost: Callable[[], frozenset[int]] = frozenset  # ranks of lost workers; with a parameter server alone
+    # With a parameter server alone: by rank of each worker that was lost ever, the number of the last change, counted
+    # over all workers; odd: it is lost, even: it is back.
+    changes: Callable[[], Mapping[int, int]] = dict
+    # Seconds since all trained, where this worker has taken the place of a lost one; None: it was there from the begin
+    job_age_s: Callable[[], float | None] = lambda: None
     leaves: Callable[[], bool] = lambda: False  # whether this worker was asked to leave while the others continue
     is_evaluator: Callable[[float], bool] = lambda step_s: True  # whether this worker evaluates; all workers call it
     gather: Callable[[str, Any], list[Any] | None] = lambda label, mine: [mine]  # rendezvous_info.Gather
+
+    def lost(self) -> frozenset[int]:
+        """Ranks of lost workers; with a parameter server alone."""
+        return lost_of(self.changes())
 
 
 @dataclass(slots=True)

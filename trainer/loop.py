@@ -39,7 +39,7 @@ class Loop:
     @property
     def job_age_s(self) -> float | None:
         """Age of the job in seconds when this worker joined it; None if all began together."""
-        return None if self.recovery is None else self.recovery.job_age_s
+        return self._context.peers.job_age_s() if self.recovery is None else self.recovery.job_age_s
 
     def run(self, open_log: Callable[[], Path]) -> str:
         """Trains; returns the reason for the end in words.
@@ -94,8 +94,12 @@ class Loop:
         self.choose_evaluator()
 
     def open_measure(self, folder: Path) -> Measure:
-        """Opens the log; a resumed job keeps its earlier rounds."""
+        """Opens the log; a resumed job keeps its earlier rounds, and so does a worker in the place of a lost one."""
         trainer = self.trainer
+        if (age_s := self.job_age_s) is not None:
+            measure, missed = trainer_state.come_to_job(trainer, folder, age_s)
+            self._report.note_once({"missed": missed} if missed else {})
+            return measure
         before = trainer_state.read_back(trainer, folder) if trainer.resumes else trainer_state.ResumePoint()
         if trainer.resumes and (before.elapsed_s or not self._context.config.survives):
             self._report.note_once(before.notes())
@@ -126,11 +130,15 @@ class Loop:
         after = trainer.membership
         if after.partition is not None and after.partition is not before.partition:
             self._context.task.batches.draw_from(after.partition)
-        if new := after.lost - before.lost:
-            names = ", ".join(after.name_of(rank) for rank in sorted(new))
-            text = f"{after.num_workers - len(after.lost)} worker(s): worker(s) {names} lost"
-            self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})
-            self.choose_evaluator()
+        if after.lost == before.lost:
+            return
+        told = []
+        for ranks, what in ((after.lost - before.lost, "lost"), (before.lost - after.lost, "back")):
+            if ranks:
+                told.append(f"worker(s) {', '.join(after.name_of(rank) for rank in sorted(ranks))} {what}")
+        text = f"{after.num_workers - len(after.lost)} worker(s): {'; '.join(told)}"
+        self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})
+        self.choose_evaluator()
 
     def train_round(self) -> str:
         """Trains one round; returns why it is the last one, in words, or an empty string."""

@@ -64,6 +64,11 @@ class Membership:
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
+def lost_of(changes: Mapping[int, int]) -> frozenset[int]:
+    """Ranks of the lost workers, of context.Peers.changes."""
+    return frozenset(rank for rank, number in changes.items() if number % 2)
+
+
 def of_all(
     labels: Sequence[int] | None, num_workers: int, config: Config, places: tuple[str, ...] = ()
 ) -> list[Membership]:

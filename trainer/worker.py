@@ -32,7 +32,7 @@ from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
 from trainer.jobs.user_errors import users_errors
 from trainer.loop import Loop
-from trainer.membership import Membership, of_all, without
+from trainer.membership import Membership, lost_of, of_all, without
 from trainer.parameters import Parameters
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
@@ -102,7 +102,8 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             cluster.num_servers if cluster else 0,
             state,
             recovery=partial(Recovery, joined) if joined and joined.generations else None,
-            lost=joined.lost if joined else frozenset,
+            changes=joined.changes if joined and config.leaves_out else dict,
+            job_age_s=joined.job_age_s if joined else lambda: None,
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
             gather=joined.gather if joined else lambda label, mine: [mine],
@@ -278,7 +279,7 @@ def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> C
     def without_those(lost: frozenset[int]) -> Membership:
         return without(lost, membership, labels, config) if lost else membership
 
-    return lambda: without_those(joined.lost())
+    return lambda: without_those(lost_of(joined.changes()))
 
 
 def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) -> CheckpointManager | None:
@@ -316,4 +317,4 @@ def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return answers
 
-    return Choice(config, lambda: transport.rank, gather, joined.lost)
+    return Choice(config, lambda: transport.rank, gather, joined.changes)

@@ -28,7 +28,7 @@ class RestartPolicy:
         build: makes the processes of a restart of all, given whether it resumes from a checkpoint, and its number.
         others_continue: workers continue without the failed ones.
         resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
-        can_rejoin: where workers continue, a restarted worker can rejoin them.
+        beside_server: where workers continue, they need the scheduler and the parameter servers.
         min_workers: where they do, the job ends with fewer.
     """
 
@@ -39,13 +39,13 @@ class RestartPolicy:
         build: Callable[[bool, int], Sequence[Role]],
         others_continue: bool = False,
         resumes: Callable[[Role], bool] = lambda role: False,
-        can_rejoin: bool = True,
+        beside_server: bool = False,
         min_workers: int = 1,
     ) -> None:
         self.others_continue = others_continue
-        self.can_rejoin = can_rejoin
+        self.beside_server = beside_server
         self._decide = partial(
-            decide, limit=limit, others_continue=others_continue, can_rejoin=can_rejoin, min_workers=min_workers
+            decide, limit=limit, others_continue=others_continue, beside_server=beside_server, min_workers=min_workers
         )
         self._resumes = resumes
         self._newest = newest
@@ -102,7 +102,10 @@ def of_job(
         return build(flags)
 
     if worker_config.leaves_out:
-        return RestartPolicy(job.restarts, lambda: None, build_again, others_continue=True, can_rejoin=False)
+        few = worker_config.min_workers
+        return RestartPolicy(
+            job.restarts, lambda: None, build_again, others_continue=True, beside_server=True, min_workers=few
+        )
     before = {} if worker_config.resume else files()
     if worker_config.on_worker_death == CONTINUE:
 

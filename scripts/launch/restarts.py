@@ -68,7 +68,7 @@ def decide(
     service_was_away: bool = False,
     others_continue: bool = False,
     any_worker_left: bool = True,
-    can_rejoin: bool = True,
+    beside_server: bool = False,
     has_begun: bool = False,
     num_left: int = 1,
     min_workers: int = 1,
@@ -82,7 +82,7 @@ def decide(
         limit: restarts without a new checkpoint between them.
         service_was_away: since the workers were started, so a worker that did not find it has no wrong flags.
         others_continue: workers continue without the failed ones.
-        can_rejoin: where they do, a restarted worker can rejoin them.
+        beside_server: where they do, beside a scheduler and parameter servers, without which no worker can.
         has_begun: the workers have begun to train, with the flags and files that all were started with.
         num_left: other workers that have not left the job.
         min_workers: with fewer the job ends.
@@ -98,10 +98,12 @@ def decide(
             return end_job
         if others_continue:
             return RestartDecision(Action.LEAVE_OUT, 0.0, "the others go on without the workers there", history)
-    if others_continue and not can_rejoin and any(report.kind is not Kind.SERVICE for report in reports):
-        if any_worker_left and all(report.kind is Kind.WORKER and report.has_trained for report in reports):
-            text = f"the others go on without {'it' if len(reports) == 1 else 'them'}"
-            return RestartDecision(Action.LEAVE_OUT, 0.0, text, history)
+    of_workers = not all(report.kind is Kind.SERVICE for report in reports)
+    if (
+        beside_server
+        and of_workers
+        and not (has_begun and any_worker_left and all(report.kind is Kind.WORKER for report in reports))
+    ):
         return end_job
     causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
     only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)

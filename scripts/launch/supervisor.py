@@ -374,11 +374,12 @@ class Supervisor:
                 self._leave_out(left)
 
     def _others_are_done(self, server: RunningProcess) -> bool:
-        """Whether the workers that still run are frozen ones, without which the others have finished."""
-        if self._policy is None or self._policy.can_rejoin or server.exit_code != EXIT_OK:
+        """Whether the workers that still run, or are to, are lost ones, without which the others have finished."""
+        if self._policy is None or not self._policy.beside_server or server.exit_code != EXIT_OK:
             return False
-        left = ", ".join(worker.role.label for worker in self._of(Kind.WORKER) if worker.ended_at is None)
-        self._say(f"warning: {left} did not end with the others; killed")
+        self._due = []
+        if left := ", ".join(worker.role.label for worker in self._of(Kind.WORKER) if worker.ended_at is None):
+            self._say(f"warning: {left} did not end with the others; killed")
         return True
 
     def _fail_to_end(self, left: Sequence[RunningProcess], exit_code: int, when: str) -> None:
@@ -465,7 +466,7 @@ class Supervisor:
         if worker.exit_code is None or not self._policy.others_continue:
             return True
         # A frozen worker may wake up when the others are done.
-        return _is_done(worker) and not self._policy.can_rejoin
+        return _is_done(worker) and self._policy.beside_server
 
     # ----------------------------------------------------------------------------------------------- signals
 

@@ -193,7 +193,7 @@ def train(
                 warm_up_batch=ready(worker.batches[0]),
                 limits=Limits(rounds),
                 membership=membership(rank) if membership else those_left,
-                lost=lambda: frozenset(lost),
+                changes=lambda: dict.fromkeys(lost, 1),
                 leaves=lambda rank=rank: rank in (leaving or {}) and trainers[rank].rounds >= leaving[rank],
                 transport=place(rank),
                 compression=compression,

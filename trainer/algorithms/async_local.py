@@ -57,6 +57,7 @@ class AsyncLocalTrainer(Trainer):
         self._link.define(self._optimizer, model)
         self._take(model)
         self._status = AsyncLocalStatus.read(self._link.status())
+        self.seen.of_all = max(self.seen.of_all, self._status.samples)  # it may have taken the place of a lost worker
         self._link.take_traffic()  # only rounds count
 
     def save_server(self) -> None:

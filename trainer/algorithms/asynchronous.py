@@ -14,7 +14,7 @@ import numpy as np
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.ringleader import RingleaderSGD
 from trainer.algorithms.ringmaster import RingmasterSGD
-from trainer.algorithms.server_sgd import GONE, ServerSGD
+from trainer.algorithms.server_sgd import ENDED, GONE, ServerSGD
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.passes import Batch
@@ -27,8 +27,8 @@ class AsyncTrainer(Trainer):
     """A round pushes one gradient and pulls the weights. No worker waits for others.
 
     BatchNorm's running statistics stay each worker's own. More keys hold counters that every worker adds to and reads,
-    one copy on each server: the number of stop requests, then, where the algorithm wants it, a number of each worker. A
-    worker that has done its rounds ends.
+    one copy on each server: the number of stop requests, then, where the optimizer wants it, that of each worker's last
+    change, then, where the algorithm wants it, a number of each worker. A worker that has done its rounds ends.
     """
 
     rounds_in_step = False
@@ -45,11 +45,13 @@ class AsyncTrainer(Trainer):
         super().__init__(context)
         self._transport = transport = context.shared
         ranks, num_servers = range(self.membership.num_workers), context.peers.num_servers
-        self._has_numbers = self.has_numbers or optimizer.hears_of_workers
-        self._own = 1 + self.membership.rank  # where this worker's number is
-        size = 1 + self._has_numbers * len(ranks) + (context.run.checkpoints is not None)  # the last: when to save
+        self._hears = optimizer.hears_of_workers
+        first = 1 + self._hears * len(ranks)
+        self._numbers = slice(first, first + self.has_numbers * len(ranks))
+        self._own = first + self.membership.rank  # where this worker's number is
+        size = self._numbers.stop + (context.run.checkpoints is not None)  # the last: when to save
         self._values = mx.nd.zeros((size,))
-        self._told_lost: frozenset[int] = frozenset()
+        self._changes_told: dict[int, int] = {}
         decays = which_decay(self.parameters.weights)
         # Every worker's array of one position must lie on the same server. ps-lite places a key by its remainder modulo
         # the number of servers.
@@ -82,6 +84,7 @@ class AsyncTrainer(Trainer):
             else:
                 model.define(first)
         self._counters.broadcast([self._values] * self._copies)
+        self._tell_changes()
 
     def _restored(self, saved: Mapping[str, Any]) -> list[list[mx.nd.NDArray]]:
         """The models of the server's checkpoint: one, or one for each worker. The optimizer takes the rest of it."""
@@ -113,8 +116,7 @@ class AsyncTrainer(Trainer):
             self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE, self.computed)
         if wants_stop:
             self.add_to_counter(0)
-        if self._has_numbers:
-            self._tell_lost()
+        self._tell_changes()
         self.before_pull()
         self.emulation.wait_for_link()
         self._model.pull(self.parameters.weights)
@@ -132,15 +134,16 @@ class AsyncTrainer(Trainer):
         """Called when this worker's gradients are under way."""
 
     def end(self) -> None:
-        if self._has_numbers:
+        if self.has_numbers:
             self.add_to_counter(self._own, GONE)
-            self._transport.wait_all()
+        if self._hears:
+            self.add_to_counter(1 + self.membership.rank, ENDED)
+        self._transport.wait_all()
 
-    def _tell_lost(self) -> None:
-        lost = self.context.peers.lost()
-        for rank in sorted(lost - self._told_lost):
-            self.add_to_counter(1 + rank, GONE)
-        self._told_lost = lost
+    def _tell_changes(self) -> None:
+        for rank, number in self.context.peers.changes().items() - self._changes_told.items() if self._hears else ():
+            self._changes_told[rank] = number
+            self.add_to_counter(1 + rank, number)
 
     def add_to_counter(self, position: int, number: float = 1) -> None:
         notice = np.zeros(self._values.shape, dtype=np.float32)
@@ -176,13 +179,14 @@ class RescaledTrainer(AsyncTrainer):
         """The time is taken already."""
 
     def gradient_weight(self) -> float:
-        times_s = self._values.asnumpy()[1 : 1 + self.membership.num_workers]
+        there = [rank not in self.membership.lost for rank in range(self.membership.num_workers)]
+        times_s = self._values.asnumpy()[self._numbers][there]
         mean_s = times_s[times_s != GONE].mean()
         return super().gradient_weight() * (self.step_s / float(mean_s) if mean_s else 1.0)
 
     def before_pull(self) -> None:
         known_s = self._values.asnumpy()[self._own]
-        if known_s not in (GONE, np.float32(self.step_s)):  # GONE: it was frozen, and the others count it as lost
+        if known_s != np.float32(self.step_s):
             self.add_to_counter(self._own, self.step_s - known_s)
 
 

@@ -45,6 +45,8 @@ class BackupTrainer(Trainer):
         )
         self._link.define(optimizer, model)
         self.parameters.write_back(model)
+        self._status = BackupStatus.read(self._link.status())
+        self._gradients_sent = self._status.answered  # those of the lost worker in whose place it is
 
     def save_server(self) -> None:
         self._link.command(SAVE, self.rounds)

@@ -101,6 +101,9 @@ class BackupOptimizer(WholeModelOptimizer):
         self._answer(arrival)
         return arrival.answered
 
+    def add_worker(self, rank: int) -> None:
+        self._versions.add_worker(rank)
+
     def _answer(self, arrival: Arrival) -> None:
         if arrival.apply:
             self._apply(arrival.apply)

@@ -27,7 +27,7 @@ class Versions:
         self.dropped = [0] * num_workers  # by rank, number of gradients that came too late
         self.over = False  # the job has ended; each worker ends with its next answer
         self._num_left = num_workers
-        self._num_needed = num_workers - num_backup
+        self._most_needed = self._num_needed = num_workers - num_backup
         self._waiting: list[int] = []
         self._stop_wanted = False
 
@@ -54,6 +54,12 @@ class Versions:
         if rank in self._waiting:
             self._waiting.remove(rank)
         return self._complete_version()
+
+    def add_worker(self, rank: int) -> None:
+        """A lost worker is back, with the newest version."""
+        self._num_left += 1
+        self._num_needed = min(self._most_needed, self._num_left)
+        self.given[rank] = self.version
 
     def _complete_version(self) -> Arrival:
         if not self._waiting or len(self._waiting) < self._num_needed:

@@ -3,7 +3,7 @@ newest gradient of each worker in a table. When each has sent one since the last
 a new round of the table begins. At every push the worker takes the newest weights and goes on: none waits for another.
 
 A fast worker's earlier gradients of the round are replaced, and a round has one step. Momentum and weight decay act on
-the mean; a schedule follows the samples of all pushes. Workers that are lost, or have ended, no longer count: from the
+the mean; a schedule follows the samples of all pushes. Workers that are lost, or have ended, do not count: from the
 next push on the table is complete without them.
 
 This module runs in the parameter server's process, which holds (2 * number of workers + 1) copies of the model.
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.algorithms.per_worker_sgd import PerWorkerSGD, in_mxnet, in_numpy
-from trainer.algorithms.server_sgd import GONE
 from trainer.engine import mx
 
 
@@ -46,7 +45,14 @@ class RingleaderSGD(PerWorkerSGD):
         """Ranks of the workers that are neither lost nor at their end."""
         ranks = range(self._num_models)
         numbers = [0.0] * (1 + len(ranks)) if self._counters is None else self._counters.asnumpy().tolist()
-        return {rank for rank in ranks if numbers[1 + rank] != GONE}
+        return {rank for rank in ranks if numbers[1 + rank] % 2 == 0}
+
+    def count(self, counters: mx.nd.NDArray, pushed: mx.nd.NDArray) -> None:
+        """Of a worker's changes the last one counts, in whatever order others tell of them."""
+        ends = 1 + self._num_models
+        last = mx.nd.maximum(counters[1:ends], pushed[1:ends])
+        super().count(counters, pushed)
+        counters[1:ends] = last
 
     def state(self) -> dict[str, Any]:
         tables = [[position, in_numpy(table)] for position, table in self._table.items()]

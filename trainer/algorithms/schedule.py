@@ -155,6 +155,10 @@ class Schedule:
         closes = self.protocol is SyncProtocol.CLOSING and self._arrived == self._ranks
         return Outcome((), self._close_asp() if closes else ())
 
+    def add_worker(self, rank: int) -> None:
+        """A lost worker is back, and the others wait for its gradient again."""
+        self._ranks |= {rank}
+
     def _arrive_under_asp(self, rank: int) -> Outcome:
         phase = self._asp_phase
         apply = (rank,) if phase.left else ()

@@ -14,7 +14,8 @@ from trainer.recovering import Writes
 from trainer.steps import PLAIN, Rule, Stepper
 from utils import die_on_error
 
-GONE = -math.inf  # a worker's number among the counters: it is lost, or has ended; a number added to it changes nothing
+GONE = -math.inf  # a worker's number among the counters: it has ended; a number added to it changes nothing
+ENDED = (1 << 23) + 1.0  # the number of a worker's last change (context.Peers), odd as that of a lost one's
 
 
 class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
@@ -25,7 +26,7 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
     """
 
     per_worker = False  # each worker has keys of its own
-    hears_of_workers = False  # the counters have a number of each worker, from the second on
+    hears_of_workers = False  # the counters have the number of each worker's last change, from the second on
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
                 self.begin_with(from_text(self._saved))
                 self._saved = ""
             if index >= self._first_counter:
-                weight += grad
+                self.count(weight, grad)
                 self._counters = weight
                 if self.writer is not None and (round_ := round(grad[-1].asscalar())):
                     self.writer.write(round_, self.state())
@@ -76,6 +77,10 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
                 self._values[index] = weight
                 self.apply(index, weight, grad)
             weight.wait_to_read()
+
+    def count(self, counters: mx.nd.NDArray, pushed: mx.nd.NDArray) -> None:
+        """Adds what a worker has pushed to the counters."""
+        counters += pushed
 
     def state(self) -> dict[str, Any]:
         """The state to resume from: plain values and numpy arrays, without keys that were never pushed to."""

@@ -20,6 +20,10 @@ class SSPTrainer(AsyncTrainer):
         super().broadcast()
         if self.rounds:  # resumed
             self.add_to_counter(self._own, self.rounds)
+        elif self.context.peers.job_age_s() is not None:  # in the place of a lost worker
+            own = float(self.read_counters()[self._own])
+            self.rounds = round(max(own, self._slowest(default=own)))
+            self.add_to_counter(self._own, self.rounds - own)
 
     def before_pull(self) -> None:
         """Advances this worker's clock once its gradient has arrived, then waits for workers too far behind."""
@@ -28,11 +32,14 @@ class SSPTrainer(AsyncTrainer):
         self.clock.wait_until(self._may_go_on)
 
     def _may_go_on(self) -> bool:
-        votes, *clocks = self.read_counters()[: 1 + self.membership.num_workers]
-        lost = self.context.peers.lost()
-        others = (steps for rank, steps in enumerate(clocks) if rank not in lost and steps != GONE)
-        slowest = min(others, default=self.rounds)
-        return bool(self.rounds - slowest <= self._staleness or votes > 0)
+        votes = self.read_counters()[0]
+        return bool(self.rounds - self._slowest(default=self.rounds) <= self._staleness or votes > 0)
+
+    def _slowest(self, default: float) -> float:
+        """The least clock of the other workers, as they were read last."""
+        gone = {*self.context.peers.lost(), self.membership.rank}
+        clocks = enumerate(self._values.asnumpy()[self._numbers].tolist())
+        return float(min((steps for rank, steps in clocks if rank not in gone and steps != GONE), default=default))
 
 
 def build(context: Context) -> SSPTrainer:

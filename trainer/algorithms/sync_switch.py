@@ -63,6 +63,7 @@ class SyncSwitchTrainer(Trainer):
         self._link.define(optimizer, model)
         self.parameters.write_back(model)
         self._status = SyncSwitchStatus.read(self._link.status())
+        self._gradients_sent = self._status.answered  # those of the lost worker in whose place it is
         if self._status.finished:
             raise SetupError("--resume: the job of this checkpoint is done: nothing is left to train")
         self._note_protocol()

@@ -180,6 +180,9 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             self._answered[other] += 1
         return range(self.keys.num_workers)
 
+    def add_worker(self, rank: int) -> None:
+        self._schedule.add_worker(rank)
+
     @property
     def _phase(self) -> int:
         return min(self._schedule.current, len(self._schedule.phases) - 1)

@@ -93,8 +93,9 @@ class WBSPTrainer(Trainer):
         self._released = self._base = self._packed_model()
         self._link.define(self.optimizer(self._keys), self._released)
         self.parameters.replace(self._buckets.unpack(self._released))
-        if self.resumes:
-            self._release = WBSPStatus.read(self._link.status()).release
+        status = WBSPStatus.read(self._link.status())
+        self._release = status.release
+        self.seen.of_all = max(self.seen.of_all, status.samples)  # it may have taken the place of a lost worker
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
 
     def optimizer(self, keys: Keys) -> WBSPOptimizer:

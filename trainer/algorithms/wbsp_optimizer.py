@@ -66,8 +66,12 @@ class WBSPOptimizer(WholeModelOptimizer):
         self._release, self._samples = saved["release"], saved["samples"]
         if len(saved["arrivals"]) == self.keys.num_workers:  # else the ranks are other workers
             self._arrivals, self._released = list(saved["arrivals"]), list(saved["released"])
-        known = WBSPStatus(False, self._release, False, False, self._samples, tuple(self._released), "")
-        self._status = [known for _ in self._status]
+        self._status = [self._known for _ in self._status]
+
+    @property
+    def _known(self) -> WBSPStatus:
+        """Of a worker that has the newest release."""
+        return WBSPStatus(False, self._release, self._stop, False, self._samples, tuple(self._released), "")
 
     def begin(self) -> None:
         self.begin_with(self.take_saved())
@@ -105,6 +109,9 @@ class WBSPOptimizer(WholeModelOptimizer):
     def remove_worker(self, rank: int) -> Iterable[int]:
         self._policy.remove_worker(rank)
         return ()
+
+    def add_worker(self, rank: int) -> None:
+        self._status[rank] = self._known
 
     def status(self, rank: int) -> list[float]:
         return self._status[rank].numbers()

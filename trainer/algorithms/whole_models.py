@@ -32,7 +32,7 @@ from utils import die_on_error
 UPLOAD = 1  # together with the arrays of the gradient buffer; all others act alone
 WANT_STOP = 2  # a worker that waits wants all to stop
 SAVE = 3  # rank 0: write a checkpoint of this round
-LOST = 4  # the worker of this rank is lost; every other worker says so
+CHANGE = 4  # the worker of this rank is lost or back: the number of the change (context.Peers); every worker says so
 BAD_UPLOAD = -1  # never sent: the server's code for an upload that is not finite
 SHOWN = "shown"  # a checkpoint's name for the arrays that all workers see
 TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
@@ -83,6 +83,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.clock: Clock | None = None  # of this process; None until the optimizer is there
         self.checks_uploads = False  # drops uploads that are not finite
         self.lost: set[int] = set()  # ranks of lost workers; their commands have no effect
+        self._changes = [0] * keys.num_workers  # by rank, the number of the last one
         self.writer: Writes | None = None  # of checkpoints
         self._saved = ""  # text of a checkpoint to resume
         self._arrived: list[set[int]] = [
@@ -107,6 +108,9 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def remove_worker(self, rank: int) -> Iterable[int]:
         """Continues without a lost worker; returns the ranks of all workers whose status has changed."""
         raise NotImplementedError
+
+    def add_worker(self, rank: int) -> None:
+        """Counts a worker again that was lost: it has the newest model, and may have sent part of an upload before."""
 
     def state(self) -> dict[str, Any]:
         """The subclass's state for a checkpoint, in addition to `shown`: plain values and numpy arrays."""
@@ -173,15 +177,29 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
             code = BAD_UPLOAD
         changes: Iterable[int] = (rank,)
-        if code == LOST and (gone := round(values[0])) not in self.lost:
-            self.lost.add(gone)
-            changes = (rank, *self.remove_worker(gone))
-        elif code != LOST and rank not in self.lost:  # a lost worker may only have been frozen, and still sends
+        if code == CHANGE:
+            changes = (rank, *self._note_change(*map(round, values[:2])))
+        elif rank not in self.lost:  # a lost worker may only have been frozen, and still sends
             changes = self.act(rank, int(code), values)
         for changed in {*changes} & self._status_vectors.keys():
             vector = self._status_vectors[changed]
             vector[:] = np.array(self.status(changed), dtype=np.float32)
             vector.wait_to_read()
+
+    def _note_change(self, rank: int, number: int) -> set[int]:
+        """A worker is lost, or back; news of its loss may come late, or not at all. Returns as `remove_worker`."""
+        changed: set[int] = set()
+        if number <= self._changes[rank]:
+            return changed
+        self._changes[rank] = number
+        if rank not in self.lost:
+            self.lost.add(rank)
+            changed.update(self.remove_worker(rank))
+        if number % 2 == 0:
+            self.lost.discard(rank)
+            self.add_worker(rank)
+            changed.add(rank)
+        return changed
 
 
 class ModelLink:
@@ -202,7 +220,7 @@ class ModelLink:
         self._came = (False, False)  # whether a model came with each of the last two uploads
         self._sending: list[mx.nd.NDArray] = []
         self._stop_told = False
-        self._lost_told: set[int] = set()
+        self._changes_told: dict[int, int] = {}
 
     def define(self, optimizer: WholeModelOptimizer, model: Sequence[mx.nd.NDArray]) -> None:
         """Gives the server its optimizer and all keys; every rank calls it once.
@@ -227,6 +245,7 @@ class ModelLink:
             self._shown.push(empty)
             self._shown.wait_until_arrived(empty)
         self._transport.barrier()
+        self._tell_changes()  # of this worker, where it is back
         self.pull(model)
         self.take_traffic()  # only rounds count
 
@@ -235,7 +254,7 @@ class ModelLink:
 
         The kvstore reads the arrays themselves, so they must not be written to before `upload` has returned.
         """
-        self._tell_lost()
+        self._tell_changes()
         self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
         self._buffer.push(self._sending)
 
@@ -265,10 +284,10 @@ class ModelLink:
         self._command.wait_until_arrived(self._begin_command(*numbers))
         return self.status()
 
-    def _tell_lost(self) -> None:
-        for rank in sorted(self._trainer.context.peers.lost() - self._lost_told):
-            self._lost_told.add(rank)
-            self.command(LOST, rank)
+    def _tell_changes(self) -> None:
+        for change in self._trainer.context.peers.changes().items() - self._changes_told.items():
+            self._changes_told.update([change])
+            self.command(CHANGE, *change)
 
     def _begin_command(self, *numbers: float) -> list[mx.nd.NDArray]:
         padded = np.zeros(self._status_size, dtype=np.float32)
@@ -282,7 +301,7 @@ class ModelLink:
 
     def poll(self, stop_request: Callable[[], object]) -> np.ndarray:
         """This worker's status vector while it waits for others; tells the server a new stop request, once."""
-        self._tell_lost()
+        self._tell_changes()
         if self._stop_told or not stop_request():
             return self.status()
         self._stop_told = True

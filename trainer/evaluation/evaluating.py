@@ -3,7 +3,7 @@ rounds. The fastest loses the least, and in the synchronous modes all wait for t
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from config import AUTO, NO, YES, Config
@@ -30,6 +30,14 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
     return next(rank for rank in willing if candidates[rank].step_s <= AS_FAST * fastest_s)
 
 
+def present(candidates: Sequence[Candidate], changes: Mapping[int, int]) -> list[Candidate]:
+    """The candidates, of which only those can be chosen that have been there for longest: so a present evaluator stays
+    when another worker is back. Arguments as in Choice."""
+    since = {rank: changes.get(rank, 0) for rank, each in enumerate(candidates) if each.evaluate != NO}
+    first = min((number for number in since.values() if number % 2 == 0), default=None)
+    return [each if since.get(rank) == first else Candidate(NO, each.step_s) for rank, each in enumerate(candidates)]
+
+
 def check_target(config: Config, chosen: int | None) -> None:
     """Makes sure that a worker evaluates, where a target ends the job. `chosen` is the worker that evaluates. Raises
     SetupError if there is none."""
@@ -44,7 +52,7 @@ class Choice:
     Args:
         rank: this worker's, which may change when all come together anew.
         gather: brings a value of each worker to all, by rank; None where that is not possible.
-        lost: ranks of lost workers.
+        changes: as context.Peers has them.
     """
 
     def __init__(
@@ -52,25 +60,24 @@ class Choice:
         config: Config,
         rank: Callable[[], int],
         gather: Callable[[Candidate], list[Any] | None],
-        lost: Callable[[], frozenset[int]] = frozenset,
+        changes: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
-        self._config, self._rank, self._gather, self._lost = config, rank, gather, lost
+        self._config, self._rank, self._gather, self._changes = config, rank, gather, changes
         self._candidates: list[Candidate] = []
 
     def __call__(self, step_s: float) -> bool:
-        """All workers call it before they train, when one is lost, and when all come together anew.
+        """All workers call it before they train, when one is lost or back, and when all come together anew.
 
         `step_s`: of a test step; 0 on the worker that evaluates already. Raises SetupError if no worker may evaluate,
         and a target ends the job.
         """
-        lost, own = self._lost(), self._rank()
-        if not (lost and self._candidates):
+        changes, own = self._changes(), self._rank()
+        if not (changes and self._candidates):
             answers = self._gather(Candidate(self._config.evaluate, step_s))
             if answers is None:  # a job of one process, or with a plain MXNet program
                 return self._config.evaluate == YES or (self._config.evaluate == AUTO and own == 0)
             self._candidates = [Candidate(*answer) for answer in answers]
-        there = [Candidate(NO, each.step_s) if rank in lost else each for rank, each in enumerate(self._candidates)]
-        chosen = evaluating_rank(there)
+        chosen = evaluating_rank(present(self._candidates, changes))
         check_target(self._config, chosen)
         if chosen is None:
             logging.warning("no worker evaluates: all that are there have --evaluate no")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 TABLE = Path("/proc/net/tcp")
 _ESTABLISHED, _SENDS_AGAIN = "01", "01"  # states of a connection and of its timer
+_ENDING = ("04", "09", "0B")  # the other side has not acknowledged the end
 
 
 def own_sockets() -> set[str]:
@@ -33,9 +34,22 @@ def sent_again(table: str) -> dict[str, str]:
     for line in table.splitlines()[1:]:
         _, _, remote, state, _, timer, times, _, _, inode, *_ = line.split()
         if (state, timer[:2]) == (_ESTABLISHED, _SENDS_AGAIN) and int(times, 16):
-            address, port = remote.split(":")
-            found[f"{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(port, 16)}"] = inode
+            found[_place(remote)] = inode
     return found
+
+
+def ends(places: Collection[str]) -> bool:
+    """Whether a process of this host has ended, and one of these places does not know yet of the end of a
+    connection."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):  # another kernel
+        lines = TABLE.read_text().splitlines()[1:]
+    return any(state in _ENDING and _place(remote) in places for _, _, remote, state, *_ in map(str.split, lines))
+
+
+def _place(remote: str) -> str:
+    address, port = remote.split(":")
+    return f"{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(port, 16)}"
 
 
 class Unacknowledged:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.cluster import ClusterSpec, node_id
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime.environment import INTERVAL, TIMEOUT
 from trainer.runtime.library import library
@@ -27,8 +27,7 @@ REMIND_EVERY_S = 15.0
 ENGINE_START_S = 2.0
 SILENT = "it is frozen, or its host or network is down"
 
-# ps-lite's ids: groups are bits, processes count from 8 in steps of 2.
-SCHEDULER, SERVERS, WORKERS = 1, 2, 4
+SCHEDULER, SERVERS, WORKERS = 1, 2, 4  # ps-lite's ids of groups
 
 RoleRank = tuple[str, int]
 
@@ -87,7 +86,9 @@ class HeartbeatMonitor:
         begin = time.monotonic()
         while not self._ended.wait(CHECK_EVERY_S):
             self._watch(float(os.environ[TIMEOUT]))
-            dead = [process for process in self._dead(time.monotonic() - begin) if process not in reported]
+            silent = self._dead(time.monotonic() - begin)
+            reported.intersection_update(silent)  # a worker may come back
+            dead = [process for process in silent if process not in reported]
             alarms = alarms + 1 if dead else 0
             if alarms < CHECKS_BEFORE_ALARM:
                 continue
@@ -128,11 +129,11 @@ class HeartbeatMonitor:
         """Processes whose heartbeats have stopped, without plain MXNet programs that have never sent one."""
         if self._server is None:
             return [("scheduler", 0)] * self._count_dead(SCHEDULER)
-        processes = {8 + 2 * index: ("server", index) for index in range(self._cluster.num_servers)}
-        processes |= {9 + 2 * rank: ("worker", rank) for rank in range(self._cluster.num_workers)}
-        silent = [process for node, process in processes.items() if self._count_dead(node)]
+        numbers = {"server": self._cluster.num_servers, "worker": self._cluster.num_workers}
+        processes = [(role, rank) for role, number in numbers.items() for rank in range(number)]
+        silent = [process for process in processes if self._count_dead(node_id(*process))]
         if age_s > int(os.environ[TIMEOUT]) + SETTLED_S:  # before that ps-lite takes all for alive
-            self._heard |= set(processes.values()) - set(silent)
+            self._heard |= set(processes) - set(silent)
         return [process for process in silent if process in self._heard or self._server.knows(process)]
 
     def _count_dead(self, node: int, timeout_s: int | None = None) -> int:

@@ -29,6 +29,8 @@ class Participant:
     unreached: list[str] = field(default_factory=list)  # places that acknowledge nothing that it sends
     error: str = ""  # for which it is about to end
     said_goodbye: bool = False
+    comes_back: bool = False  # a worker that takes the place of a lost one, and does not train yet
+    number: int = 0  # of this change
 
     @property
     def name(self) -> str:

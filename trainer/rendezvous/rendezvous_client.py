@@ -7,11 +7,13 @@ sends, and that it gets:
 
     JOIN and LEFT, as at the state server       {"welcome": true}; RESPONSE; from time to time {"warning": ...}
     {"freed": true}: MXNet's scheduler may listen; from the scheduler, after its START and before that of the others
-    {"rank": ...}
+    {"rank": ...}                               {"changes": [[rank, number], ...], "age": s}: of a job at work, to a
+                                                worker that takes the place of a lost one (rejoining.py)
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"unreached": [places]}: they acknowledge nothing that this process sends
                                                 {"end": why, "code": ...}: end with this line and exit code
-                                                {"lost": rank, "why": ...}: a worker is lost, and the job goes on
+                                                {"lost": rank, "number": ..., "why": ...}: a worker is lost, and the job
+                                                goes on; {"back": rank, "number": ...}: another one is in its place
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any, NoReturn
 
 from trainer.clock import RealClock
 from trainer.collectives.connecting import unanswered
+from trainer.rendezvous import rejoining
 from trainer.rendezvous.acknowledged import Unacknowledged
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.joining import REMIND_EVERY_S, Joining
@@ -64,10 +67,15 @@ class JobSession:
         self._end = end
         self._scheduler = scheduler
         self._left = False
-        self.lost: frozenset[int] = frozenset()  # ranks of lost workers without which the job goes on
+        self.changes: dict[int, int] = {}  # of the other workers, as context.Peers has them
+        self._job_began: float | None = None  # on this process's clock; None: this worker was there from the begin
         self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         if lines is not None:
             threading.Thread(target=self._listen, name="rendezvous", daemon=True).start()
+
+    def job_age_s(self) -> float | None:
+        """As context.Peers has it, after the first `gather`."""
+        return None if self._job_began is None else time.monotonic() - self._job_began
 
     def tell_rank(self, rank: int) -> None:
         """Tells the rank that MXNet gave this process, so that messages can name it."""
@@ -130,9 +138,14 @@ class JobSession:
             self._gathered.put(message["values"])
         elif "warning" in message:
             log.warning("%s", message["warning"])
+        elif "changes" in message:
+            self.changes, self._job_began = dict(message["changes"]), time.monotonic() - message["age"]
         elif "lost" in message:
-            self.lost |= {message["lost"]}
+            self.changes = {**self.changes, message["lost"]: message["number"]}
             log.warning("warning: %s; the others go on without it", message["why"])
+        elif "back" in message:
+            self.changes = {**self.changes, message["back"]: message["number"]}
+            log.info("worker %d is back", message["back"])
         elif "end" in message:
             self._left = True
             self._end(message["end"], message["code"])
@@ -156,7 +169,8 @@ def join(
     environment: MutableMapping[str, str] = os.environ,
     end: Callable[[str, int], Any] = end_process,
 ) -> JobSession:
-    """Returns when all processes of the job are connected, agree and reach each other.
+    """Returns when all processes of the job are connected, agree and reach each other; in a job at work, when this one
+    has the place of a lost worker.
 
     Sets the variables that MXNet reads: the port of its scheduler, and this process's own address and port.
 
@@ -185,7 +199,12 @@ def join(
         "the scheduler", _HINT.format(link.address), remind_every_s,
     )  # fmt: skip
     try:
-        members = joining.wait(start_timeout_s).members
+        start = joining.wait(start_timeout_s)
+        members = start.members
+        (me,) = (member for member in members if member.name == joining.name)
+        if start.generation > 1:
+            link.free_port()
+            rejoining.take_place(members, me, environment)
     except PlainScheduler:
         why = "is a plain MXNet program: the set-ups of the workers cannot be compared"
         log.warning("the scheduler at %s %s", link.address, why)
@@ -196,9 +215,9 @@ def join(
     finally:
         link.free_port()
     assert link.lines is not None
-    (me,) = (member for member in members if member.name == joining.name)
     (scheduler,) = (member for member in members if member.role == "scheduler")
-    environment["DMLC_PS_ROOT_PORT"] = str(scheduler.port)
+    if start.generation == 1:
+        environment["DMLC_PS_ROOT_PORT"] = str(scheduler.port)
     if me is scheduler:
         link.lines.send(freed=True)
         environment["DMLC_PS_ROOT_URI"] = me.address  # MXNet's scheduler cannot listen at a host's name

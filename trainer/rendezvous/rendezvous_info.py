@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,4 +22,5 @@ class RendezvousInfo:
     gather: Gather
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
     generations: Generations | None = None  # of a job without a parameter server that survives lost workers
-    lost: Callable[[], frozenset[int]] = frozenset  # ranks excluded from a parameter server's job, which goes on
+    changes: Callable[[], Mapping[int, int]] = dict  # as context.Peers has them
+    job_age_s: Callable[[], float | None] = lambda: None  # likewise

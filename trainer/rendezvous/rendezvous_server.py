@@ -4,8 +4,9 @@
        |                                                      |
        +--set-ups differ, or a port is closed--> ENDED <------+--a process is lost; all processes get the reason
 
-With --on-worker-death continue a worker lost in RUNNING does not end the job: the others are notified. Since MXNet's
-own shutdown waits for all workers, this server then also announces the end of the job.
+With --on-worker-death continue a worker lost in RUNNING does not end the job: the others are notified, and a new
+process on its host may take its place (rejoining.py). Since MXNet's own shutdown waits for all workers, this server
+then also announces the end of the job.
 
 One thread, one asyncio loop, JSON lines over TCP; `rendezvous_client.py` lists the lines.
 """
@@ -21,9 +22,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from config import CONTINUE, names_of
 from trainer.rendezvous import tcp_proxy
-from trainer.rendezvous.config_check import differences, join_names
+from trainer.rendezvous.config_check import differences, join_names, verdict
 from trainer.rendezvous.participant import Participant, messages, within_line_s
 from trainer.rendezvous.rendezvous_client import ALL_DONE, EVALUATOR, GONE, RENDEZVOUS_FAILED
 from trainer.rendezvous.scheduler_link import HELLO, JOB, keep_alive, log
@@ -33,8 +36,8 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error,
 # isort: split
 from server import wire
 from server.errors import BadMessage, Conflict
-from server.membership import Group, decide
-from server.messages import Call, Join, Left, Response
+from server.membership import Assignment, Group, decide
+from server.messages import Call, Join, Left, Place, Response
 from server.reach import together
 
 LONGEST_LINE = 1 << 18  # bytes; a connection can take the memory of two
@@ -44,6 +47,7 @@ LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listen
 LATE_S = 15.0  # for late processes to connect and get the reason for the end
 CUT = "the network between them is cut"
 FAREWELL_S = 2.0  # for the other processes to end before the scheduler
+RETURN_S = 120.0  # for a worker to take the place of a lost one
 
 
 class JobState(enum.Enum):
@@ -79,11 +83,16 @@ class RendezvousServer:
         self._group = Group()  # of the processes, until RUNNING
         self._end: dict[str, Any] = {}  # the last message to all
         self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
+        self._known_values: dict[str, list[Any]] = {}  # by label, what all have gathered
         self._cannot_gather = False
         self._survives = False  # the job continues without lost workers: all have begun, and the flags say so
         self._min_workers = 1
         self._done: set[int] = set()  # ranks of workers that have said good-bye
         self._lost: set[int] = set()  # ranks of workers that the job has lost
+        self._workers: dict[int, Join] = {}  # by rank, also of the lost
+        self._changes: dict[int, int] = {}  # as context.Peers has them
+        self._num_changes = 0
+        self._began = 0.0  # when all were about to train
         self._plain_addresses: set[str] = set()  # of plain MXNet programs: they lack this rendezvous
         self._late = 0  # processes still to be told of the end
         self._scheduler_port = 0  # MXNet's own
@@ -199,7 +208,11 @@ class RendezvousServer:
             case {"freed": True} if participant.role == "scheduler" and self._scheduler_port:
                 self._running.set()
             case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
-                participant.rank = number
+                self._note_rank(participant, number)
+            case {"gather": str(label)} if participant.comes_back and rank is not None:
+                if label == EVALUATOR:  # the last one: it is about to train
+                    self._take_back(participant, rank)
+                participant.send(gathered=label, values=self._known_values.get(label))
             case {"gather": str(label), "value": value} if rank is not None and not self._waits_for_values(rank):
                 self._gathered.setdefault(label, {})[rank] = value
                 self._answer_gathers()
@@ -215,7 +228,8 @@ class RendezvousServer:
     def _may_have_rank(self, participant: Participant, rank: int) -> bool:
         """Gathered values are stored by rank, so a worker's rank must be unique."""
         taken = [other.worker_rank for other in self._known() if other is not participant]
-        return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken)
+        is_own = participant.rank in (None, rank)
+        return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken and is_own)
 
     def _waits_for_values(self, rank: int) -> bool:
         return any(rank in values for values in self._gathered.values())
@@ -232,6 +246,9 @@ class RendezvousServer:
         if self._state is JobState.ENDED:
             participant.send(msg_type="RESPONSE", reason="the job has ended")  # the reason comes once it is its turn
             return
+        if participant.comes_back:
+            self._offer_place(participant, join)
+            return
         self._group, answer, reason = decide(self._group, join, self._loop.time(), len(self._plain()))
         call = answer.call
         if call is Call.REFUSED:
@@ -242,8 +259,57 @@ class RendezvousServer:
         if call is Call.START and join.role != "scheduler" and not self._running.is_set():
             # The scheduler first closes its own listener at MXNet's port: that would swallow messages, sent once.
             call, reason = Call.WAIT, "MXNet's scheduler is about to listen"
-        told = Response(join.sender, join.job, reason, call, None, *answer[1:]).to_wire("")
-        participant.send(**told)
+        participant.send(**Response(join.sender, join.job, reason, call, None, *answer[1:]).to_wire(""))
+
+    def _place_of(self, join: Join) -> int | None:
+        """The rank of the worker, perhaps lost, of the same device of the same host; None: there is none."""
+        same = (rank for rank, old in self._workers.items() if (old.device, old.address) == (join.device, join.address))
+        return next(same, None)
+
+    def _offer_place(self, participant: Participant, join: Join) -> None:
+        """A worker asks for the place of a lost one."""
+        rank = self._place_of(join)
+        there = next((each for each in self._joins() if each.role == "worker" and each is not join), join)
+        found = verdict(differences([(each.member.called(), each.setup) for each in (there, join)]))
+        if rank is None or found:
+            participant.send(end=f"{found} (the job is at work)", code=EXIT_SETUP)
+            return
+        answer, reason = Assignment(Call.WAIT), f"{self._name_of('worker', rank)} is still there"
+        if rank in self._lost and self._find("worker", rank) in (None, participant):
+            participant.rank = rank
+            participant.process = msgspec.structs.replace(join, port=self._workers[rank].port)
+            self._loop.call_later(RETURN_S, self._give_up, participant)
+            others = sorted((each for each in self._known() if each.role != "worker"), key=lambda each: each.rank or 0)
+            processes = [each.process for each in others if each.process]
+            processes += [*({**self._workers, rank: participant.process}[each] for each in range(self._num_workers))]
+            members = tuple(process.member for process in processes)
+            place = Place(self._num_changes + 1, processes.index(participant.process), members)
+            answer, reason = Assignment(Call.START, place), f"takes the place of worker {rank}"
+        participant.send(**Response(join.sender, join.job, reason, answer.call, None, *answer[1:]).to_wire(""))
+
+    def _note_rank(self, participant: Participant, rank: int) -> None:
+        participant.rank = rank
+        if participant.role == "worker" and participant.process:
+            self._workers.setdefault(rank, participant.process)
+        if participant.comes_back:
+            participant.number = self._next_change(is_lost=False)
+            changes = [*{**self._changes, rank: participant.number}.items()]
+            participant.send(changes=changes, age=self._loop.time() - self._began)
+
+    def _next_change(self, is_lost: bool) -> int:
+        self._num_changes += 1
+        return 2 * self._num_changes - is_lost
+
+    def _take_back(self, participant: Participant, rank: int) -> None:
+        log.info("%s is back", participant.name)
+        participant.comes_back = False
+        self._lost.discard(rank)
+        self._changes[rank] = participant.number
+        self._tell_all(back=rank, number=participant.number)
+
+    def _give_up(self, participant: Participant) -> None:
+        if participant.comes_back:
+            participant.send(end=f"it did not train within {RETURN_S:g} s", code=EXIT_PEER_LOST)
 
     def _admit(self, participant: Participant, join: Join) -> None:
         self._strangers.pop(participant, None)
@@ -256,7 +322,9 @@ class RendezvousServer:
         agree = all(
             (each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in self._joins()
         )
-        if self._state is JobState.RUNNING or (len(there) >= wanted and agree):
+        if self._survives and join.role == "worker" and self._place_of(join) is not None:
+            participant.comes_back = True
+        elif self._state is JobState.RUNNING or (len(there) >= wanted and agree):
             names = join_names([other.name for other in there])
             setups = [(each.member.called(), each.setup) for each in (*self._joins(), join)]
             found = "".join(f"; {each}" for each in differences(setups).values())
@@ -275,6 +343,8 @@ class RendezvousServer:
             log.warning("%s went away before the job was complete", participant.name)
             if participant.process:
                 self._group = decide(self._group, Left(participant.process.sender, JOB), self._loop.time()).group
+        elif self._state is JobState.RUNNING and participant.comes_back:
+            log.warning("%s went away before it was back", participant.name)
         elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
             how = f"ended: {participant.error}" if participant.error else GONE
             self._lose({(participant.role, participant.rank): f"{participant.name} {how}"})
@@ -324,7 +394,10 @@ class RendezvousServer:
             if self._cannot_gather or len(values) == self._num_workers:
                 del self._gathered[label]
                 answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
+                if answer is not None:
+                    self._known_values[label] = answer
                 if label == EVALUATOR and not self._cannot_gather:
+                    self._began = self._loop.time()
                     self._survives = self._flag("on_worker_death") == CONTINUE
                     self._min_workers = int(self._flag("min_workers") or 1)
                 for participant in self._known():
@@ -357,12 +430,13 @@ class RendezvousServer:
                 if participant := self._find(role, rank):  # it may still be running
                     participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
                     self._participants.remove(participant)
-                self._tell_all(lost=rank, why=why)
+                self._changes[rank] = self._next_change(is_lost=True)
+                self._tell_all(lost=rank, number=self._changes[rank], why=why)
             self._finish_if_done()
 
     def _judge_reach(self) -> None:
         """Leaves out the workers that cannot exchange with a server; a server with which none can is lost."""
-        by_place = {each.place: each for each in self._known() if each.role != "scheduler"}
+        by_place = {each.place: each for each in self._known() if each.role != "scheduler" and not each.comes_back}
         cuts = {
             frozenset((place, other)) for place, each in by_place.items() for other in by_place.keys() & each.unreached
         }

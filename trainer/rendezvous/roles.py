@@ -141,8 +141,13 @@ def join(
             session.tell_rank(store.rank)
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
             members = session.gather("members", me)
-            lost = (lambda: session.lost) if leaves_out else frozenset
-            yield RendezvousInfo(KVStoreTransport(store), session.gather, members, lost=lost)
+            yield RendezvousInfo(
+                KVStoreTransport(store, rejoins=session.job_age_s() is not None),
+                session.gather,
+                members,
+                changes=lambda: session.changes,
+                job_age_s=session.job_age_s,
+            )
             mx.nd.waitall()
             if not leaves_out:
                 store._barrier()

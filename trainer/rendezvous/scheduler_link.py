@@ -20,7 +20,7 @@ from trainer.collectives.connecting import Acceptor
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
-from utils import EXIT_SETUP, PeerLost, SetupError, printable
+from utils import EXIT_OK, EXIT_SETUP, JobOver, PeerLost, SetupError, printable
 
 # isort: split
 from server.log_limit import LogLimit
@@ -138,14 +138,14 @@ class SchedulerLink:
 
         Raises:
             PlainScheduler: no scheduler of this program is there.
-            SetupError, PeerLost: the job ends, or this process cannot listen.
+            SetupError, PeerLost, JobOver: the job ends, or this process cannot listen.
         """
         try:
             lines = self.lines = self.lines or self._connect(timeouts)
             lines.send(**message, **(self._listens(lines, message) if message["msg_type"] == "JOIN" else {}))
             while (said := lines.receive(timeouts.answer_s)) is not None:
                 if "end" in said:
-                    raise (SetupError if said["code"] == EXIT_SETUP else PeerLost)(said["end"])
+                    raise {EXIT_SETUP: SetupError, EXIT_OK: JobOver}.get(said["code"], PeerLost)(said["end"])
                 if "warning" in said:
                     log.warning("%s", said["warning"])
                 if "msg_type" in said:

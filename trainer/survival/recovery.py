@@ -19,8 +19,8 @@ from algorithms import MEMBERS
 from trainer.rendezvous.generations import Generation
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.measure import Measure
-from trainer.run_logs.round_log import logged_rounds, read_rounds
-from trainer.survival.trainer_state import resume_progress
+from trainer.run_logs.round_log import logged_rounds
+from trainer.survival.trainer_state import come_to_job
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.protocol import SummedArrays
 from utils import LEFT, PeerLost
@@ -155,15 +155,11 @@ class Recovery:
 
     def open_measure(self, folder: Path) -> Measure:
         """In a running job, rounds and time continue the others'."""
-        trainer = self._trainer
-        if self.job_age_s is None:
-            measure = self._loop.open_measure(folder)
-        else:
-            earlier_rounds = list(read_rounds(folder, logging.warning))
-            resume_progress(trainer.progress, earlier_rounds, trainer.is_evaluator)
-            lines = trainer.context.run.logs_lines
-            measure = Measure(folder, trainer.clock.now, trainer.rounds, self.job_age_s, as_lines=lines)
-        self._missed = trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
+        if self.job_age_s is not None:
+            measure, self._missed = come_to_job(self._trainer, folder, self.job_age_s)
+            return measure
+        measure = self._loop.open_measure(folder)
+        self._missed = self._trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
         return measure
 
     def synchronize(self, wants_stop: bool) -> bool:

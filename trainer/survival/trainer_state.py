@@ -15,7 +15,7 @@ from algorithms import RESUME, TransportKind
 from trainer.engine import mx
 from trainer.metric import logged_value
 from trainer.progress import Point, Progress, Total
-from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE
+from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE, Measure
 from trainer.run_logs.round_faults import count_in
 from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds, read_rounds
 from trainer.steps import Seen
@@ -121,6 +121,19 @@ def read_back(trainer: Trainer, folder: Path) -> ResumePoint:
     lost = sum(len(record["time"]) for record in records[len(kept) :])
     missed = trainer.rounds - max((record["num_iters"] for record in kept), default=0) if _was_away(trainer) else 0
     return ResumePoint(trainer.rounds, elapsed_s, lost, missed)
+
+
+def come_to_job(trainer: Trainer, folder: Path, age_s: float) -> tuple[Measure, int]:
+    """The log of a worker that comes to a job at work: it continues its own earlier one, if any.
+
+    Returns:
+        Also how many rounds of the job it has missed.
+    """
+    resume_progress(trainer.progress, list(read_rounds(folder, logging.warning)), trainer.is_evaluator)
+    logged = max([0, *logged_rounds(folder, logging.warning)])
+    trainer.rounds = max(trainer.rounds, logged)
+    as_lines = trainer.context.run.logs_lines
+    return Measure(folder, trainer.clock.now, trainer.rounds, age_s, as_lines), trainer.rounds - logged
 
 
 def is_new(trainer: Trainer) -> bool:

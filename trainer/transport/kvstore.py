@@ -29,13 +29,21 @@ class KVStoreArrays(ByteCounter):
 
     largest = math.inf
 
-    def __init__(self, store: Any, first_key: int = 0, size_pushed: Callable[[int], int] = lambda size: size) -> None:
+    def __init__(
+        self,
+        store: Any,
+        first_key: int = 0,
+        size_pushed: Callable[[int], int] = lambda size: size,
+        is_defined: bool = False,
+    ) -> None:
         super().__init__(size_pushed=size_pushed)
         self._store = store
         self._first_key = first_key
+        self._is_defined = is_defined
 
     def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
+        if not self._is_defined:
+            self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
         self.define(arrays)
@@ -76,10 +84,12 @@ class KVStoreArrays(ByteCounter):
 
 
 class KVStoreTransport:
-    """A worker of a real cluster. `store` is `mx.kv.create("dist_sync")` or "dist_async"."""
+    """A worker of a real cluster. `store` is `mx.kv.create("dist_sync")` or "dist_async". A worker that rejoins a
+    cluster at work finds the keys and the optimizer there, and no other one waits at a barrier."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, rejoins: bool = False) -> None:
         self.store = store
+        self._rejoins = rejoins
         self.rank: int = store.rank
         self.num_workers: int = store.num_workers
 
@@ -96,13 +106,15 @@ class KVStoreTransport:
         return encoded(KVStoreArrays(self.store, first_key, in_two_bits), compression, self.num_workers)
 
     def arrays(self, first_key: int = 0) -> KVStoreArrays:
-        return KVStoreArrays(self.store, first_key)
+        return KVStoreArrays(self.store, first_key, is_defined=self._rejoins)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        self.store.set_optimizer(optimizer)
+        if not self._rejoins:
+            self.store.set_optimizer(optimizer)
 
     def barrier(self) -> None:
-        self.store._barrier()
+        if not self._rejoins:
+            self.store._barrier()
 
     def wait_all(self) -> None:
         mx.nd.waitall()
