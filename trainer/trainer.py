@@ -110,9 +110,11 @@ class Trainer:
 
     @property
     def resumes(self) -> bool:
-        """Whether the job resumes a checkpoint, of this worker or another one; valid before training begins."""
+        """Whether the job was at work before: it resumes a checkpoint, of this worker or another one, or this worker
+        takes the place of a lost one. Valid before training begins."""
         checkpoints = self.context.run.checkpoints
-        return checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
+        goes_on = checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
+        return goes_on or self.context.peers.job_age_s() is not None
 
     @property
     def round_is_broken(self) -> bool:

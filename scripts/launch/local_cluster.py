@@ -221,7 +221,7 @@ def run(
         roles = [dataclasses.replace(role, appends=before.is_resumed) for role in build(job)]
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], RunningProcess] = Process
-            if len(job.devices) > 1 or (policy and not worker_config.leaves_out):
+            if len(job.devices) > 1 or policy:
                 log = job.log_folder / FORK_SERVER_LOG
                 forks = ForkServer(*job_options.data_of(worker_config), log, IMPORT_S)
                 stack.callback(forks.close)

@@ -99,11 +99,8 @@ def decide(
         if others_continue:
             return RestartDecision(Action.LEAVE_OUT, 0.0, "the others go on without the workers there", history)
     of_workers = not all(report.kind is Kind.SERVICE for report in reports)
-    if (
-        beside_server
-        and of_workers
-        and not (has_begun and any_worker_left and all(report.kind is Kind.WORKER for report in reports))
-    ):
+    can_continue = any_worker_left and (has_begun or all(report.has_trained for report in reports))
+    if beside_server and of_workers and not (can_continue and all(report.kind is Kind.WORKER for report in reports)):
         return end_job
     causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
     only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)

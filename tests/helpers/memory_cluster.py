@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +25,12 @@ from trainer.coordinator.client import StateClient
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
-from trainer.membership import Membership
+from trainer.membership import Membership, lost_of
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
-from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.simulation.virtual_server import MemoryArrays, MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.trainer import Trainer
@@ -118,6 +119,19 @@ class Killed(Exception):
     """In place of a kill -9."""
 
 
+class Rejoining(MemoryTransport):
+    """Of a worker in the place of a lost one: the keys and the optimizer are there, and no other worker waits."""
+
+    def arrays(self, first_key: int = 0) -> MemoryArrays:
+        found = super().arrays(first_key)
+        found.define = lambda arrays: None  # type: ignore[method-assign]
+        return found
+
+    def set_optimizer(self, optimizer: Any) -> None: ...
+
+    def barrier(self) -> None: ...
+
+
 def train(
     kind: TransportKind,
     workers: Sequence[Worker],
@@ -130,6 +144,7 @@ def train(
     compression: Compression = AS_IT_IS,
     collective: str = PS,
     killed: Mapping[int, int] | None = None,
+    back_s: Mapping[int, float] | None = None,
     leaving: Mapping[int, int] | None = None,
     rule: Rule = PLAIN,
     mode: str = Config().mode,
@@ -141,15 +156,18 @@ def train(
         membership: what a rank asks at the start of each round; else all workers take part, with their samples.
         collective: of schedules.SUMS, or the parameter server.
         killed: by rank, how many rounds a worker does before it is; the others know at once.
+        back_s: by rank, seconds until a new process is in the place of one of these.
         leaving: as `killed`, of those that were asked to leave.
         mode: that the flags name.
     """
-    lost: set[int] = set()
+    changes: dict[int, int] = {}
+    numbers = itertools.count(1)
     clock = VirtualClock()
     links = [worker.link for worker in workers]
     place: Callable[[int], Transport]
     if collective == PS:
-        place = partial(MemoryTransport, MemoryServer(clock, kind, links, server_bytes_per_s))
+        server = MemoryServer(clock, kind, links, server_bytes_per_s)
+        place = partial(MemoryTransport, server)
     else:
         place = partial(in_memory, MemoryNetwork(clock, links, server_bytes_per_s), SUMS[collective])
     trainers: list[Trainer] = []
@@ -170,42 +188,65 @@ def train(
                 try:
                     Loop(trainers[rank]).run(lambda: path)
                 except Killed:
-                    lost.add(rank)
+                    changes[rank] = 2 * next(numbers) - 1
+                    if rank in (back_s or {}):
+                        clock.sleep((back_s or {})[rank])
+                        trainers[rank] = build(context(rank, **in_its_place(rank)))
+                        Loop(trainers[rank]).run(lambda: path)
                 if trainers[rank].has_left:
-                    lost.add(rank)
+                    changes[rank] = 2 * next(numbers) - 1
                 ended_s[rank] = clock.now()
 
             return run
 
-        for rank, worker in enumerate(workers):
+        def in_its_place(rank: int) -> dict[str, Any]:
+            """What a new process has instead; the others hear of it when it is ready."""
+            mine = {rank: 2 * next(numbers)}
+
+            def is_evaluator(step_s: float) -> bool:
+                changes.update(mine)
+                return False
+
+            return {
+                "transport": Rejoining(server, rank),
+                "job_age_s": clock.now,
+                "changes": lambda: changes | mine,
+                "is_evaluator": is_evaluator,
+            }
+
+        def context(rank: int, **more: Any) -> Context:
+            worker = workers[rank]
             counts = tuple(each.samples for each in workers)
             always = Membership(rank, len(workers), counts)
 
-            def those_left(always: Membership = always) -> Membership:
+            def those_left() -> Membership:
+                lost = lost_of(changes) - {rank}
                 if not lost:
                     return always
                 left = tuple(0 if each in lost else count for each, count in enumerate(always.sample_counts))
-                return replace(always, sample_counts=left, lost=frozenset(lost))
+                return replace(always, sample_counts=left, lost=lost)
 
-            context = context_of(
-                network=network(),
-                batches=Batches(*worker.batches),
-                warm_up_batch=ready(worker.batches[0]),
-                limits=Limits(rounds),
-                membership=membership(rank) if membership else those_left,
-                changes=lambda: dict.fromkeys(lost, 1),
-                leaves=lambda rank=rank: rank in (leaving or {}) and trainers[rank].rounds >= leaving[rank],
-                transport=place(rank),
-                compression=compression,
-                num_servers=1,
-                state_server=state_server.client(clock) if state_server else None,
-                gather=lambda label, mine: [[7, 7]],
-                config=Config(mode=mode),
-                rule=rule,
-                min_step_s=worker.step_s,
-                sample_s=worker.sample_s,
-                clock=clock,
-            )
-            trainers.append(build(context))
+            given = {
+                "network": network(),
+                "batches": Batches(*worker.batches),
+                "warm_up_batch": ready(worker.batches[0]),
+                "limits": Limits(rounds),
+                "membership": membership(rank) if membership else those_left,
+                "changes": lambda: dict(changes),
+                "leaves": lambda: rank in (leaving or {}) and trainers[rank].rounds >= leaving[rank],
+                "transport": place(rank),
+                "compression": compression,
+                "num_servers": 1,
+                "state_server": state_server.client(clock) if state_server else None,
+                "gather": lambda label, mine: [[7, 7]],
+                "config": Config(mode=mode),
+                "rule": rule,
+                "min_step_s": worker.step_s,
+                "sample_s": worker.sample_s,
+                "clock": clock,
+            }
+            return context_of(**(given | more))
+
+        trainers += [build(context(rank)) for rank in range(len(workers))]
         run_all(clock, [work(rank) for rank in range(len(workers))])
     return Trained(clock, trainers, ended_s)

@@ -13,7 +13,8 @@ sends, and that it gets:
     {"unreached": [places]}: they acknowledge nothing that this process sends
                                                 {"end": why, "code": ...}: end with this line and exit code
                                                 {"lost": rank, "number": ..., "why": ...}: a worker is lost, and the job
-                                                goes on; {"back": rank, "number": ...}: another one is in its place
+                                                goes on; {"back": rank, "number": ..., "who": ...}: a new one
+                                                is in its place
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class JobSession:
             log.warning("warning: %s; the others go on without it", message["why"])
         elif "back" in message:
             self.changes = {**self.changes, message["back"]: message["number"]}
-            log.info("worker %d is back", message["back"])
+            log.info("%s is back", message["who"])
         elif "end" in message:
             self._left = True
             self._end(message["end"], message["code"])

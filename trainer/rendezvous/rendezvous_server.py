@@ -301,11 +301,10 @@ class RendezvousServer:
         return 2 * self._num_changes - is_lost
 
     def _take_back(self, participant: Participant, rank: int) -> None:
-        log.info("%s is back", participant.name)
         participant.comes_back = False
         self._lost.discard(rank)
         self._changes[rank] = participant.number
-        self._tell_all(back=rank, number=participant.number)
+        self._tell_all(back=rank, number=participant.number, who=participant.name)
 
     def _give_up(self, participant: Participant) -> None:
         if participant.comes_back:

@@ -64,19 +64,19 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
 
 
 @pytest.mark.parametrize(
-    ("reports", "any_worker_left", "action"),
+    ("reports", "has_begun", "any_worker_left", "action"),
     [
-        ([TRAINED], True, Action.LEAVE_OUT),
-        ([TRAINED, TRAINED], True, Action.LEAVE_OUT),
-        ([TRAINED], False, Action.END_JOB),
-        ([TRAINED, KILLED], True, Action.END_JOB),  # all wait for the one that has not trained
-        ([TRAINED, ExitReport(Kind.SERVER, -9)], True, Action.END_JOB),
-        ([STATE_SERVER], True, Action.RESTART_FAILED),
-        ([replace(TRAINED, exit_code=EXIT_BUG, error=f"error: {DIVERGED}: the loss is nan")], True, Action.END_JOB),
+        ([TRAINED], True, True, Action.RESTART_FAILED),
+        ([TRAINED, KILLED], True, True, Action.RESTART_FAILED),
+        ([TRAINED], True, False, Action.END_JOB),
+        ([KILLED], False, True, Action.END_JOB),  # all wait for it
+        ([TRAINED, ExitReport(Kind.SERVER, -9)], True, True, Action.END_JOB),
+        ([STATE_SERVER], True, True, Action.RESTART_FAILED),
+        ([replace(TRAINED, exit_code=EXIT_BUG, error=f"error: {DIVERGED}: nan")], True, True, Action.END_JOB),
     ],
 )
-def test_a_parameter_server_goes_on_with_the_workers_that_are_left(reports, any_worker_left, action):
-    left = {"any_worker_left": any_worker_left, "can_rejoin": False}
+def test_a_parameter_server_goes_on_with_the_workers_that_are_left(reports, has_begun, any_worker_left, action):
+    left = {"any_worker_left": any_worker_left, "has_begun": has_begun, "beside_server": True}
     assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 
@@ -84,7 +84,7 @@ CONNECTION = ExitReport(Kind.SERVICE, 255, is_connection=True, has_trained=True)
 CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, with_service=True, has_trained=True)
 
 
-@pytest.mark.parametrize("can_rejoin", [True, False])
+@pytest.mark.parametrize("beside_server", [True, False])
 @pytest.mark.parametrize(
     ("reports", "any_worker_left", "action"),
     [
@@ -96,8 +96,8 @@ CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, w
         ([ExitReport(Kind.SERVICE, 255, is_connection=True)], True, Action.END_JOB),
     ],
 )
-def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_left, action, can_rejoin):
-    left = {"any_worker_left": any_worker_left, "can_rejoin": can_rejoin}
+def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_left, action, beside_server):
+    left = {"any_worker_left": any_worker_left, "beside_server": beside_server}
     assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 

@@ -176,7 +176,7 @@ def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if
 @pytest.mark.parametrize(
     ("end", "code", "line"),
     [
-        (ROUND + DIE, EXIT_OK, "worker 0 was killed by signal 9: the others go on without it."),
+        (ROUND + DIE, EXIT_OK, "worker 0 was killed by signal 9: the others go on; the lost worker is started again"),
         (DIE, EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping the job."),  # all wait for it
         # It was frozen, and wakes up when the job is over; or it never does.
         (f"{ROUND}{LAST}time.sleep(0.3); sys.exit(3)", EXIT_OK, "worker 0 ended with exit code 3: the others go on"),
@@ -197,7 +197,7 @@ def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, li
         role(tmp_path, Kind.WORKER, other, "worker 1"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, can_rejoin=False)
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_server=True)
     waits = Timeouts(lead_s=1.5, settle_s=5)
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (code, []), lines

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,15 +31,15 @@ from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettings
 from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.algorithms.whole_models import LOST, UPLOAD, Keys, WholeModelOptimizer
+from trainer.algorithms.whole_models import CHANGE, UPLOAD, Keys, WholeModelOptimizer
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.membership import of_all, without
-from trainer.run_logs.round_log import read_rounds
+from trainer.run_logs.round_log import iter_files, read_rounds
 from trainer.trainer import Trainer
-from utils import LEFT, RUN_FILE, read_json
+from utils import LEFT, RUN_FILE, STOPPED, read_json
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -58,6 +59,7 @@ def run(
     killed: dict[int, int],
     rounds: int,
     leaving: dict[int, int] | None = None,
+    back_s: dict[int, float] | None = None,
 ) -> tuple[Trained, list[float]]:
     """Returns, too, when each worker's last round ended, since training began."""
 
@@ -66,7 +68,7 @@ def run(
         return build(context)
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
-    trained = train(TransportKind.SERVER, workers, with_page, rounds, killed=killed, leaving=leaving)
+    trained = train(TransportKind.SERVER, workers, with_page, rounds, killed=killed, leaving=leaving, back_s=back_s)
     return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
 
 
@@ -98,6 +100,37 @@ def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], lea
     trained, ended_s = run(lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), killed, 3, leaving)
     assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
     assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
+
+
+def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_are() -> None:
+    """It is lost at 4 s, and back after 12 s more of test steps, when the others have done 7 rounds."""
+    trained, ended_s = run(
+        lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), {1: 1}, 9, back_s={1: 0.2}
+    )
+    assert ended_s[0] == ended_s[2] == 16.2 + 4.0 + 4.0
+    assert trained.trainers[1].rounds == 9
+
+
+def build_backup(context: Context) -> Trainer:
+    return BackupTrainer(context, ETA, 0)
+
+
+def build_sync_switch(context: Context) -> Trainer:
+    return SyncSwitchTrainer(context, SyncSwitchSettings("1", (9,), ETA, 0.0, "none"))
+
+
+@pytest.mark.parametrize("build", [build_backup, build_sync_switch])
+def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(build: Callable[[Context], Trainer]) -> None:
+    """It is lost at 2.5 s and back at 10.2 s, in the ninth round."""
+    trained, ended_s = run(build, (1.0, 2.5), {1: 1}, rounds=9, back_s={1: 0.2})
+
+    def together(weight: np.ndarray) -> np.ndarray:
+        return weight - ETA * sum(gradient(weight, batch(rank)) for rank in (0, 1)) / 2
+
+    np.testing.assert_allclose(trained.weights(0), together(after_steps(together(ZERO), *[0] * 7)), **CLOSE)
+    np.testing.assert_allclose(trained.weights(1), trained.weights(0), **CLOSE)
+    assert ended_s[0] == 12.7
+    assert trained.trainers[1].rounds == 2
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -144,7 +177,7 @@ def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
-def test_of_a_lost_worker_nothing_counts_that_comes_late_and_it_is_lost_once() -> None:
+def test_of_a_lost_worker_nothing_counts_until_it_is_back_and_late_news_change_nothing() -> None:
     class Noted(WholeModelOptimizer):
         def __init__(self) -> None:
             super().__init__(Keys(num_arrays=1, num_workers=2))
@@ -161,20 +194,31 @@ def test_of_a_lost_worker_nothing_counts_that_comes_late_and_it_is_lost_once() -
             self.noted.append(f"without {rank}")
             return ()
 
+        def add_worker(self, rank: int) -> None:
+            self.noted.append(f"with {rank}")
+
         def status(self, rank: int) -> list[float]:
-            return [0.0, 0.0]
+            return [0.0, 0.0, 0.0]
 
     optimizer = Noted()
 
     def send(rank: int, *command: float) -> None:
-        keys, stored = optimizer.keys, mx.nd.zeros(2)
+        keys, stored = optimizer.keys, mx.nd.zeros(3)
         if command[0] == UPLOAD:
             optimizer.update(keys.buffer(rank), mx.nd.zeros(1), mx.nd.ones(1), None)
-        optimizer.update(keys.command(rank), stored, mx.nd.array(command), None)
+        optimizer.update(keys.command(rank), stored, mx.nd.array([*command, 0, 0][:3]), None)
 
-    for rank, *command in ((1, UPLOAD, 0), (0, LOST, 1), (1, UPLOAD, 0), (0, LOST, 1), (0, UPLOAD, 0)):
+    for rank, *command in ((1, UPLOAD), (0, CHANGE, 1, 1), (1, UPLOAD), (0, CHANGE, 1, 1), (0, UPLOAD)):
         send(rank, *command)
     assert optimizer.noted == ["begins", "upload of 1", "without 1", "upload of 0"]
+    optimizer.update(optimizer.keys.buffer(1), mx.nd.zeros(1), mx.nd.ones(1), None)  # half of an upload
+    send(1, CHANGE, 1, 2)
+    optimizer.update(optimizer.keys.command(1), mx.nd.zeros(3), mx.nd.array([UPLOAD, 0, 0]), None)
+    assert optimizer.noted[4:] == ["with 1"]  # the other half of a new one is missing
+    send(1, UPLOAD)
+    for rank, *command in ((0, CHANGE, 1, 1), (0, CHANGE, 1, 2), (0, CHANGE, 1, 6), (1, UPLOAD)):
+        send(rank, *command)
+    assert optimizer.noted[5:] == ["upload of 1", "without 1", "with 1", "upload of 1"]
 
 
 def test_backup_workers_are_fewer_and_then_none() -> None:
@@ -257,8 +301,8 @@ def test_those_that_are_left_share_all_samples_and_keep_their_ranks() -> None:
     assert sorted([*then.partition, *other.partition]) == list(range(90))
 
 
-def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_is_asked() -> None:
-    lost: set[int] = set()
+def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_stays_and_nobody_is_asked() -> None:
+    changes: dict[int, int] = {}
     candidates = [Candidate("auto", 2.0), Candidate("auto", 1.0), Candidate(NO, 0.1)]
     asked: list[Candidate] = []
 
@@ -266,12 +310,14 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_i
         asked.append(mine)
         return candidates
 
-    choices = [
-        Choice(parse(["-m", "ssp"]), lambda rank=rank: rank, gather, lambda: frozenset(lost)) for rank in range(3)
-    ]
+    choices = [Choice(parse(["-m", "ssp"]), lambda rank=rank: rank, gather, lambda: changes) for rank in range(3)]
     assert [choice(1.0) for choice in choices] == [False, True, False]
-    lost.add(1)
+    changes[1] = 1
     assert (choices[0](1.0), choices[2](1.0)) == (True, False)
+    changes[1] = 2  # it is back
+    assert [choice(1.0) for choice in choices] == [True, False, False]
+    changes[0] = 3
+    assert (choices[1](1.0), choices[2](1.0)) == (True, False)
     assert len(asked) == 3
 
 
@@ -279,7 +325,7 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_i
     ("flags", "why"),
     [
         ("-m sync", "choose mode .*ssp.*, or restart"),
-        ("-m ssp --ckpt-frequency 5", "lost workers cannot rejoin, nor from a checkpoint"),
+        ("-m ssp --ckpt-frequency 5", "lost workers rejoin with its model, not from a checkpoint"),
         ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode .*, not to wbsp"),
         ("-m local --min-workers 3", "--min-workers 3 belongs to mode"),
     ],
@@ -294,18 +340,18 @@ def test_what_does_not_go_together_is_said(flags: str, why: str, capsys) -> None
 
 
 JOBS = {
-    # mode: its flags, and who is killed, or leaves: the fastest evaluates, and is rank 0 or not; the slowest holds up
-    # the others.
-    "ssp": ("-l 0.0006 --staleness 2 --max-rounds 40", 0),
-    "wbsp": ("-ll 0.001 --max-rounds 80", 2),
-    "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 45", 2),
+    # mode: its flags, and which worker is killed, or leaves: the fastest evaluates, and is rank 0 or not; the slowest
+    # holds up the others.
+    "ssp": ("-l 0.0006 --staleness 2", 0),
+    "wbsp": ("-ll 0.001", 2),
+    "decoupled": ("-ll 0.001 --sync-every 2", 0),
     "backup": ("-l 0.001 --backup 0 --max-rounds 50 --leave 1", 2),
 }
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", JOBS)
-def test_a_real_job_whose_worker_is_killed_or_leaves_goes_on_to_its_end(mode: str, tmp_path: Path) -> None:
+def test_a_real_job_goes_on_to_its_end_and_a_killed_worker_comes_back(mode: str, tmp_path: Path) -> None:
     own, victim = JOBS[mode]
     leaves = "--leave" in own
     job = ["-m", mode, "-n", "mlp", "--workers", "0.02,0.04,0.08", "--log-base", str(tmp_path)]
@@ -319,19 +365,28 @@ def test_a_real_job_whose_worker_is_killed_or_leaves_goes_on_to_its_end(mode: st
         device = f"cpu{victim}".encode()
         (pid,) = (pid for pid in children(launcher.pid) if device in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(pid, signal.SIGTERM if leaves else signal.SIGKILL)
+        if not leaves:
+            wait_for(lambda: " is back" in (logs / f"worker{victim}.log").read_text(), "its return")
+            (folder,) = logs.glob(f"*/cpu{victim}")
+            before = len(iter_files(folder))
+            wait_for(lambda: len(iter_files(folder)) > before + 3, "more rounds")
+            launcher.send_signal(signal.SIGINT)
         output, _ = launcher.communicate(timeout=DEADLINE_S)
     assert (launcher.returncode, running(tmp_path)) == (0, []), output
-    assert (f"worker {victim} (cpu{victim}) was killed by signal 9: the others go on without it." in output) != leaves
+    assert (f"worker {victim} (cpu{victim}) was killed by signal 9: the others go on; the lost" in output) != leaves
     folders = device_folders(logs)
-    left = [folder for rank, folder in enumerate(folders) if rank != victim]
-    assert all(read_json(folder / RUN_FILE).get("ended") for folder in left)
-    assert read_json(folders[victim] / RUN_FILE).get("ended") == (LEFT if leaves else None)
-    for folder in left:
+    others = [folder for rank, folder in enumerate(folders) if rank != victim]
+    ended = [read_json(folder / RUN_FILE).get("ended") for folder in folders]
+    assert ended[victim] == (LEFT if leaves else STOPPED) and all(ended)
+    for folder in others:
         records = list(read_rounds(folder, pytest.fail))
         texts = [
             each["text"] for record in records for each in record.get("events", []) if each["kind"] == MEMBERS.name
         ]
-        assert [text[:22] for text in texts] == ["2 worker(s): worker(s)"]
-        assert len(records) >= 30
-    last = [record for folder in left for record in read_rounds(folder, pytest.fail)]
-    assert any("accuracy" in record and record["num_iters"] >= 20 for record in last)
+        back = [] if leaves else [f"3 worker(s): worker(s) {victim} (cpu{victim} on host {socket.gethostname()}) back"]
+        assert texts[0].startswith("2 worker(s): worker(s)") and texts[1:] == back
+    of_victim = list(read_rounds(folders[victim], pytest.fail))
+    times = [record["total_time"] for record in of_victim]
+    assert times == sorted(times) and leaves == (len(of_victim) < 8)
+    missed = sum(record.get("missed", 0) for record in of_victim)
+    assert of_victim[-1]["num_iters"] == len(of_victim) + missed and bool(missed) == (mode == "ssp")

@@ -16,7 +16,6 @@ from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.ringleader import RingleaderSGD
 from trainer.algorithms.ringmaster import RingmasterSGD
-from trainer.algorithms.server_sgd import GONE
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.coordinator.queries import Queries
@@ -367,18 +366,6 @@ def test_rescaled_asgd_weighs_gradients_by_the_last_step_time_of_their_worker_ov
     fifth = fourth - ETA * 2.5 / 1.75 * gradient(second, batch(1))  # at 5 s
     np.testing.assert_allclose(trained.weights(0), fourth, **CLOSE)
     np.testing.assert_allclose(trained.weights(1), fifth - ETA * gradient(fifth, batch(1)), **CLOSE)
-
-
-def test_a_worker_that_counts_as_lost_and_still_sends_spoils_no_mean_of_step_times() -> None:
-    class Frozen(RescaledTrainer):
-        def before_pull(self) -> None:
-            if (self.rounds, self.membership.rank) == (1, 0):
-                self.add_to_counter(1, GONE)
-            super().before_pull()
-
-    workers = [Worker([batch(rank)], step_s) for rank, step_s in enumerate((1.0, 2.5))]
-    trained = train(TransportKind.SERVER, workers, lambda context: Frozen(context, ETA), rounds=4)
-    assert [trainer.gradient_weight() for trainer in trained.trainers] == pytest.approx([1 / 2.5, 1.0])
 
 
 @pytest.mark.parametrize(("staleness", "ends"), [(0, [4.0, 8.0, 12.0]), (1, [1.0, 4.0, 8.0]), (2, [1.0, 2.0, 4.0])])

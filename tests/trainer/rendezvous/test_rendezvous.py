@@ -21,7 +21,16 @@ from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version
 from trainer.collectives.connecting import Acceptor, unanswered
-from trainer.rendezvous import addresses, participant, rendezvous_client, rendezvous_server, scheduler_link, tcp_proxy
+from trainer.membership import lost_of
+from trainer.rendezvous import (
+    addresses,
+    participant,
+    rejoining,
+    rendezvous_client,
+    rendezvous_server,
+    scheduler_link,
+    tcp_proxy,
+)
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
 from trainer.rendezvous.config_check import JOB, differences, verdict
@@ -737,10 +746,13 @@ def test_a_process_that_fell_silent_is_named_on_every_process():
         assert "no sign of life from worker 1 (cpu1 on host" in member.end[0]
 
 
+SETUP = command_line.job_setup(command_line.parse(["-m", "ssp", "--on-worker-death", "continue"]))
+
+
 def job_that_goes_on(num_workers=3, min_workers=1):
     """Its workers train, and go on without those that are lost."""
-    flags = ["-m", "ssp", "--on-worker-death", "continue", "--min-workers", str(min_workers)]
-    job, members = running_job(num_workers, setup=command_line.job_setup(command_line.parse(flags)))
+    setup = SETUP | {"--min-workers": str(min_workers)}
+    job, members = running_job(num_workers, setup=setup)
     threads = [threading.Thread(target=each.session.gather, args=(EVALUATOR, 1.0)) for each in members[2:]]
     for thread in threads:
         thread.start()
@@ -749,13 +761,55 @@ def job_that_goes_on(num_workers=3, min_workers=1):
     return job, members
 
 
+def lost(member):
+    return lost_of(member.session.changes)
+
+
+def comes_back(job):
+    """A new process on the device of worker 1 tells its rank and gathers as a worker does."""
+    member = Member(job, "worker", "cpu1", setup=SETUP).join()
+    member.session.tell_rank(1)
+    assert member.session.gather("what nobody has gathered", 5) is None
+    assert member.session.gather(EVALUATOR, 7.0) == [1.0, 1.0, 1.0]  # of those that began
+    return member
+
+
+def test_a_new_process_on_the_same_device_takes_the_place_of_a_lost_one_as_often_as_that_is_lost(monkeypatch):
+    places = []
+    monkeypatch.setattr(rejoining, "take_place", lambda members, me, environment: places.append((members, me)))
+    job, (scheduler, server, *workers) = job_that_goes_on()
+    port = int(workers[1].environment["PORT"])
+    early = Member(job, "worker", "cpu1", setup=SETUP)
+    wait_for(lambda: any(each.comes_back for each in job.server._participants), "its wait")
+    workers[1].is_killed()
+    early.join().is_killed()  # before it is back: so nobody is lost
+    for life in (1, 2):
+        workers[1] = comes_back(job)
+        members, me = places[-1]
+        assert [each.role for each in members] == ["scheduler", "server", "worker", "worker", "worker"]
+        assert (members.index(me), me.port, workers[1].environment["PORT"]) == (3, port, str(port))
+        for each in workers:  # a number of its own for each change
+            wait_for(lambda each=each, life=life: each.session.changes == {1: 4 * life}, "the news")
+        assert workers[1].session.job_age_s() > 0 and workers[0].session.job_age_s() is None
+        if life == 1:
+            workers[1].is_killed()
+            wait_for(lambda: lost(workers[0]) == {1}, "the news")
+    others = {"cpu7": SETUP, "cpu1": SETUP | {"--staleness": "9"}}
+    why = [str(Member(job, "worker", *given).failure()) for given in others.items()]
+    assert "start no more" in why[0] and "--staleness" in why[1]
+    assert not any(member.end for member in (scheduler, server, *workers))
+    for each in workers:
+        each.session.leave()
+    assert server.ended.wait(DEADLINE_S) and server.end == ("all workers are done", EXIT_OK)
+
+
 def test_a_parameter_server_and_the_other_workers_go_on_without_one_that_is_lost():
     job, (scheduler, server, *workers) = job_that_goes_on()
     workers[1].is_killed()
     for each in (workers[0], workers[2]):
-        wait_for(lambda each=each: each.session.lost == {1}, "the news")
+        wait_for(lambda each=each: lost(each) == {1}, "the news")
     job.server.declare_lost([("worker", 1), ("worker", 2)], "it is frozen")
-    wait_for(lambda: workers[0].session.lost == {1, 2}, "the news")
+    wait_for(lambda: lost(workers[0]) == {1, 2}, "the news")
     assert workers[2].ended.wait(DEADLINE_S)  # should it wake up
     assert workers[2].end == ("the others have gone on without this worker", EXIT_PEER_LOST)
     assert not any(member.end for member in (scheduler, server, workers[0]))
@@ -770,7 +824,7 @@ def test_a_worker_cut_off_from_the_server_is_left_out_and_a_server_cut_off_from_
     job.server._settle_s = 0.05
     places = [f"{each.environment['DMLC_NODE_HOST']}:{each.environment['PORT']}" for each in (server, *workers)]
     server.session._send(unreached=[places[2]])
-    wait_for(lambda: workers[0].session.lost == workers[2].session.lost == {1}, "the news")
+    wait_for(lambda: lost(workers[0]) == lost(workers[2]) == {1}, "the news")
     assert workers[1].ended.wait(DEADLINE_S)
     assert not any(member.end for member in (scheduler, server, workers[0], workers[2]))
     for each in (workers[0], workers[2]):
@@ -787,7 +841,7 @@ def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
     wait_for(lambda: len(job.server._known()) == 4, "its end")
     job.server.declare_lost([("worker", 0)], "it is frozen")  # MXNet hears nothing from it any more
     workers[2].is_killed()
-    wait_for(lambda: workers[1].session.lost == {2}, "the news")
+    wait_for(lambda: lost(workers[1]) == {2}, "the news")
     workers[1].session.leave()
     assert server.ended.wait(DEADLINE_S)
     assert server.end == ("all workers are done", EXIT_OK)
@@ -797,9 +851,9 @@ def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
 def test_who_leaves_alone_is_lost_to_the_others_and_the_last_one_ends_the_job_in_order():
     _, (scheduler, server, *workers) = job_that_goes_on()
     workers[1].session.leave(goes_on=True)
-    wait_for(lambda: workers[0].session.lost == workers[2].session.lost == {1}, "the news")
+    wait_for(lambda: lost(workers[0]) == lost(workers[2]) == {1}, "the news")
     workers[2].session.leave(goes_on=True)
-    wait_for(lambda: workers[0].session.lost == {1, 2}, "the news")
+    wait_for(lambda: lost(workers[0]) == {1, 2}, "the news")
     assert not any(member.end for member in (scheduler, server, *workers))
     workers[0].session.leave(goes_on=True)
     for member in (server, scheduler):
