@@ -553,8 +553,8 @@ class Config:
     on_worker_death: str = _flag(
         END,
         "effect of a lost process: the job ends (end); the launchers restart it from the newest checkpoint (restart, "
-        "with --ckpt-frequency); or the others go on (continue): with --collective ring, butterfly or binary-blocks "
-        "workers can join later, in the modes of MXNet's dist_async they cannot",
+        "with --ckpt-frequency); or the others go on and lost workers come back (continue): with --collective ring, "
+        "butterfly or binary-blocks, where others can join too, or in the modes of MXNet's dist_async",
         choices=ON_WORKER_DEATH,
     )
     min_workers: int = _flag(
@@ -599,7 +599,7 @@ class Config:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a parameter server continues with the remaining workers; a lost one cannot rejoin."""
+        """Whether a parameter server continues with the remaining workers, and lost ones can come back."""
         return self.on_worker_death == CONTINUE and self.collective == PS
 
     @property

@@ -128,7 +128,7 @@ class Job:
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and workers can be forked."""
-        return self.logs.have_begun() and (self._leaves_out or self.can_fork())
+        return self.logs.have_begun() and self.can_fork()
 
     def can_fork(self) -> bool:
         """Whether every host has a process to fork workers from."""
@@ -182,7 +182,7 @@ class Job:
         if fault.freeze_s:
             threading.Timer(fault.freeze_s, send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
-        never_back = fault.freeze_s or fault.times > 1 or self._leaves_out
+        never_back = fault.freeze_s or fault.times > 1
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()

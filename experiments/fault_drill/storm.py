@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from namespaces import Host, Network
 
 JOBS = {
-    "esync-ring": (CONTINUE, "esync"), "decoupled": (RESTART, "decoupled"), "sync-ring": (CONTINUE, "sync"),
-    "async": (RESTART, "async"), "wbsp": (RESTART, "wbsp"), "esync-ps": (RESTART, "esync"),
+    "esync-ring": (CONTINUE, "esync"), "decoupled": (CONTINUE, "decoupled"), "sync-ring": (CONTINUE, "sync"),
+    "async": (CONTINUE, "async"), "wbsp": (CONTINUE, "wbsp"), "esync-ps": (RESTART, "esync"),
 }  # fmt: skip
 # How many workers each kind strikes at once.
 KINDS = {
@@ -164,9 +164,9 @@ class TwinJob(Job):
         return self._host.command(*command)
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
-        more = ["--max-seconds", "0", "--log-form", "lines", "--fault-timeout", f"{DETECTION_S:g}"]
-        shared = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
-        return [*(more if way == CONTINUE else more[:-2]), "--eval-seconds", "10", *shared]
+        own = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
+        own += ["--fault-timeout", f"{DETECTION_S:g}"] if way == CONTINUE and not self._leaves_out else []
+        return ["--max-seconds", "0", "--log-form", "lines", "--eval-seconds", "10", *own]
 
     def rounds_file(self, number: int) -> Path:
         return self.logs.folder / socket.gethostname() / f"cpu{number}" / LINES_FILE
@@ -239,8 +239,9 @@ class StormJob(TwinJob):
                 send(pids, struck, signal.SIGKILL)
             case "damaged checkpoint":
                 where = self._file.parent if self._way == RESTART else self.disk(strike.workers[0])
-                newest = max(where.rglob("worker-*.ckpt"), key=lambda path: path.stat().st_mtime)
-                os.truncate(newest, newest.stat().st_size // 2)
+                found = where.rglob("worker-*.ckpt")
+                if newest := max(found, key=lambda path: path.stat().st_mtime, default=None):
+                    os.truncate(newest, newest.stat().st_size // 2)
                 send(pids, struck, signal.SIGKILL)
             case "freeze" | "state server frozen":
                 send(pids, struck or ["state-server"], signal.SIGSTOP)
@@ -252,7 +253,7 @@ class StormJob(TwinJob):
                 hosts[strike.workers[0]].plug_in()
             case "one direction":
                 one, other = (hosts[number] for number in strike.workers)
-                one.drop_from(other if self._way == CONTINUE else hub)
+                one.drop_from(other if self._way == CONTINUE and not self._leaves_out else hub)
                 time.sleep(LASTS_S)
                 one.heal()
             case "full disk":

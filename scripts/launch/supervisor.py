@@ -9,7 +9,7 @@ noticed within a second, and a process that does not answer blocks nothing here.
 
 A failure, a second signal or a timeout ends any of these states: everything is killed. With a restart policy a failure
 in RUNNING kills all but the services and starts all again. A service, or a worker without which the others continue, is
-started again alone while the others run, or is left out where it cannot rejoin or its host is gone.
+started again alone while the others run, or is left out where its tries are spent or its host is gone.
 """
 
 import dataclasses

@@ -21,7 +21,7 @@ from collections.abc import MutableMapping, Sequence
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import acknowledged, addresses
 from trainer.rendezvous.cluster import node_id
-from utils import PeerLost
+from utils import PeerLost, SetupError
 
 # isort: split
 from server.messages import Member
@@ -45,9 +45,11 @@ def take_place(members: Sequence[Member], me: Member, environment: MutableMappin
         environment: the variables that MXNet reads.
 
     Raises:
-        SetupError: this process cannot listen at that address.
+        SetupError: this process cannot listen at that address, or the job has Unix sockets.
         PeerLost: another process does not connect with it.
     """
+    if environment.get("DMLC_LOCAL", "0") != "0":
+        raise SetupError("DMLC_LOCAL=1: a worker comes back to TCP ports alone; unset it in every process of the job")
     of_role = {role: [each for each in members if each.role == role] for role in _ROLES}
     nodes = [(each, node_id(each.role, of_role[each.role].index(each))) for each in members]
     nodes = [(each, number) for each, number in nodes if each is me or each.role != me.role]
