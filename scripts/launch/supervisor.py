@@ -406,6 +406,11 @@ class Supervisor:
         if not failed:
             return
         failure = failure_of(failed, self._connections)
+        workers = self._of(Kind.WORKER)
+        if self._state is _State.STOPPING and self._others_continue and self._has_begun and {*failed} < {*workers}:
+            self._say(f"{failure.how}: the others end without it")  # perhaps it was about to come back
+            self._leave_out(failed)
+            return
         code = failure.cause and failure.cause.exit_code
         if self._state is _State.STOPPING and code in (EXIT_FORCED, -signal.SIGTERM):
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
@@ -496,6 +501,7 @@ class Supervisor:
 
     def _stop(self, workers: Sequence[RunningProcess], now: float) -> None:
         self._enter(_State.STOPPING, now)
+        self._due = [(at, process) for at, process in self._due if process not in workers]
         for worker in workers:
             worker.send(signal.SIGTERM)
 

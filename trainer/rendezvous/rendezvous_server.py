@@ -269,20 +269,22 @@ class RendezvousServer:
     def _offer_place(self, participant: Participant, join: Join) -> None:
         """A worker asks for the place of a lost one."""
         rank = self._place_of(join)
-        there = next((each for each in self._joins() if each.role == "worker" and each is not join), join)
-        found = verdict(differences([(each.member.called(), each.setup) for each in (there, join)]))
-        if rank is None or found:
+        assert rank is not None
+        before = self._workers[rank]
+        if found := verdict(differences([(each.member.called(), each.setup) for each in (before, join)])):
             participant.send(end=f"{found} (the job is at work)", code=EXIT_SETUP)
             return
         answer, reason = Assignment(Call.WAIT), f"{self._name_of('worker', rank)} is still there"
-        if rank in self._lost and self._find("worker", rank) in (None, participant):
+        if rank in self._lost and self._find("worker", rank) is None:
             participant.rank = rank
-            participant.process = msgspec.structs.replace(join, port=self._workers[rank].port)
+            participant.process = self._workers[rank] = msgspec.structs.replace(join, port=before.port)
             self._loop.call_later(RETURN_S, self._give_up, participant)
             others = sorted((each for each in self._known() if each.role != "worker"), key=lambda each: each.rank or 0)
-            processes = [each.process for each in others if each.process]
-            processes += [*({**self._workers, rank: participant.process}[each] for each in range(self._num_workers))]
-            members = tuple(process.member for process in processes)
+            processes = [
+                *(each.process for each in others),
+                *(self._workers[each] for each in range(self._num_workers)),
+            ]
+            members = tuple(each.member for each in processes if each)
             place = Place(self._num_changes + 1, processes.index(participant.process), members)
             answer, reason = Assignment(Call.START, place), f"takes the place of worker {rank}"
         participant.send(**Response(join.sender, join.job, reason, answer.call, None, *answer[1:]).to_wire(""))
@@ -290,7 +292,7 @@ class RendezvousServer:
     def _note_rank(self, participant: Participant, rank: int) -> None:
         participant.rank = rank
         if participant.role == "worker" and participant.process:
-            self._workers.setdefault(rank, participant.process)
+            self._workers[rank] = participant.process
         if participant.comes_back:
             participant.number = self._next_change(is_lost=False)
             changes = [*{**self._changes, rank: participant.number}.items()]

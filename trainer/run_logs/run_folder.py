@@ -57,7 +57,7 @@ class RunFolder:
         if self._earlier is not None:
             if not self.path.is_relative_to(log_base(self._earlier)):
                 raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")
-            if config.resume != 1 and written(self.path):
+            if config.resume != 1 and not self._is_own() and written(self.path):
                 check([self.path], self._earlier)
         if config.tensorboard:
             check_tensorboard(self._board)
@@ -82,6 +82,10 @@ class RunFolder:
         except (OSError, SetupError, AttributeError):  # missing or unreadable
             return False
 
+    def _is_own(self) -> bool:
+        """Whether the files are of this run: of a process before this one."""
+        return is_same_run(self._config.earlier, config_in(self.path).get("earlier", ""))
+
     def close(self) -> None:
         """Releases the claim, as the end of the process does."""
         self._lock.close()
@@ -103,7 +107,7 @@ class RunFolder:
             return self.path
         left = written(self.path)
         # A run that is started again after a death without a checkpoint begins anew.
-        is_own = is_same_run(self._config.earlier, config_in(self.path).get("earlier", ""))
+        is_own = self._is_own()
         if self._earlier is not None and not is_own:
             notice = Notice(self.path, self._earlier)
             set_aside(left, self._earlier, self._since)
