@@ -7,6 +7,7 @@ from pathlib import Path
 from algorithms import MEMBERS
 from trainer.engine import mx
 from trainer.evaluation.evaluations import Evaluations
+from trainer.membership import lost_of
 from trainer.round_report import RoundReport
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
 from trainer.step_size import FirstSteps
@@ -33,6 +34,7 @@ class Loop:
         self._report = RoundReport(trainer)
         self._watched = Watched(trainer)
         self._has_begun = False  # training
+        self._changes = dict(context.peers.changes())
         self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured
         self.recovery = trainer.recovery = context.peers.recovery(self) if context.peers.recovery is not None else None
 
@@ -130,15 +132,16 @@ class Loop:
         after = trainer.membership
         if after.partition is not None and after.partition is not before.partition:
             self._context.task.batches.draw_from(after.partition)
-        if after.lost == before.lost:
+        if (changes := dict(self._context.peers.changes())) == self._changes:
             return
+        new, self._changes = dict(changes.items() - self._changes.items()), changes
         told = []
-        for ranks, what in ((after.lost - before.lost, "lost"), (before.lost - after.lost, "back")):
-            if ranks:
-                told.append(f"worker(s) {', '.join(after.name_of(rank) for rank in sorted(ranks))} {what}")
-        text = f"{after.num_workers - len(after.lost)} worker(s): {'; '.join(told)}"
+        for is_lost, what in ((1, "lost"), (0, "back")):
+            if ranks := sorted(rank for rank, number in new.items() if number % 2 == is_lost):
+                told.append(f"worker(s) {', '.join(map(after.name_of, ranks))} {what}")
+        text = f"{after.num_workers - len(lost_of(changes))} worker(s): {'; '.join(told)}"
         self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})
-        self.choose_evaluator()
+        self.choose_evaluator()  # also where a worker was lost and is back since the round before
 
     def train_round(self) -> str:
         """Trains one round; returns why it is the last one, in words, or an empty string."""
