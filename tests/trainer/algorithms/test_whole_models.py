@@ -19,7 +19,7 @@ from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.sync_switch_optimizer import SyncSwitchOptimizer, SyncSwitchSettings, SyncSwitchStatus
 from trainer.algorithms.wbsp_optimizer import WBSPOptimizer, WBSPStatus
 from trainer.algorithms.whole_models import (
-    LOST,
+    CHANGE,
     SAVE,
     SHOWN,
     TEXT_SIZE,
@@ -326,9 +326,9 @@ def test_the_lost_are_not_waited_for_and_what_is_not_finite_or_has_no_samples_is
     for bad in ({"update": float("nan")}, {"update": 0.0, "samples": 0}):
         status = uploaded(server, 1, bad.pop("update"), 1.0, **bad)
         assert (status.released, status.reason) == (False, "nothing of its upload counts")
-    server.command(0, LOST, 1)
+    server.command(0, CHANGE, 1, 1)
     assert not uploaded(server, 0, 2.0, 1.0).released
-    server.command(0, LOST, 2)
+    server.command(0, CHANGE, 2, 3)
     assert uploaded(server, 0, 2.0, 1.0).released
     assert server.values == [10 + 0.5 * (8 + 0.5 * 8), 1.0]
 
