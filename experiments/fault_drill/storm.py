@@ -239,8 +239,7 @@ class StormJob(TwinJob):
                 send(pids, struck, signal.SIGKILL)
             case "damaged checkpoint":
                 where = self._file.parent if self._way == RESTART else self.disk(strike.workers[0])
-                found = where.rglob("worker-*.ckpt")
-                if newest := max(found, key=lambda path: path.stat().st_mtime, default=None):
+                if newest := max(where.rglob("worker-*.ckpt"), key=lambda path: path.stat().st_mtime, default=None):
                     os.truncate(newest, newest.stat().st_size // 2)
                 send(pids, struck, signal.SIGKILL)
             case "freeze" | "state server frozen":

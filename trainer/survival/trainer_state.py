@@ -131,7 +131,8 @@ def come_to_job(trainer: Trainer, folder: Path, age_s: float) -> tuple[Measure, 
     """
     resume_progress(trainer.progress, list(read_rounds(folder, logging.warning)), trainer.is_evaluator)
     logged = max([0, *logged_rounds(folder, logging.warning)])
-    trainer.rounds = max(trainer.rounds, logged)
+    if trainer.recovery is None:  # else the others count the rounds
+        trainer.rounds = max(trainer.rounds, logged)
     as_lines = trainer.context.run.logs_lines
     return Measure(folder, trainer.clock.now, trainer.rounds, age_s, as_lines), trainer.rounds - logged
 
