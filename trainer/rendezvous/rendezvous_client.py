@@ -102,9 +102,9 @@ class JobSession:
         Args:
             goes_on: the job is not done: the others count this worker as lost.
         """
-        self._left = True
-        if self._send(**left(goes_on=goes_on)) and self._lines is not None:
-            self._lines.close()
+        self._left, lines = True, self._lines  # the answer ends the listening thread
+        if self._send(**left(goes_on=goes_on)) and lines is not None:
+            lines.close()
 
     def _send(self, **message: Any) -> bool:
         """Whether it could be sent."""
