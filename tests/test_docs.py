@@ -206,7 +206,7 @@ def test_a_command_that_reproduces_is_one(command):
 
 @pytest.mark.parametrize("command", known(".venv/bin/python experiments/study/study.py"))
 def test_a_command_for_a_study_is_one(command):
-    assert study.parse(words(command))[1].runs
+    assert study.parse(words(command))[1].rows
 
 
 PROGRAMS = {

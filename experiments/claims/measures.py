@@ -16,7 +16,7 @@ from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
 from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
-from experiments.study.fair_tables import Fair
+from experiments.study.comparison_tables import Fair
 from report import metrics, statistics
 from scripts.run_lines import IID
 from utils import SetupError, read_json
@@ -107,18 +107,6 @@ def _seconds(lines: Lines, row: str, job: str, target: float) -> Found:
     return _estimated([line.seconds_to(target) for line in runs], runs)
 
 
-def _times_as_fast(lines: Lines, row: str, over: str, job: str, target: float) -> Found:
-    """How many times as soon at a target as another row, seed by seed."""
-    its = Comparison(lines)
-    workload = _job(its, job)
-    gain = its.times_as_fast(REPORT, workload, row, over, target)
-    if gain is None:
-        raise SetupError(f"{row} over {over}: their ratio is not known")
-    runs = [line for name in (row, over) for line in its.runs(REPORT, workload, name)]
-    value, low, high = statistics.texts(gain)
-    return Found(Number(value, f"{low} to {high}", len(runs) // 2), runs)
-
-
 def _held(lines: Lines, row: str, job: str) -> Found:
     """Seconds until the job's own target is held."""
     fair = Fair(Comparison(lines))
@@ -170,44 +158,12 @@ def _pace_beside(lines: Lines, other: str) -> Found:
     return _range(middles, len(middles))
 
 
-def _same_runs(lines: Lines, row: str, other: str) -> Found:
-    """How many reported runs of a row are those of another one, of how many: jobs times seeds."""
-    its = Comparison(lines)
-    jobs = its.workloads_of(REPORT)
-    runs = {job: len(its.runs(REPORT, job, row)) for job in jobs}
-    same = sum(count for job, count in runs.items() if its.are_same((job, row), (job, other)))
-    return _count(same, sum(runs.values()))
-
-
-def _same_jobs(lines: Lines, row: str) -> Found:
-    """On how many jobs the runs of a row are the same but for the clock, of how many."""
-    its = Comparison(lines)
-    jobs = its.workloads_of(REPORT)
-    return _count(max(sum(its.are_same((one, row), (job, row)) for job in jobs) for one in jobs), len(jobs))
-
-
-def _at_an_end(lines: Lines, split: str) -> Found:
-    """How many chosen step sizes are the least or the greatest of their own study's trials, of how many."""
-    its = Comparison(lines)
-    found = []
-    for job in its.workloads_of(REPORT):
-        for entry in its.entries if job.split == split else ():
-            run = next(iter(its.runs(REPORT, job, entry)), None)
-            trials = [line.step_size for line in its.runs(TUNING, job, entry) if run and line.study == run.study]
-            if run and trials:
-                found.append(run.step_size in (min(trials), max(trials)))
-    return _count(sum(found), len(found))
-
-
-def _below_again(lines: Lines, target: float) -> Found:
-    """How many runs that reached a target were below it at the next evaluation, of how many that have a next one."""
-    below = []
-    for line in lines:
-        accuracies = [accuracy for _, accuracy in line.curve]
-        first = next((place for place, accuracy in enumerate(accuracies) if accuracy >= target), None)
-        if line.phase == REPORT and first is not None and first + 1 < len(accuracies):
-            below.append(accuracies[first + 1] < target)
-    return _count(sum(below), len(below))
+def _untried(lines: Lines) -> Found:
+    """Of how many rows a chosen number has no lesser, or no greater, value that was tried, of how many rows."""
+    fair = Fair(Comparison(lines))
+    rows = [(job, entry) for job in fair.made.workloads_of(REPORT) for entry in fair.rows(job)]
+    own = [row for row in rows if fair.made.runs(REPORT, *row)]
+    return _count(sum(bool(fair.untried(fair.chosen(*row))) for row in own), len(own))
 
 
 def _trials(lines: Lines) -> Found:
@@ -254,12 +210,13 @@ def _sooner(lines: Lines, name: str, part: str, case: str = "") -> Found:
     """How many times as soon at 0.80 as SSGD, seed by seed."""
     which = {"part": part, "case": case, "split": IID}
     sides = [{row.seed: row for row in _rows(lines, which | {"name": each})} for each in ("SSGD", name)]
-    ssgd, its = ({seed: row.seconds_to_target or math.inf for seed, row in side.items()} for side in sides)
-    gain = comparison.times_as_fast(ssgd, its)
+    seeds = [seed for seed in sides[0] if seed in sides[1]]
+    ssgd, its = ([side[seed].seconds_to_target or math.inf for seed in seeds] for side in sides)
+    gain = statistics.times_as_fast(ssgd, its) if seeds else None
     if gain is None:
         raise SetupError(f"{name} {case}: neither it nor SSGD reached {published.TARGET}")
     value, low, high = (f"{each:.1f}" for each in gain)
-    runs = [side[seed] for side in sides for seed in ssgd if seed in its]
+    runs = [side[seed] for side in sides for seed in seeds]
     return Found(Number(value, f"{low} to {high}" if len(runs) > 2 else "", len(runs) // 2), runs)
 
 
@@ -335,17 +292,13 @@ FORMS = {
         comparison.read,
         {
             "seconds": _seconds,
-            "times as fast": _times_as_fast,
             "seconds held": _held,
             "samples held": _samples_held,
             "gain": _gain,
             "speed of all": _speed_of_all,
             "slowest share": _slowest_share,
             "pace beside": _pace_beside,
-            "same runs": _same_runs,
-            "same jobs": _same_jobs,
-            "at an end": _at_an_end,
-            "below again": _below_again,
+            "untried": _untried,
             "trials": _trials,
         },
     ),

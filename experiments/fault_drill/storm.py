@@ -290,7 +290,7 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
     """One storm beside its twins; a row with a part for each fault."""
     way, mode = JOBS[name]
     os.environ["PS_HEARTBEAT_TIMEOUT"] = f"{DETECTION_S:g}"
-    row: dict[str, Any] = {"job": name, "seed": seed, "seconds": seconds, "detection_s": DETECTION_S}
+    row: dict[str, Any] = {"job": f"{name}, {way}", "seed": seed, "seconds": seconds, "detection_s": DETECTION_S}
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
         network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2 + num_twins))

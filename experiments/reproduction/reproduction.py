@@ -12,7 +12,7 @@ from config import LEARNING_RATES
 from experiments import markdown
 from experiments.reproduction import published
 from experiments.reproduction.published import FINAL_MINUTES, TARGET
-from experiments.study.comparison_tables import SPLIT_WORDS
+from experiments.study.comparison import SPLIT_WORDS
 from report.metrics import Curve, seconds_to
 from report.tables import span, target_text
 from scripts import run_lines

@@ -1,5 +1,5 @@
 """The raw results of a comparison: one JSON line a run in FOLDER/runs.jsonl, which experiments/study/study.py writes,
-and what they say of each job. The rules are those of results/comparison-mlp/README.md.
+and what they say of each job. The rules are those of results/comparison/README.md.
 """
 
 import math
@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms import ENTRIES
-from report import statistics
 from report.metrics import Curve, running_means
-from report.statistics import Estimate, time_to_target
+from report.statistics import time_to_target
 from scripts import run_lines
-from scripts.run_lines import SPLITS
+from scripts.run_lines import BY_CLASS, IID, SPLITS
 from trainer.run_logs.round_faults import is_quantity
 
-TUNING, REPORT, UNTUNED = PHASES = "tuning", "report", "untuned"  # what a run is for
-ALONE = ("alone", "local")  # one machine by itself: the first of these that was run
+TUNING, REPORT = PHASES = "tuning", "report"  # what a run is for
+SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
 
 
 class Workload(NamedTuple):
@@ -34,10 +33,8 @@ class RunLine(run_lines.Run):
     """One run of a comparison.
 
     Attributes:
-        phase: TUNING on held-out samples; REPORT and UNTUNED on the test set, with a chosen step size or the same for
-            all.
-        study: from 0; of REPORT that of the chosen trial; of UNTUNED 0.
-        trial: from 0 in its study; the same.
+        phase: TUNING on held-out samples; REPORT on the test set, with the numbers of the best trial.
+        trial: from 0; of REPORT the best one.
         step_sizes: by field of Config.
         momentum: of the steps, where it was searched for too.
         in_a_row: evaluations whose mean has to be at a target, on the grid of its `--eval-seconds`; 1: the first
@@ -53,7 +50,6 @@ class RunLine(run_lines.Run):
 
     cluster: str
     phase: str
-    study: int
     trial: int
     step_sizes: Mapping[str, float]
     momentum: float | None = None
@@ -89,8 +85,8 @@ class RunLine(run_lines.Run):
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for two reported runs of which other trials turned out best: the later one counts."""
-        trial = (self.study, self.trial) if self.phase == TUNING else ()
-        return (self.phase, self.workload, self.entry, self.seed, *trial)
+        trial = self.trial if self.phase == TUNING else None
+        return (self.phase, self.workload, self.entry, self.seed, trial)
 
     @property
     def curve(self) -> Curve:
@@ -159,49 +155,6 @@ class Comparison:
     def runs(self, phase: str, workload: Workload, entry: str) -> list[RunLine]:
         return self._parts.get((phase, workload, entry), [])
 
-    def seconds(self, phase: str, workload: Workload, entry: str, target: float) -> list[float]:
-        return [line.seconds_to(target) for line in self.runs(phase, workload, entry)]
-
-    def alone(self, phase: str, workload: Workload) -> str | None:
-        """The row of one machine alone; None where it was not run."""
-        return next((entry for entry in ALONE if self.runs(phase, workload, entry)), None)
-
-    def times_as_fast(
-        self, phase: str, workload: Workload, entry: str, baseline: str, target: float
-    ) -> Estimate | None:
-        """How many times as fast as a baseline, as the function of this name says."""
-        of_baseline, of_entry = (
-            {line.seed: line.seconds_to(target) for line in self.runs(phase, workload, name)}
-            for name in (baseline, entry)
-        )
-        return times_as_fast(of_baseline, of_entry)
-
-    def studies(self, workload: Workload, entry: str) -> list[list[RunLine]]:
-        """The trials by study."""
-        trials: dict[int, list[RunLine]] = {}
-        for line in self.runs(TUNING, workload, entry):
-            trials.setdefault(line.study, []).append(line)
-        return [trials[study] for study in sorted(trials)]
-
-    def chosen(self, workload: Workload, entry: str, target: float) -> RunLine | None:
-        """The trial whose step size is reported: the best one of the study whose best one is the median.
-
-        Of trials that did not reach the target the one with the greatest accuracy is best. Of an even number of studies
-        the slower of the two in the middle counts.
-        """
-
-        def rank(line: RunLine) -> tuple[float, float]:
-            return line.seconds_to(target), -line.best_accuracy
-
-        best = sorted((min(trials, key=rank) for trials in self.studies(workload, entry)), key=rank)
-        return best[len(best) // 2] if best else None
-
-    def is_at_an_end(self, chosen: RunLine) -> bool:
-        """Whether its step size is the least or the greatest that was tried with its momentum."""
-        trials = self.runs(TUNING, chosen.workload, chosen.entry)
-        tried = [line.step_size for line in trials if line.momentum == chosen.momentum]
-        return chosen.step_size in (min(tried), max(tried))
-
     def speed_of_all(self, workload: Workload) -> float | None:
         """Sum of the workers' speeds over the greatest. It bounds the samples/s of all algorithms, but no time to an
         accuracy: an algorithm may need fewer samples than the fastest machine alone."""
@@ -234,18 +187,3 @@ class Comparison:
                     sides = " against ".join(", ".join(sorted(entries)) for entries in values.values())
                     found.append(f"{name} differ on {', '.join(workload)}, seed {seed}: {sides}")
         return found
-
-
-def times_as_fast(baseline: Mapping[int, float], its: Mapping[int, float]) -> Estimate | None:
-    """How many times as soon as a baseline at a target, by the seeds that both have.
-
-    Args:
-        baseline, its: seconds to the target by seed; infinite where it was not reached.
-
-    Returns:
-        None where both did not reach it with a seed, or no seed is common.
-    """
-    seeds = [seed for seed in baseline if seed in its]
-    if not seeds:
-        return None
-    return statistics.times_as_fast([baseline[seed] for seed in seeds], [its[seed] for seed in seeds])

@@ -1,103 +1,273 @@
-"""A comparison's tables as Markdown: tuned, untuned, and in detail. Pure functions."""
+"""Tables of a comparison whose rows searched their own numbers, as Markdown. Pure functions."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median_low
 
 from algorithms import ENTRIES, Workers
 from experiments import markdown
-from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
+from experiments.study.comparison import REPORT, SPLIT_WORDS, TUNING, Comparison, RunLine, Workload
+from experiments.study.search import BSP_SHARE, FASTEST, parameters
 from report import statistics
 from report.run_tables import times_text
-from report.statistics import FEWEST_RUNS, NOT_REACHED
+from report.statistics import NOT_REACHED, Estimate
 from report.tables import target_text
-from scripts.run_lines import BY_CLASS, IID, programs
+from scripts import run_lines
+from scripts.run_lines import programs
 
-SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
-END_MARK = "!"  # behind a chosen step size that is the least or the greatest of those tried
-
-
-def page(comparison: Comparison, target: float) -> str:
-    """The tables of the study's page: the times to the target for each network and split."""
-    parts = []
-    for phase, title in ((REPORT, "Tuned"), (UNTUNED, "One step size for all")):
-        if not any(line.phase == phase for line in comparison.lines):
-            continue
-        for network, split in dict.fromkeys((its.network, its.split) for its in comparison.workloads_of(phase)):
-            words = f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {target_text(target)} on the test set"
-            parts += [words, times_table(comparison, phase, network, split, target)]
-    return "\n\n".join([*parts, notes(comparison)])
+LIMIT_MARK = "*"
+END_MARK = "!"
+ALONE = "alone"
+CEILING = "samples/s of all, of the best K fastest in step"
+NAMES = {FASTEST: "K", BSP_SHARE: "BSP share", "sync_every": "H", "anchor": "A", "max_delay": "R", "dcasgd_lambda": "λ"}
 
 
-def notes(comparison: Comparison) -> str:
-    """Notes on the runs: their number, program and failures."""
-    lines = comparison.lines
-    phases = ", ".join(
-        f"{count} {words}"
-        for phase, words in ((TUNING, "for tuning"), (REPORT, "tuned"), (UNTUNED, "with one step size for all"))
-        if (count := sum(line.phase == phase for line in lines))
+@dataclass(frozen=True)
+class Fair:
+    """A comparison in which each job has its own target: that at which its trials ended."""
+
+    made: Comparison
+
+    @cached_property
+    def its(self) -> Comparison:
+        """With the runs that other jobs share."""
+        return Comparison([*self.made.lines, *shared(self.made)])
+
+    def target(self, job: Workload) -> float:
+        trial = next(line for line in self.its.lines if line.workload == job and line.phase == TUNING)
+        return float(run_lines.value_in(trial.command, "target_accuracy"))
+
+    def limit_s(self, job: Workload) -> float:
+        """The seconds that a run may take: a hundred evaluations."""
+        line = next(line for line in self.its.lines if line.workload == job)
+        return round(100 * float(run_lines.value_in(line.command, "eval_seconds")), 3)
+
+    def seconds(self, job: Workload, entry: str) -> dict[int, float]:
+        """Seconds to the target by seed; infinite where it was not reached."""
+        target = self.target(job)
+        return {line.seed: line.seconds_to(target) for line in self.its.runs(REPORT, job, entry)}
+
+    def rows(self, job: Workload) -> list[str]:
+        """The algorithms whose runs are complete, in the order of their table."""
+        counts = {entry: len(self.its.runs(REPORT, job, entry)) for entry in self.its.entries}
+        return [entry for entry, count in counts.items() if count and count == max(counts.values())]
+
+    def fastest_k(self, job: Workload) -> str | None:
+        """The row on the K fastest machines, K searched, with the least median."""
+        rows = [entry for entry in self.rows(job) if ENTRIES[entry].workers is Workers.K_FASTEST]
+        return min(rows, key=lambda entry: self.middle(job, entry), default=None)
+
+    def ceiling(self, job: Workload) -> float:
+        """Samples/s of all machines over those of the K fastest in step, for the best K, where computing alone takes
+        time: sum of v_i over the greatest k * v_k, with the speeds v in descending order."""
+        times = sorted(next(line.step_times_s for line in self.its.lines if line.workload == job))
+        return sum(1 / each for each in times) / max(k / each for k, each in enumerate(times, 1))
+
+    def alone(self, job: Workload) -> str | None:
+        return ALONE if ALONE in self.rows(job) else None
+
+    def middle(self, job: Workload, entry: str) -> float:
+        return statistics.median(list(self.seconds(job, entry).values())).value
+
+    def counted(self, job: Workload, entry: str) -> dict[int, float]:
+        """The same; a run that did not reach the target counts as the limit."""
+        limit_s = self.limit_s(job)
+        return {seed: min(seconds, limit_s) for seed, seconds in self.seconds(job, entry).items()}
+
+    def gain(self, job: Workload, entry: str, baseline: str) -> Estimate:
+        """How many times as soon at the target as a baseline: the ratio of the medians, which lies within the interval
+        of the seeds' ratios, paired."""
+        its, others = self.counted(job, entry), self.counted(job, baseline)
+        seeds = [seed for seed in its if seed in others]
+        above, below = (statistics.median([side[seed] for seed in seeds]).value for side in (others, its))
+        ratios = statistics.median([others[seed] / its[seed] for seed in seeds])
+        return Estimate(above / below, ratios.low, ratios.high)
+
+    def has_missed(self, job: Workload, entry: str) -> bool:
+        return not all(map(math.isfinite, self.seconds(job, entry).values()))
+
+    def trials(self, job: Workload, entry: str) -> dict[int, list[RunLine]]:
+        """The runs of each trial: one, or one a seed where it was among the best."""
+        found: dict[int, list[RunLine]] = {}
+        for line in self.its.runs(TUNING, job, entry):
+            found.setdefault(line.trial, []).append(line)
+        return found
+
+    def chosen(self, job: Workload, entry: str) -> RunLine:
+        """A run of the trial whose numbers are reported: of those that were made again the one with the best median."""
+        trials = self.trials(job, entry).values()
+        most = max(map(len, trials))
+        return min((lines for lines in trials if len(lines) == most), key=lambda lines: rank(lines, self.target(job)))[
+            0
+        ]
+
+    def untried(self, chosen: RunLine) -> list[str]:
+        """The numbers of the chosen trial of which no lesser or no greater value was tried with its momentum, though
+        there are values on that side."""
+        trials = [
+            line for line in self.its.runs(TUNING, chosen.workload, chosen.entry) if line.momentum == chosen.momentum
+        ]
+        sizes = [line.step_size for line in trials]
+        found = ["step_size"] if chosen.step_size in (min(sizes), max(sizes)) else []
+        for its in parameters(chosen.entry, len(chosen.step_times_s)):
+            value = chosen.parameters[its.name]
+            tried = [line.parameters[its.name] for line in trials]
+            ends = [(min(tried), False), (max(tried), True)]
+            if any(value == end and its.near(value, up) != value for end, up in ends):
+                found.append(its.name)
+        return found
+
+
+def shared(made: Comparison) -> list[RunLine]:
+    """The runs of rows on the K fastest machines that a job need not make, since another one of the crossing made them.
+
+    Where the K machines chosen there are as fast here, and the others no faster than there, a greater K is no better
+    here either, and the same seeds give the same runs.
+    """
+    found = []
+    times_s = {line.workload: sorted(line.step_times_s) for line in made.lines}
+    for job, entry in itertools.product(made.workloads_of(REPORT), made.entries):
+        of_few = ENTRIES[entry].workers in (Workers.FASTEST, Workers.K_FASTEST)
+        for other in made.workloads if of_few and not made.runs(REPORT, job, entry) else ():
+            if not (runs := made.runs(REPORT, other, entry)) or family(other) != family(job):
+                continue
+            chosen, here, there = runs[0].workers, times_s[job], times_s[other]
+            same_number = len(here) == len(there)
+            if same_number and here[:chosen] == there[:chosen] and all(map(operator.ge, here, there)):
+                same = [*made.runs(TUNING, other, entry), *runs]
+                found += [replace(line, cluster=job.cluster, step_times_s=here) for line in same]
+                break
+    return found
+
+
+def family(job: Workload) -> tuple[str, ...]:
+    """The same for the jobs of a crossing, whose clusters differ in the slow half's speed."""
+    return (job.cluster.split("-")[0], *job[1:])
+
+
+def rank(lines: Sequence[RunLine], target: float) -> tuple[float, float]:
+    """The order of trials: median seconds to the target; of those that did not reach it the greater accuracy is better.
+
+    Args:
+        lines: of the trial, one a seed.
+    """
+    return (
+        median_low([line.seconds_to(target) for line in lines]),
+        -median_low([line.best_accuracy for line in lines]),
     )
-    made = ", ".join(programs(lines))
+
+
+def times_table(fair: Fair, jobs: Sequence[Workload]) -> str:
+    """A row an algorithm, a column a cluster: seconds to its target."""
+    heads = [f"{job.cluster}, to {target_text(fair.target(job))}" for job in jobs]
+    rows = [["", *heads]]
+    for entry in ENTRIES:
+        cells = [times_text(list(fair.seconds(job, entry).values())) if entry in fair.rows(job) else "" for job in jobs]
+        if any(cells):
+            rows.append([ENTRIES[entry].title, *cells])
+    rows.append(["limit", *(f"{fair.limit_s(job):g}" for job in jobs)])
+    return markdown.table(rows)
+
+
+def gains_table(fair: Fair, jobs: Sequence[Workload]) -> str:
+    """How many times as fast each algorithm is as the best row on the fastest machines, and as one machine alone."""
+    heads = [cell for job in jobs for cell in (f"{job.cluster}: / {_title(fair.fastest_k(job))}", "/ alone")]
+    rows = [["", *heads]]
+    for entry in ENTRIES:
+        cells = [
+            gain_text(fair, job, entry, baseline) for job in jobs for baseline in (fair.fastest_k(job), fair.alone(job))
+        ]
+        if any(cells):
+            rows.append([ENTRIES[entry].title, *cells])
+    rows.append([CEILING, *(cell for job in jobs for cell in (f"{fair.ceiling(job):.2f}", ""))])
+    return markdown.table(rows)
+
+
+def _title(entry: str | None) -> str:
+    return "fastest-k" if entry is None else ENTRIES[entry].title
+
+
+def gain_text(fair: Fair, job: Workload, entry: str, baseline: str | None) -> str:
+    """`1.3 (1.1 to 1.5)`, with a mark where a run counts as the limit; empty for the baseline itself, or where one was
+    not run."""
+    if baseline is None or entry == baseline or not {entry, baseline} <= set(fair.rows(job)):
+        return ""
+    missed = fair.has_missed(job, entry) or fair.has_missed(job, baseline)
+    return statistics.estimate_text(fair.gain(job, entry, baseline)) + (LIMIT_MARK if missed else "")
+
+
+def numbers_table(fair: Fair, jobs: Iterable[Workload]) -> str:
+    """What the search chose; a mark where it is at an end of what was tried."""
+    rows = [["", "job", "step size", "momentum", "own", "trials", "samples/s", "MB/s", "missed", "diverged"]]
+    for job in jobs:
+        for entry in fair.rows(job):
+            chosen = fair.chosen(job, entry)
+            ends, trials = fair.untried(chosen), fair.its.runs(TUNING, job, entry)
+            runs = fair.its.runs(REPORT, job, entry)
+            own = [
+                f"{NAMES.get(name, name)} {value:g}{END_MARK if name in ends else ''}"
+                for name, value in chosen.parameters.items()
+            ]
+            speeds = [
+                [number for number in numbers if number is not None]
+                for numbers in ([line.samples_per_s for line in runs], [line.mb_per_s for line in runs])
+            ]
+            medians = [f"{statistics.median(each).value:.3g}" if each else NOT_REACHED for each in speeds]
+            missed = sum(map(math.isinf, fair.seconds(job, entry).values()))
+            rows.append(
+                [
+                    ENTRIES[entry].title,
+                    ", ".join(job[:2]),
+                    f"{chosen.step_size:.3g}{END_MARK if 'step_size' in ends else ''}",
+                    f"{chosen.momentum:g}",
+                    ", ".join(own),
+                    f"{len(fair.trials(job, entry))}",
+                    *medians,
+                    f"{missed} of {len(runs)}",
+                    str(sum(not line.has_model for line in (*trials, *runs))),
+                ]
+            )
+    return markdown.table(rows)
+
+
+def notes(fair: Fair) -> str:
+    """What the runs are, how sure the numbers are, and which rows are the same runs."""
+    lines, its = fair.made.lines, fair.its
+    tuning = sum(line.phase == TUNING for line in lines)
+    counts = sorted({len(its.runs(REPORT, job, entry)) for job in its.workloads for entry in fair.rows(job)})
+    covered = "; ".join(f"of {runs} runs it covers the median with {statistics.coverage(runs)}" for runs in counts)
+    differences = its.differences()
     said = [
-        f"{len(lines)} runs ({phases}), of which {sum(line.diverged for line in lines)} diverged and "
-        f"{sum(bool(line.failed) for line in lines)} failed; made by {made}.",
-        f"Median of the seeds ({_intervals(comparison)}); where not all reached the target, how many did. "
-        f"`{NOT_REACHED}`: not reached; an interval that ends with it is open. {END_MARK}: the chosen step size is the "
-        "least or the greatest of those tried.",
-        "x alone: how many times as soon at the target as the fastest machine alone, the median of the seeds' ratios; "
-        "its last row is the sum of the machines' speeds over the greatest, which bounds samples/s, not times.",
-        *_rule(comparison),
-        *_chosen_workers(comparison),
-        *repeated(comparison),
+        f"{len(lines)} runs, {tuning} of them trials; {sum(line.diverged for line in lines)} diverged and "
+        f"{sum(bool(line.failed) for line in lines)} failed; made by {', '.join(programs(lines))}.",
+        f"A time is the median with its interval by order statistics ({covered}). `{NOT_REACHED}`: not reached; where "
+        "not all runs reached the target, how many did.",
+        "A ratio is that of the medians, its interval that of the seeds' ratios. "
+        f"`{LIMIT_MARK}`: a run that did not reach the target counts as the limit.",
+        f"`{END_MARK}`: no lesser, or no greater, value was tried with the same momentum.",
+        *_repeated(its),
+        *_shared_text(fair),
+        *(
+            [f"NOT COMPARABLE: {each}." for each in differences]
+            or ["Runs with the same seed began with the same weights and partitions, by their hashes."]
+        ),
     ]
-    differences = comparison.differences()
-    same = "Runs with the same seed began with the same weights and partitions, by their hashes."
-    return "\n".join([*said, *([f"NOT COMPARABLE: {each}." for each in differences] or [same])])
+    return "\n\n".join(said)
 
 
-def _rule(comparison: Comparison) -> list[str]:
-    """A sentence on when runs are at a target; none where the first evaluation at it counts."""
-    return [
-        f"A run is at the target from the evaluation on with which the mean of {in_a_row} in a row is."
-        for in_a_row in sorted({line.in_a_row for line in comparison.lines} - {1})
-    ]
-
-
-def _chosen_workers(comparison: Comparison) -> list[str]:
-    """A sentence on how many workers took part in the rows that choose the fastest."""
-    chosen = dict.fromkeys(
-        f"{line.workers} of {len(line.step_times_s)} machines of {line.cluster}"
-        for line in comparison.lines
-        if ENTRIES[line.entry].workers is Workers.K_FASTEST and line.workers
-    )
-    return [f"The fastest: {', '.join(chosen)}."] if chosen else []
-
-
-def _intervals(comparison: Comparison) -> str:
-    """The ends and the coverage of the intervals, for each number of seeds."""
-    counts = {
-        len(runs)
-        for phase in (REPORT, UNTUNED)
-        for job in comparison.workloads_of(phase)
-        for entry in comparison.entries
-        if (runs := comparison.runs(phase, job, entry))
-    }
-    return "; ".join(
-        f"{'least to greatest' if statistics.places(runs)[0] == 0 else 'interval'} of {runs}, "
-        f"which covers the median with {statistics.coverage(runs)}"
-        for runs in sorted(counts)
-    )
-
-
-def repeated(comparison: Comparison) -> list[str]:
+def _repeated(its: Comparison) -> list[str]:
     """Sentences on rows that are the same runs under two names, or on several jobs, and so no further evidence."""
-    jobs, entries, said = comparison.workloads_of(REPORT), comparison.entries, []
-    for number, entry in enumerate(entries):
-        for other in entries[number + 1 :]:
-            same = [job for job in jobs if comparison.are_same((job, entry), (job, other))]
-            if same:
-                said.append(f"{ENTRIES[other].title} is {ENTRIES[entry].title}, run by run, on {_named(same)}.")
-        first = next((job for job in jobs if comparison.runs(REPORT, job, entry)), None)
-        same = [job for job in jobs if first and comparison.are_same((first, entry), (job, entry))]
+    jobs, said = its.workloads_of(REPORT), []
+    for entry, other in itertools.combinations(its.entries, 2):
+        if same := [job for job in jobs if its.are_same((job, entry), (job, other))]:
+            said.append(f"{ENTRIES[other].title} is {ENTRIES[entry].title}, run by run, on {_named(same)}.")
+    for entry in its.entries:
+        first = next((job for job in jobs if its.runs(REPORT, job, entry)), None)
+        same = [job for job in jobs if first and its.are_same((first, entry), (job, entry))]
         if len(same) > 1:
             said.append(f"{ENTRIES[entry].title} is the same runs, but for the clock, on {_named(same)}.")
     return said
@@ -107,127 +277,24 @@ def _named(jobs: Sequence[Workload]) -> str:
     return ", ".join(f"{job.cluster} ({SPLIT_WORDS[job.split]})" for job in jobs)
 
 
-# ------------------------------------------------------------------------------------------------- of a few jobs
+def _shared_text(fair: Fair) -> list[str]:
+    """A sentence on the rows whose runs another job made."""
+    rows: dict[str, list[str]] = {}
+    for job in fair.made.workloads_of(REPORT):
+        for entry in fair.rows(job):
+            if not fair.made.runs(REPORT, job, entry):
+                rows.setdefault(job.cluster, []).append(ENTRIES[entry].title)
+    named = "; ".join(f"{cluster}: {', '.join(titles)}" for cluster, titles in rows.items())
+    return [f"By construction the runs of another cluster, and made there alone: {named}."] if named else []
 
 
-def beside(parts: Mapping[str, Comparison], target: float) -> str:
-    """Comparisons of the same jobs, such as one for each momentum, side by side: a table for each job."""
-    texts = []
-    for job in dict.fromkeys(job for its in parts.values() for job in its.workloads_of(REPORT)):
-        heads = (cell for name in parts for cell in (f"{name}: s", "step size"))
-        rows = [["", *heads, "samples/s", "MB/s a worker"]]
-        for entry in ENTRIES:
-            cells = [cell for its in parts.values() for cell in _cells_beside(its, job, entry, target)]
-            runs = [line for its in parts.values() for line in its.runs(REPORT, job, entry) if line.has_model]
-            sent = [line.mb_per_s / line.workers for line in runs if line.mb_per_s is not None]
-            speeds = (([line.samples_per_s for line in runs], ".0f"), (sent, ".2g"))
-            medians = (f"{statistics.median(each).value:{form}}" if each else "-" for each, form in speeds)
-            if any(cells):
-                rows.append([ENTRIES[entry].title, *cells, *medians])
-        words = f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}: seconds to {target_text(target)}"
-        texts += [f"{words} on the test set; MB/s: sent and received", markdown.table(rows)]
-    said = dict.fromkeys(line for name, its in parts.items() for line in f"{name}: {notes(its)}".splitlines())
-    return "\n\n".join([*texts, "\n".join(said)])
-
-
-def _cells_beside(its: Comparison, job: Workload, entry: str, target: float) -> tuple[str, str]:
-    runs = its.runs(REPORT, job, entry)
-    return (_times_cell(its, REPORT, job, entry, target), _size_text(its, runs[0])) if runs else ("", "")
-
-
-def _size_text(its: Comparison, line: RunLine) -> str:
-    """A run's step size, with its mark where it was chosen and is at an end of those tried."""
-    is_chosen = line.phase != UNTUNED and its.runs(TUNING, line.workload, line.entry)
-    return f"{line.step_size:.3g}{END_MARK if is_chosen and its.is_at_an_end(line) else ''}"
-
-
-def times_table(comparison: Comparison, phase: str, network: str, split: str, target: float) -> str:
-    """A row an algorithm; of each cluster seconds to the target, and how many times as fast as one machine alone."""
-    jobs = [job for job in comparison.workloads_of(phase) if (job.network, job.split) == (network, split)]
-    rows = [["", *(cell for job in jobs for cell in (f"{job.cluster}, s", "x alone"))]]
-    for entry in comparison.entries:
-        cells = [
-            cell_of(comparison, phase, job, entry, target) for job in jobs for cell_of in (_times_cell, alone_cell)
-        ]
-        if any(cells):
-            rows.append([ENTRIES[entry].title, *cells])
-    speeds = [comparison.speed_of_all(job) for job in jobs]
-    rows.append(["samples/s at best", *(cell for its in speeds for cell in ("", "" if its is None else f"{its:.2f}"))])
-    return markdown.table(rows)
-
-
-def _times_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
-    seconds = comparison.seconds(phase, job, entry, target)
-    return times_text(seconds) if seconds else ""
-
-
-def alone_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
-    """How many times as fast as one machine alone; `-` where not all runs of the algorithm, or less than half of that
-    machine's, reached the target."""
-    alone = comparison.alone(phase, job)
-    if alone is None or entry in ALONE or not comparison.runs(phase, job, entry):
-        return ""
-    gain = comparison.times_as_fast(phase, job, entry, alone, target)
-    if gain is None or not 0 < gain.value < math.inf or gain.low == 0:
-        return "-"
-    few = len(comparison.runs(phase, job, entry)) < FEWEST_RUNS
-    return f"{gain.value:.2g}" if few else statistics.estimate_text(gain)
-
-
-# ------------------------------------------------------------------------------------------------------ in detail
-
-
-def details(comparison: Comparison, targets: Sequence[float], tuned_to: float) -> str:
-    """A page with a table for each job: scores, step sizes, times to all targets, accuracies, speeds, accidents."""
-    parts = ["# The comparison in detail", notes(comparison)]
-    for job in comparison.workloads:
-        parts.append(f"## {job.cluster}, {SPLIT_WORDS[job.split]}, {job.network}")
-        for phase in (REPORT, UNTUNED):
-            if any(comparison.runs(phase, job, entry) for entry in comparison.entries):
-                parts.append("Tuned:" if phase == REPORT else "One step size for all:")
-                parts.append(_details_table(comparison, phase, job, targets, tuned_to))
-    return "\n\n".join(parts) + "\n"
-
-
-def _details_table(comparison: Comparison, phase: str, job: Workload, targets: Sequence[float], tuned_to: float) -> str:
-    goals = [target_text(target) for target in targets]
-    scores = [f"score {goal}" for goal in goals] if phase == REPORT else []
-    times = [f"s to {goal}" for goal in goals]
-    rows = [["", "step size", *scores, *times, "final acc.", "samples/s", "diverged or failed"]]
-    for entry in comparison.entries:
-        runs = comparison.runs(phase, job, entry)
-        trials = comparison.runs(TUNING, job, entry) if phase == REPORT else []
-        if not runs and not trials:
-            continue
-        sized = runs[0] if runs else comparison.chosen(job, entry, tuned_to)
-        size = _size_text(comparison, sized) if sized else "nan"
-        momentum = "" if sized is None or sized.momentum is None else f", momentum {sized.momentum:g}"
-        lost = sum(not line.has_model for line in (*runs, *trials))
-        rows.append(
-            [
-                ENTRIES[entry].title,
-                f"{size}{momentum}",
-                *([score_text(comparison, job, entry, target) for target in targets] if scores else []),
-                *(_times_cell(comparison, phase, job, entry, target) for target in targets),
-                _median_text([line.final_accuracy for line in runs if not line.diverged]),
-                _median_text([line.samples_per_s for line in runs if not line.diverged]),
-                f"{lost} of {len(runs) + len(trials)}",
-            ]
-        )
-    return markdown.table(rows)
-
-
-def score_text(comparison: Comparison, job: Workload, entry: str, target: float) -> str:
-    """AlgoPerf's score: the median over studies of the fastest trial, on held-out samples."""
-    studies = comparison.studies(job, entry)
-    if not studies:
-        return ""
-    fastest_s = [min(line.seconds_to(target) for line in trials) for trials in studies]
-    return f"{statistics.median(fastest_s).value:.1f}"
-
-
-def _median_text(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if len(known) < FEWEST_RUNS:
-        return " ".join(f"{value:.4g}" for value in known)
-    return statistics.estimate_text(statistics.median(known))
+def page(fair: Fair, jobs: Sequence[Workload]) -> str:
+    """The tables of these jobs, by network and split."""
+    parts = []
+    for network, split in dict.fromkeys((job.network, job.split) for job in jobs):
+        these = [job for job in jobs if (job.network, job.split) == (network, split)]
+        words = f"{network}, {SPLIT_WORDS[split]}"
+        parts += [f"{words}: seconds to a test accuracy", times_table(fair, these)]
+        parts += [f"{words}: times as fast as the best row on the fastest machines, and as one alone"]
+        parts += [gains_table(fair, these)]
+    return "\n\n".join([*parts, notes(fair)])

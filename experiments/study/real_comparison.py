@@ -1,8 +1,7 @@
 """The reported runs of a comparison again, on real processes: their times, and whether the order is the same.
 
-    .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison
-    .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --table
-    .venv/bin/python experiments/study/write_comparison.py results/real-comparison
+    .venv/bin/python experiments/study/real_comparison.py results/comparison results/real-comparison --jobs 3
+    .venv/bin/python experiments/study/real_comparison.py results/comparison results/real-comparison --table
 
 Each run of the first folder on that cluster, i.i.d. (experiments/study/study.py made it in virtual time, with the
 numbers that were chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside

@@ -244,7 +244,7 @@ def unmade(kind: str, entry: str, seed: int, share: float, steps_s: Sequence[flo
     """A run before it is made, with the workers' step times."""
     flags = FLAGS[entry].split()
     size = float(flags[1])
-    task = Task(REPORT, Workload(CLUSTER, IID, NETWORK), entry, 0, 0, seed, size, in_a_row=3)
+    task = Task(REPORT, Workload(CLUSTER, IID, NETWORK), entry, 0, seed, size, in_a_row=3)
     times = ",".join(map(str, steps_s))
     command = ["scripts/local_cluster.sh", "-m", entry, "-n", NETWORK, "--workers", times, "--"]
     command += ["--seed", str(seed), *flags, *more, "--log-form", "lines"]

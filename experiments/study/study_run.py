@@ -24,7 +24,6 @@ class Task:
     phase: str
     workload: Workload
     entry: str
-    study: int
     trial: int
     seed: int
     step_size: float
@@ -40,12 +39,12 @@ class Task:
 
     def line(self, **more: Any) -> RunLine:
         """The line of the results that it is to become."""
-        names = ("phase", "entry", "study", "trial", "seed", "momentum", "in_a_row", "parameters")
+        names = ("phase", "entry", "trial", "seed", "momentum", "in_a_row", "parameters")
         same = {name: getattr(self, name) for name in names}
         return RunLine(**same, **self.workload._asdict(), step_sizes={self.rate: self.step_size}, **more)
 
     def __str__(self) -> str:
-        which = f"study {self.study} trial {self.trial}" if self.phase == TUNING else f"seed {self.seed}"
+        which = f"trial {self.trial}" if self.phase == TUNING else f"seed {self.seed}"
         momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
         own = "".join(f", {name} {value:g}" for name, value in self.parameters.items())
         return (

@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the tables and the figures of a comparison from the raw runs in its folder.
+"""Writes a comparison's tables and figures from its raw runs (experiments/study/study.py makes them).
 
-    .venv/bin/python experiments/study/write_comparison.py results/comparison-mlp
+    .venv/bin/python experiments/study/write_comparison.py results/comparison
 
-FOLDER/README.md gets the tables, between the lines `<!-- tables -->` and `<!-- end of tables -->`; FOLDER/details.md
-has a table for each job, and FOLDER/CLUSTER-SPLIT.png its curves and times. A FOLDER of comparisons without runs of its
-own (study.py --momenta-apart) gets a page that shows them side by side. The same runs give the same files. Exit codes:
-0 done, 2 something to put right.
+The tables go between the marks of README.md, what the search chose to details.md; a figure of each job that has enough
+rows, and crossing.png (.pdf for a paper) where several clusters differ in the slow half's speed alone.
 """
 
 if __name__ == "__main__":
@@ -17,109 +15,107 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from algorithms import ENTRIES
 from experiments import markdown
-from experiments.study import comparison, comparison_tables
-from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
-from experiments.study.comparison_tables import SPLIT_WORDS
-from experiments.study.times_figure import draw_times
+from experiments.study import comparison
+from experiments.study.comparison import REPORT, Comparison, Workload
+from experiments.study.comparison_figures import ahead_at, crossing_jobs, draw_crossing, draw_job
+from experiments.study.comparison_tables import CEILING, Fair, gain_text, notes, numbers_table, page
 from flag_parser import FlagParser
-from flag_values import accuracy, several
-from report.style import style
-from report.tables import target_text
+from report.figure_set import NamedFigure, save_figures
+from report.style import COLUMN, style
 from scripts import run_lines
 from summary import run_tool
 from utils import write_atomically
 
-ROOT = Path(__file__).resolve().parents[2]
-TARGETS = (0.80, 0.85, 0.87)
-TARGET = 0.85  # chooses step sizes; on the page, unless all runs end at a greater one
-# Single evaluations end a run. All of 80 runs (comparison-mlp-0.87, -tuned) had had a mean of three at 0.85 when they
-# touched 0.86, and all but 11 when they touched 0.855.
-MARGIN = 0.01
-DRAWN = ("esync-outer", "esync", "sync", "without-slow", "async", "alone")  # in a figure more cannot be told apart
+CROSSING = Workload("half", run_lines.IID, "mlp")
+CROSSING_ROWS = ("esync", "esync-outer", "fastest-sync", "fastest-outer", "async-local", "decoupled", "alone")
+DRAWN = 6  # rows in a figure of a job: more cannot be told apart
+ALWAYS_DRAWN = ("esync", "sync", "alone")
 
 
-def target_of(its: Comparison) -> float:
-    """The accuracy of the times on the page: TARGET, or a greater one to which all runs on the test set train."""
-    lines = [line for line in its.lines if line.phase != TUNING]
-    ends = [float(run_lines.value_in(line.command, "target_accuracy") or 0) for line in lines]
-    targets = (end - (MARGIN if line.in_a_row > 1 else 0) for line, end in zip(lines, ends, strict=True))
-    return max(TARGET, round(min(targets, default=TARGET), 4))
+def drawn(fair: Fair, job: Workload) -> list[str]:
+    """The rows of a job's figure: those that the reader looks for, the best on the fastest machines, and the best."""
+    rows = fair.rows(job)
+    wanted = [entry for entry in ALWAYS_DRAWN if entry in rows]
+    best = fair.fastest_k(job)
+    for entry in [*([best] if best else []), *sorted(rows, key=lambda each: fair.middle(job, each))]:
+        if entry not in wanted and len(wanted) < DRAWN:
+            wanted.append(entry)
+    return [entry for entry in ENTRIES if entry in wanted]
 
 
-def part_of_page(its: Comparison, target: float) -> str:
+def crossing_text(fair: Fair) -> str:
+    """The crossing's figure and numbers; empty where fewer than two of its clusters were run."""
+    jobs = crossing_jobs(fair, CROSSING)
+    if len(jobs) < 2:
+        return ""
+    rows = [["times as fast as the best row on the fastest", *(f"{share:g} %" for share in jobs), "ahead at"]]
+    for baseline, words in ((None, ""), ("alone", ", of alone")):
+        for entry in CROSSING_ROWS:
+            cells = [gain_text(fair, job, entry, baseline or fair.fastest_k(job)) for job in jobs.values()]
+            ahead = ", ".join(f"{share:g}" for share in ahead_at(fair, jobs, entry, baseline))
+            if any(cells):
+                rows.append([ENTRIES[entry].title + words, *cells, f"{ahead} %" if ahead else "nowhere"])
+    rows.append([CEILING, *(f"{fair.ceiling(job):.2f}" for job in jobs.values()), ""])
+    picture = "![seconds to the target over the slow half's share of speed](crossing.png)"
+    words = "The crossing: by the slow half's speed in percent of the fast half's; `ahead at`: the whole interval is."
+    return "\n\n".join([words, picture, markdown.table(rows)])
+
+
+def whole_jobs(fair: Fair) -> list[Workload]:
+    """The jobs that are not of the crossing alone."""
+    crossing = crossing_jobs(fair, CROSSING).values()
+    jobs = fair.its.workloads_of(REPORT)
+    return [job for job in jobs if job not in crossing or len(fair.rows(job)) > len(CROSSING_ROWS)]
+
+
+def _name(job: Workload) -> str:
+    return f"{job.cluster}-{job.split}-{job.network}"
+
+
+def part_of_page(fair: Fair) -> str:
     """Tables, and links to the figures and to the details."""
-    drawn = [f"![{_title(job, target)}]({name})" for name, job in figures(its).items()]
-    return "\n\n".join([comparison_tables.page(its, target), *drawn, "Each job: [details](details.md)."])
+    jobs = whole_jobs(fair)
+    pictures = [f"![accuracy over time and times to the target, {', '.join(job)}]({_name(job)}.png)" for job in jobs]
+    texts = [page(fair, jobs), crossing_text(fair), *pictures, "What the search chose: [details](details.md)."]
+    return "\n\n".join(filter(None, texts))
 
 
-def figures(its: Comparison) -> dict[str, Workload]:
-    """The jobs of the figures by file name."""
-    jobs = its.workloads_of(REPORT)
-    has_networks = len({job.network for job in jobs}) > 1
-    return {f"{job.cluster}-{job.split}{f'-{job.network}' if has_networks else ''}.png": job for job in jobs}
+def details(fair: Fair) -> str:
+    """The page of what the search chose."""
+    parts = ["# What the search chose", numbers_table(fair, fair.its.workloads_of(REPORT)), notes(fair)]
+    return "\n\n".join(parts) + "\n"
 
 
-def _title(job: Workload, target: float) -> str:
-    return f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {target_text(target)}"
-
-
-def side_by_side(folders: Sequence[Path], target: float | None) -> str:
-    """The tables of several comparisons, named as their folders.
-
-    Raises:
-        SetupError: their runs cannot be read.
-    """
-    parts = {path.name: Comparison(comparison.read(path)) for path in folders}
-    return comparison_tables.beside(parts, max(map(target_of, parts.values())) if target is None else target)
-
-
-def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
+def write(folder: Path) -> None:
     """Writes all of it.
 
     Raises:
         SetupError: the runs cannot be read, or the page has no place for the tables.
     """
-    parts = sorted(path.parent for path in folder.glob(f"*/{run_lines.RUNS_FILE}"))
-    if parts and not (folder / run_lines.RUNS_FILE).exists():
-        markdown.write(folder / "README.md", side_by_side(parts, target))
-        print(folder / "README.md")
-        return
-    its = Comparison(comparison.read(folder))
-    target = target_of(its) if target is None else target
-    markdown.write(folder / "README.md", part_of_page(its, target))
-    write_atomically(folder / "details.md", comparison_tables.details(its, targets, target).encode())
-    for name, job in figures(its).items():
-        rows = {
-            ENTRIES[entry]: [(line.curve, line.seconds_to(target)) for line in runs]
-            for entry in DRAWN
-            if (runs := its.runs(REPORT, job, entry))
-        }
-        with style():  # before the figure is made: its layout belongs to the style
-            figure = Figure()
-            draw_times(figure, rows, target, _title(job, target))
-            figure.savefig(folder / name)
-        print(folder / name)
-    print(folder / "README.md")
+    fair = Fair(Comparison(comparison.read(folder)))
+    markdown.write(folder / "README.md", part_of_page(fair))
+    write_atomically(folder / "details.md", details(fair).encode())
+    figures: list[NamedFigure] = [
+        (_name(job), job, partial(draw_job, fair=fair, entries=drawn(fair, job))) for job in whole_jobs(fair)
+    ]
+    if len(crossing := crossing_jobs(fair, CROSSING)) > 1:
+        figures.append(("crossing", crossing, partial(draw_crossing, fair=fair, entries=CROSSING_ROWS)))
+    with style(COLUMN):
+        save_figures(figures, folder, print)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and writes; returns the exit code."""
     parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
-    words = f"accuracy on the page (the least at which runs on the test set end, and at least {TARGET})"
-    parser.add_argument("--target", type=accuracy, help=words)
-    several_targets = several(accuracy, "accuracies with commas")
-    parser.add_argument("--targets", type=several_targets, default=TARGETS, help="those of the details")
     given = parser.parse_args(arguments)
-    return run_tool(lambda: write(given.folder, given.targets, given.target))
+    return run_tool(lambda: write(given.folder))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ import draw
 from algorithms import ENTRIES
 from experiments import markdown
 from experiments.benchmarks import collectives, compression
-from experiments.study import comparison, real_comparison, real_slowness, real_vs_virtual, write_comparison
+from experiments.study import comparison, real_comparison, real_slowness, real_vs_virtual
 from report import metrics
-from scripts.run_lines import RUNS_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -33,18 +32,12 @@ def page_of(name: str) -> str:
 
 
 def real_and_virtual() -> str:
-    folder = RESULTS / "real-comparison-mlp"
-    reported = real_comparison.reported(folder / "virtual", "nine-ways", "mlp", tuple(ENTRIES))
-    return real_comparison.table(reported, comparison.read(folder), 0.85)
+    reported = real_comparison.reported(RESULTS / "comparison", "nine-ways", "mlp", tuple(ENTRIES))
+    return real_comparison.table(reported, comparison.read(RESULTS / "real-comparison"), 0.85)
 
 
 def of_real_slowness() -> str:
     return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"), 0.7)
-
-
-def of_new_rows() -> str:
-    folders = sorted(path.parent for path in (RESULTS / "new-rows").glob(f"*/{RUNS_FILE}"))
-    return write_comparison.side_by_side(folders, None)
 
 
 def of_compression() -> str:
@@ -56,8 +49,7 @@ def of_compression() -> str:
     [
         ("collectives", markdown.TABLES, lambda: collectives.tables(RESULTS / "collectives")),
         ("compression", markdown.TABLES, of_compression),
-        ("real-comparison-mlp", real_comparison.MARK, real_and_virtual),
-        ("new-rows", markdown.TABLES, of_new_rows),
+        ("real-comparison", real_comparison.MARK, real_and_virtual),
         ("real-slowness", markdown.TABLES, of_real_slowness),
         *(
             (name, markdown.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
@@ -67,8 +59,7 @@ def of_compression() -> str:
     ids=[
         "collectives",
         "compression",
-        "real-comparison-mlp",
-        "new-rows",
+        "real-comparison",
         "real-slowness",
         "real-vs-virtual",
         "real-vs-virtual-mlp",
@@ -82,8 +73,6 @@ def test_the_tables_of_a_page_are_made_again_from_its_raw_data(name, mark, part)
 def test_there_are_tables_of_draw_to_compare():
     assert [base for base, _, _ in DRAWN] == [
         "results/demo",
-        "results/first-table/real",
-        "results/first-table/real-ten-times-slower",
         *(f"results/wbsp/{name}" for name in ("h1", "h2", "h3")),
     ]
 

@@ -1,22 +1,25 @@
-"""experiments/study/search.py and fair_study.py: the trials of a row, and the runs that follow from them."""
+"""experiments/study/search.py and study.py: the trials of a row, and the runs that follow from them."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import itertools
+import logging
 import math
 
 import pytest
+import tiny_data
 from hypothesis import given
 from hypothesis import strategies as st
 
 import simulate
 from algorithms import ENTRIES
-from experiments.study import comparison, fair_study
+from experiments.study import comparison, study
 from experiments.study.comparison import REPORT, TUNING, Workload
 from experiments.study.search import FASTEST, STEP_SIZE, Parameter, Trial, first_trials, near, parameters
 from scripts import run_lines
+from utils import EXIT_OK
 
 SIZE = Parameter(STEP_SIZE, 1e-4, 1e-2, is_whole=False)
 HALF = Workload("half", "iid", "mlp")
@@ -53,7 +56,7 @@ def test_near_trials_differ_in_one_number_and_none_is_beyond_what_makes_sense():
 
 
 def rows(*arguments):
-    return fair_study.parse(["--clusters", "half", *arguments])[1]
+    return study.parse(["--clusters", "half", *arguments])[1]
 
 
 def made(plan, entry, seconds_of):
@@ -81,7 +84,7 @@ def test_a_row_has_its_trials_and_those_near_the_best_then_the_best_ones_again_a
     done = made(plan, "fastest-outer", seconds_of)
     trials, reports = [each for each in done if each.phase == TUNING], [each for each in done if each.phase == REPORT]
     firsts, again = [each for each in trials if each.seed == 0], [each for each in trials if each.seed]
-    assert [task.trial for task in firsts] == [*range(len(firsts))] and 4 < len(firsts) <= 4 + fair_study.MOST_NEAR
+    assert [task.trial for task in firsts] == [*range(len(firsts))] and 4 < len(firsts) <= 4 + study.MOST_NEAR
     limits = [float(run_lines.value_in(task.command, "max_seconds")) for task in firsts]
     assert limits[:3] == [150, 80.6, 59.8]  # a curve at 60 s has three at the target at 62 s
     assert set(limits[3:]) == {limits[3]}
@@ -116,20 +119,20 @@ def test_the_command_of_every_row_is_one_that_simulate_takes(cluster):
 
 
 def test_rows_that_are_other_rows_by_construction_are_left_out():
-    assert "esync-outer-aware" in fair_study.entries_of("mixed-links")
-    assert not {"esync-outer-aware", "lb-bsp", "without-slow", "local"} & set(fair_study.entries_of("half"))
-    assert "lb-bsp" in fair_study.entries_of("nine-ways-per-sample")
+    assert "esync-outer-aware" in study.entries_of("mixed-links")
+    assert not {"esync-outer-aware", "lb-bsp", "without-slow", "local"} & set(study.entries_of("half"))
+    assert "lb-bsp" in study.entries_of("nine-ways-per-sample")
 
 
 def test_what_is_there_is_not_made_again(tmp_path):
     plan = rows("--folder", str(tmp_path), "--entries", "alone")
-    study = fair_study.Study(plan, fair_study.Processes(tmp_path / "logs"), 1, math.inf, any_version=False)
+    its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, math.inf, any_version=False)
     task = next(plan.tasks(HALF, "alone"))
-    line = task.line(command=task.command, validation=[(1.0, 0.5)], program=study._program)
+    line = task.line(command=task.command, validation=[(1.0, 0.5)], program=its._program)
 
     def has(line, task=task):
-        study._lines[line.key] = line
-        return study._there(task) is line
+        its._lines[line.key] = line
+        return its._there(task) is line
 
     assert has(line)
     assert not has(line, dataclasses.replace(task, command=[*task.command, "-b", "32"]))
@@ -139,7 +142,7 @@ def test_what_is_there_is_not_made_again(tmp_path):
     assert has(reached, dataclasses.replace(task, command=shorter))
     assert not has(dataclasses.replace(line, failed="disk full"))
     assert not has(dataclasses.replace(line, program="another"))
-    study.any_version = True
+    its.any_version = True
     assert has(dataclasses.replace(line, program="another"))
 
 
@@ -153,6 +156,36 @@ def test_what_is_there_is_not_made_again(tmp_path):
 )
 def test_bad_values_are_refused(arguments, words, capsys):
     with pytest.raises(SystemExit) as ended:
-        fair_study.parse(arguments)
+        study.parse(arguments)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.cluster
+def test_a_small_study_is_tuned_on_held_out_samples_reported_on_the_test_set_and_not_done_twice(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO)
+    monkeypatch.chdir(tmp_path)
+    tiny_data.write_mnist(tmp_path / "data" / "mnist")
+    (tmp_path / "two.csv").write_text("step_time_s\n0.1\n0.3\n")
+    of_study = ["--clusters", "two.csv", "--entries", "sync", "--momenta", "0", "--trials", "1", "--seeds", "1"]
+    of_study += ["--validation", "16", "--epochs", "0.02", "--folder", str(tmp_path / "results")]
+    command = [*of_study, "--", "-b", "8", "--dataset", "mnist"]
+    monkeypatch.setattr(study, "setup_logging", lambda role: None)
+    monkeypatch.setattr(study, "MOST_NEAR", 0)
+    assert study.main(command) == EXIT_OK
+    tuned, reported = comparison.read(tmp_path / "results")
+    assert (tuned.phase, reported.phase) == (TUNING, REPORT)
+    assert tuned.validation and not tuned.test and reported.test and not reported.validation
+    assert all(accuracy * 16 == round(accuracy * 16) for _, accuracy in tuned.validation)
+    counts = [accuracy * tiny_data.TEST for _, accuracy in reported.test]
+    assert counts == pytest.approx([*map(round, counts)])
+    assert reported.step_size == tuned.step_size
+    assert (tuned.workers, tuned.step_times_s) == (2, [0.1, 0.3])
+    assert tuned.partition and tuned.initial_weights and tuned.samples_per_s > 0
+    assert "report two.csv iid mlp sync, seed 100" in caplog.text
+    assert not list((tmp_path / "logs" / "study" / "results").iterdir())
+    before = (tmp_path / "results" / "runs.jsonl").read_bytes()
+    assert study.main(command) == EXIT_OK
+    assert (tmp_path / "results" / "runs.jsonl").read_bytes() == before
