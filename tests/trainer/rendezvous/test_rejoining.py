@@ -110,7 +110,8 @@ def test_a_new_worker_is_heard_though_the_connection_of_the_lost_one_has_not_end
 
     def heard() -> bytes:
         buffer = ctypes.create_string_buffer(99)
-        return buffer.raw[: max(0, zmq.zmq_recv(router, buffer, len(buffer), 0))]
+        size = zmq.zmq_recv(router, buffer, len(buffer), 0)
+        return buffer.raw[: max(0, size)]
 
     connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
     for number, connection in enumerate(connections):
