@@ -185,16 +185,17 @@ def train(
             def run() -> None:
                 if rank in (killed or {}):
                     trainers[rank].begin_round = die  # type: ignore[method-assign]
+                is_lost = False
                 try:
                     Loop(trainers[rank]).run(lambda: path)
                 except Killed:
+                    is_lost = True
+                if is_lost or trainers[rank].has_left:
                     changes[rank] = 2 * next(numbers) - 1
                     if rank in (back_s or {}):
                         clock.sleep((back_s or {})[rank])
                         trainers[rank] = build(context(rank, **in_its_place(rank)))
                         Loop(trainers[rank]).run(lambda: path)
-                if trainers[rank].has_left:
-                    changes[rank] = 2 * next(numbers) - 1
                 ended_s[rank] = clock.now()
 
             return run
@@ -211,6 +212,7 @@ def train(
                 "transport": Rejoining(server, rank),
                 "job_age_s": clock.now,
                 "changes": lambda: changes | mine,
+                "leaves": lambda: False,
                 "is_evaluator": is_evaluator,
             }
 

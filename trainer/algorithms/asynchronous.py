@@ -134,9 +134,10 @@ class AsyncTrainer(Trainer):
         """Called when this worker's gradients are under way."""
 
     def end(self) -> None:
-        if self.has_numbers:
+        is_done = not self.has_left  # else the others hear that it is lost, and it may come back
+        if self.has_numbers and is_done:
             self.add_to_counter(self._own, GONE)
-        if self._hears:
+        if self._hears and is_done:
             self.add_to_counter(1 + self.membership.rank, ENDED)
         self._transport.wait_all()
 

@@ -41,8 +41,9 @@ class Versions:
         self._stop_wanted = True
 
     def arrive(self, rank: int) -> Arrival:
-        if self.given[rank] < self.version:
-            self.dropped[rank] += 1
+        is_late = self.given[rank] < self.version
+        if self.over or is_late:  # at the end also that of a worker that is just back: no version follows
+            self.dropped[rank] += is_late
             return self._answer((rank,))
         self._waiting.append(rank)
         return self._complete_version()

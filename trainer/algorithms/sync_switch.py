@@ -29,7 +29,7 @@ from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
-from utils import SetupError
+from utils import JobOver, SetupError
 
 TELL_EVERY_S = 1.0  # between reports to the state server without news
 
@@ -65,6 +65,8 @@ class SyncSwitchTrainer(Trainer):
         self._status = SyncSwitchStatus.read(self._link.status())
         self._gradients_sent = self._status.answered  # those of the lost worker in whose place it is
         if self._status.finished:
+            if self.context.peers.job_age_s() is not None:  # in the place of a lost worker
+                raise JobOver("all workers are done")
             raise SetupError("--resume: the job of this checkpoint is done: nothing is left to train")
         self._note_protocol()
         if not self.resumes:

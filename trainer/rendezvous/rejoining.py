@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import acknowledged, addresses
@@ -29,6 +29,8 @@ from server.messages import Member
 PATIENCE_S = 60.0  # for the others to connect
 QUIET_S = 0.5  # without a message after that
 PAUSE_S = 0.02
+LONGEST_FRAME = 1 << 16  # bytes
+_OWN_HOST = "127.0.0.1"
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _COMMAND, _LONG = 4, 2  # flags of a frame
 _ADD_NODE = 2  # a command of ps-lite
@@ -37,12 +39,18 @@ _TELLER = b"ps0"  # the identity of no process
 _TO_NAME = b"Identity"
 
 
-def take_place(members: Sequence[Member], me: Member, environment: MutableMapping[str, str]) -> None:
+def take_place(
+    members: Sequence[Member],
+    me: Member,
+    environment: MutableMapping[str, str],
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
     """Makes the kvstore that this process creates next the worker of this place in the cluster.
 
     Args:
         members: all processes, those of each role by rank; among the workers this one, at the address of the lost one.
         environment: the variables that MXNet reads.
+        wait: for so many seconds; raises an error where the job ends.
 
     Raises:
         SetupError: this process cannot listen at that address, or the job has Unix sockets.
@@ -54,25 +62,25 @@ def take_place(members: Sequence[Member], me: Member, environment: MutableMappin
     nodes = [(each, node_id(each.role, of_role[each.role].index(each))) for each in members]
     nodes = [(each, number) for each, number in nodes if each is me or each.role != me.role]
     others = {b"ps%d" % number: other for other, number in nodes if other is not me}
-    _drain(me, others)
-    scheduler = _Sink(addresses.listen_anywhere(me.address))  # hears what MXNet would tell its scheduler at first
-    environment["DMLC_PS_ROOT_URI"], environment["DMLC_PS_ROOT_PORT"] = me.address, str(scheduler.port)
+    _drain(me, others, wait)
+    scheduler = _Sink(addresses.listen_anywhere(_OWN_HOST))  # hears what MXNet would tell its scheduler at first
+    environment["DMLC_PS_ROOT_URI"], environment["DMLC_PS_ROOT_PORT"] = _OWN_HOST, str(scheduler.port)
     told = _number(1, _ADD_NODE) + b"".join(_text(2, _node(each, number, each is me)) for each, number in nodes)
     frame = _frame(0, _text(3, told))
     threading.Thread(target=_tell, args=(me, frame), name="rejoining", daemon=True).start()
 
 
-def _drain(me: Member, others: dict[bytes, Member]) -> None:
+def _drain(me: Member, others: dict[bytes, Member], wait: Callable[[float], None] = time.sleep) -> None:
     """Throws away what the others have sent to the lost worker, once its own connections with them have ended."""
     end = time.monotonic() + PATIENCE_S
-    sink = _Sink(addresses.listen(me.address, me.port, "another process has taken the place of the lost worker"))
+    sink = _Sink(addresses.listen(me.address, me.port, "the lost worker, or another process, still listens there"))
     places = [other.place for other in others.values()]
     try:
         while (missing := others.keys() - sink.heard.keys()) or not sink.is_quiet() or acknowledged.ends(places):
             if time.monotonic() > end:
                 silent = ", ".join(others[name].called() for name in sorted(missing or others))
                 raise PeerLost(f"{silent} does not connect with this worker at {me.place}: is a port closed there?")
-            time.sleep(PAUSE_S)
+            wait(PAUSE_S)
     finally:
         sink.close()
 
@@ -109,11 +117,12 @@ class _Sink:
                 threading.Thread(target=self._read, args=(connection,), name="rejoining", daemon=True).start()
 
     def _read(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, EOFError):
+        with connection, contextlib.suppress(OSError, EOFError):
             name = _shake_hands(connection, b"ROUTER").rpartition(_TO_NAME)[2][4:]
-            while True:
+            self.heard[name] = time.monotonic()
+            while connection.recv(LONGEST_FRAME):
                 self.heard[name] = time.monotonic()
-                _read_frame(connection)
+        self._connections.remove(connection)
 
 
 def _tell(me: Member, frame: bytes) -> None:
@@ -147,13 +156,15 @@ def _frame(flags: int, body: bytes) -> bytes:
 def _read_frame(connection: socket.socket) -> bytes:
     (flags,) = _exactly(connection, 1)
     length = int.from_bytes(_exactly(connection, 8 if flags & _LONG else 1), "big")
+    if length > LONGEST_FRAME:
+        raise EOFError
     return _exactly(connection, length)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
     parts = bytearray()
     while len(parts) < count:
-        if not (part := connection.recv(min(count - len(parts), 1 << 20))):
+        if not (part := connection.recv(count - len(parts))):
             raise EOFError
         parts += part
     return bytes(parts)

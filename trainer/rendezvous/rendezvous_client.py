@@ -68,7 +68,7 @@ class JobSession:
         self._end = end
         self._scheduler = scheduler
         self._left = False
-        self.changes: dict[int, int] = {}  # of the other workers, as context.Peers has them
+        self.changes: dict[int, int] = {}  # as context.Peers has them; of this worker, too, where it is back
         self._job_began: float | None = None  # on this process's clock; None: this worker was there from the begin
         self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         if lines is not None:
@@ -184,6 +184,7 @@ def join(
     Raises:
         SetupError: set-ups differ, or a port cannot be reached; every process gets the same message.
         PeerLost: the job was not complete in time.
+        JobOver: the job has ended.
     """
     numbers = {"DMLC_NUM_SERVER": str(cluster.num_servers), "DMLC_NUM_WORKER": str(cluster.num_workers)}
     about = {
@@ -205,7 +206,7 @@ def join(
         (me,) = (member for member in members if member.name == joining.name)
         if start.generation > 1:
             link.free_port()
-            rejoining.take_place(members, me, environment)
+            rejoining.take_place(members, me, environment, link.wait)
     except PlainScheduler:
         why = "is a plain MXNet program: the set-ups of the workers cannot be compared"
         log.warning("the scheduler at %s %s", link.address, why)

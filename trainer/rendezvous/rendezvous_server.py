@@ -47,7 +47,8 @@ LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listen
 LATE_S = 15.0  # for late processes to connect and get the reason for the end
 CUT = "the network between them is cut"
 FAREWELL_S = 2.0  # for the other processes to end before the scheduler
-RETURN_S = 120.0  # for a worker to take the place of a lost one
+RETURN_S = 120.0  # for a worker to take the place of a lost one, and for that place to become free
+ALARM_S = 3.0  # from a worker's first heartbeat until no alarm about the one before it can come (heartbeat.py)
 
 
 class JobState(enum.Enum):
@@ -89,6 +90,7 @@ class RendezvousServer:
         self._min_workers = 1
         self._done: set[int] = set()  # ranks of workers that have said good-bye
         self._lost: set[int] = set()  # ranks of workers that the job has lost
+        self._just_back: set[int] = set()  # ranks of workers of which MXNet may not have heard yet
         self._workers: dict[int, Join] = {}  # by rank, also of the lost
         self._changes: dict[int, int] = {}  # as context.Peers has them
         self._num_changes = 0
@@ -117,7 +119,8 @@ class RendezvousServer:
         """Handles processes, given by role and rank, without heartbeats as lost."""
 
         def tell() -> None:
-            left = self._lost | self._done if self._survives else set()  # MXNet still expects heartbeats
+            # MXNet still expects heartbeats of these.
+            left = self._lost | self._done | self._just_back if self._survives else set()
             new = [(role, rank) for role, rank in processes if role != "worker" or rank not in left]
             names = join_names([self._name_of(*process) for process in new])
             self._lose(dict.fromkeys(new, f"no sign of life from {names}: {why}"))
@@ -183,6 +186,8 @@ class RendezvousServer:
         Raises:
             SetupError: this participant may not send it now. Nothing was done.
         """
+        if self._state is JobState.RUNNING and participant.process and participant not in self._participants:
+            return  # it has left, or the others have gone on without it
         rank = participant.worker_rank
         match message:
             case Join(before=None, min_workers=None) if message.num_servers and (
@@ -209,11 +214,13 @@ class RendezvousServer:
                 self._running.set()
             case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
                 self._note_rank(participant, number)
-            case {"gather": str(label)} if participant.comes_back and rank is not None:
+            case {"gather": str(label)} if participant.comes_back and participant.number and rank is not None:
                 if label == EVALUATOR:  # the last one: it is about to train
                     self._take_back(participant, rank)
                 participant.send(gathered=label, values=self._known_values.get(label))
-            case {"gather": str(label), "value": value} if rank is not None and not self._waits_for_values(rank):
+            case {"gather": str(label), "value": value} if (
+                rank is not None and not participant.comes_back and not self._waits_for_values(rank)
+            ):
                 self._gathered.setdefault(label, {})[rank] = value
                 self._answer_gathers()
             case {"unreached": list(places)} if participant.process and all(isinstance(each, str) for each in places):
@@ -228,7 +235,7 @@ class RendezvousServer:
     def _may_have_rank(self, participant: Participant, rank: int) -> bool:
         """Gathered values are stored by rank, so a worker's rank must be unique."""
         taken = [other.worker_rank for other in self._known() if other is not participant]
-        is_own = participant.rank in (None, rank)
+        is_own = participant.rank == rank or (participant.rank is None and not participant.comes_back)
         return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken and is_own)
 
     def _waits_for_values(self, rank: int) -> bool:
@@ -267,9 +274,10 @@ class RendezvousServer:
         return next(same, None)
 
     def _offer_place(self, participant: Participant, join: Join) -> None:
-        """A worker asks for the place of a lost one."""
+        """A worker asks for the place of a lost one; raises SetupError if no worker has ever had it."""
         rank = self._place_of(join)
-        assert rank is not None
+        if rank is None:
+            raise SetupError("this job has no worker on this device")
         before = self._workers[rank]
         if found := verdict(differences([(each.member.called(), each.setup) for each in (before, join)])):
             participant.send(end=f"{found} (the job is at work)", code=EXIT_SETUP)
@@ -278,7 +286,7 @@ class RendezvousServer:
         if rank in self._lost and self._find("worker", rank) is None:
             participant.rank = rank
             participant.process = self._workers[rank] = msgspec.structs.replace(join, port=before.port)
-            self._loop.call_later(RETURN_S, self._give_up, participant)
+            self._loop.call_later(RETURN_S, self._give_up, participant, rank)
             others = sorted((each for each in self._known() if each.role != "worker"), key=lambda each: each.rank or 0)
             processes = [
                 *(each.process for each in others),
@@ -305,12 +313,21 @@ class RendezvousServer:
     def _take_back(self, participant: Participant, rank: int) -> None:
         participant.comes_back = False
         self._lost.discard(rank)
+        self._just_back.add(rank)
+        self._loop.call_later(int(os.environ.get(INTERVAL) or 0) + ALARM_S, self._just_back.discard, rank)
         self._changes[rank] = participant.number
         self._tell_all(back=rank, number=participant.number, who=participant.name)
 
-    def _give_up(self, participant: Participant) -> None:
-        if participant.comes_back:
+    def _give_up(self, participant: Participant, rank: int | None) -> None:
+        """Sends a worker away that is not back in time; without a rank, one whose place was not free in time."""
+        if not participant.comes_back or participant not in self._participants or participant.rank != rank:
+            return
+        if rank is None:
+            text = f"the worker of this device is still there after {RETURN_S:g} s: start no more"
+            participant.send(end=text, code=EXIT_SETUP)
+        else:
             participant.send(end=f"it did not train within {RETURN_S:g} s", code=EXIT_PEER_LOST)
+        self._on_closed(participant)
 
     def _admit(self, participant: Participant, join: Join) -> None:
         self._strangers.pop(participant, None)
@@ -325,6 +342,7 @@ class RendezvousServer:
         )
         if self._survives and join.role == "worker" and self._place_of(join) is not None:
             participant.comes_back = True
+            self._loop.call_later(RETURN_S, self._give_up, participant, None)
         elif self._state is JobState.RUNNING or (len(there) >= wanted and agree):
             names = join_names([other.name for other in there])
             setups = [(each.member.called(), each.setup) for each in (*self._joins(), join)]
@@ -346,13 +364,16 @@ class RendezvousServer:
                 self._group = decide(self._group, Left(participant.process.sender, JOB), self._loop.time()).group
         elif self._state is JobState.RUNNING and participant.comes_back:
             log.warning("%s went away before it was back", participant.name)
+            if participant.number and participant.rank is not None:  # the server may count it
+                self._tell_lost(participant.rank, f"{participant.name} went away before it was back")
         elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
             how = f"ended: {participant.error}" if participant.error else GONE
             self._lose({(participant.role, participant.rank): f"{participant.name} {how}"})
 
     def _on_broken(self, participant: Participant, error: OSError) -> None:
         """The network has lost the connection."""
-        if self._state is not JobState.RUNNING or participant not in self._participants:
+        gone = participant.comes_back or participant not in self._participants
+        if self._state is not JobState.RUNNING or gone:
             self._on_closed(participant)
             return
         why = error.strerror or error
@@ -431,9 +452,12 @@ class RendezvousServer:
                 if participant := self._find(role, rank):  # it may still be running
                     participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
                     self._participants.remove(participant)
-                self._changes[rank] = self._next_change(is_lost=True)
-                self._tell_all(lost=rank, number=self._changes[rank], why=why)
+                self._tell_lost(rank, why)
             self._finish_if_done()
+
+    def _tell_lost(self, rank: int, why: str) -> None:
+        self._changes[rank] = self._next_change(is_lost=True)
+        self._tell_all(lost=rank, number=self._changes[rank], why=why)
 
     def _judge_reach(self) -> None:
         """Leaves out the workers that cannot exchange with a server; a server with which none can is lost."""

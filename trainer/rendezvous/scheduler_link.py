@@ -143,11 +143,7 @@ class SchedulerLink:
         try:
             lines = self.lines = self.lines or self._connect(timeouts)
             lines.send(**message, **(self._listens(lines, message) if message["msg_type"] == "JOIN" else {}))
-            while (said := lines.receive(timeouts.answer_s)) is not None:
-                if "end" in said:
-                    raise {EXIT_SETUP: SetupError, EXIT_OK: JobOver}.get(said["code"], PeerLost)(said["end"])
-                if "warning" in said:
-                    log.warning("%s", said["warning"])
+            while (said := self._receive(lines, timeouts.answer_s)) is not None:
                 if "msg_type" in said:
                     return Reply(200, said)
             why = "it has taken the connection and says nothing"
@@ -158,6 +154,26 @@ class SchedulerLink:
         self.close()
         log.warning("the scheduler at %s: %s; trying again", self.address, why)
         raise NoAnswer(why)
+
+    def wait(self, seconds: float) -> None:
+        """Waits so long, or until the scheduler says something.
+
+        Raises:
+            SetupError, PeerLost, JobOver: the job ends.
+        """
+        assert self.lines is not None
+        try:
+            self._receive(self.lines, seconds)
+        except (EOFError, OSError):
+            raise PeerLost(f"the scheduler at {self.address} has closed the connection") from None
+
+    def _receive(self, lines: Lines, timeout_s: float) -> dict[str, Any] | None:
+        """As `lines.receive`; raises, too, what `wait` does."""
+        if (said := lines.receive(timeout_s)) is not None and "end" in said:
+            raise {EXIT_SETUP: SetupError, EXIT_OK: JobOver}.get(said["code"], PeerLost)(said["end"])
+        if said is not None and "warning" in said:
+            log.warning("%s", said["warning"])
+        return said
 
     def _listens(self, lines: Lines, join: Message) -> Message:
         """Listens, where this process does not yet."""

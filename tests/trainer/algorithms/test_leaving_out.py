@@ -102,10 +102,13 @@ def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], lea
     assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
 
 
-def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_are() -> None:
+@pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
+def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_are(
+    killed: dict[int, int], leaving: dict[int, int]
+) -> None:
     """It is lost at 4 s, and back after 12 s more of test steps, when the others have done 7 rounds."""
     trained, ended_s = run(
-        lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), {1: 1}, 9, back_s={1: 0.2}
+        lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), killed, 9, leaving, back_s={1: 0.2}
     )
     assert ended_s[0] == ended_s[2] == 16.2 + 4.0 + 4.0
     assert trained.trainers[1].rounds == 9
@@ -237,6 +240,16 @@ def test_a_gradient_of_a_lost_worker_that_waits_does_not_count() -> None:
     assert versions.arrive(3) == Arrival((0, 2, 3), (0, 2, 3))
 
 
+def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answered() -> None:
+    versions = Versions(num_workers=2, num_backup=0)
+    assert (versions.remove_worker(1), versions.arrive(0)) == (Arrival(), Arrival((0,), (0,)))
+    versions.want_stop()
+    assert versions.arrive(0) == Arrival((0,), (0,)) and versions.over
+    versions.add_worker(1)
+    assert versions.arrive(1) == Arrival((), (1,))  # no other gradient can come
+    assert (versions.version, versions.dropped) == (2, [0, 0])
+
+
 def test_a_job_with_backup_workers_goes_on() -> None:
     trained, ended_s = run(lambda context: BackupTrainer(context, ETA, 0), (1.0, 2.5), {1: 1}, rounds=3)
     weight = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1))) / 2
@@ -301,7 +314,7 @@ def test_those_that_are_left_share_all_samples_and_keep_their_ranks() -> None:
     assert sorted([*then.partition, *other.partition]) == list(range(90))
 
 
-def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_stays_and_nobody_is_asked() -> None:
+def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_stays_and_no_worker_is_asked() -> None:
     changes: dict[int, int] = {}
     candidates = [Candidate("auto", 2.0), Candidate("auto", 1.0), Candidate(NO, 0.1)]
     asked: list[Candidate] = []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import socket
+import sys
 import threading
 import time
 
@@ -11,12 +14,15 @@ from cluster_processes import free_ports
 
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import rejoining
+from trainer.runtime import zmq_guard
+from trainer.runtime.library import library
 from utils import PeerLost
 
 # isort: split
 from server.messages import Member
 
 STALE = b"an answer to the lost worker"
+ROUTER, RECEIVE_TIMEOUT = 6, 27  # of zmq_socket and zmq_setsockopt
 
 
 def members_at(ports: list[int]) -> list[Member]:
@@ -48,7 +54,7 @@ def test_what_was_for_the_lost_one_is_thrown_away_and_mxnet_hears_its_own_id_and
     assert environment["DMLC_PS_ROOT_URI"] == "127.0.0.1"
     with socket.create_connection(("127.0.0.1", int(environment["DMLC_PS_ROOT_PORT"]))) as scheduler:
         rejoining._shake_hands(scheduler, b"DEALER")
-        scheduler.sendall(rejoining._frame(0, b"ADD_NODE"))  # nobody need answer it
+        scheduler.sendall(rejoining._frame(0, b"ADD_NODE"))  # no answer is needed
     with socket.create_server(("127.0.0.1", me.port)) as mxnet:
         found: list[bytes] = []
         while not found:
@@ -67,6 +73,55 @@ def test_what_was_for_the_lost_one_is_thrown_away_and_mxnet_hears_its_own_id_and
     )  # fmt: skip
     assert found == [rejoining._text(3, b"\x08\x02" + expected)]
     assert rejoining._varint(300) == b"\xac\x02"
+
+
+def test_the_place_is_taken_once_nothing_more_comes_and_the_end_of_the_lost_one_is_known(monkeypatch) -> None:
+    monkeypatch.setattr(rejoining, "QUIET_S", 0.4)
+    unknown = iter([True] * 3)
+    monkeypatch.setattr(rejoining.acknowledged, "ends", lambda places: next(unknown, False))
+    (port,) = free_ports(1)
+    sent: list[float] = []
+
+    def call() -> None:
+        while not sent:
+            with contextlib.suppress(ConnectionError, EOFError), socket.create_connection(("127.0.0.1", port)) as to_it:
+                rejoining._shake_hands(to_it, b"DEALER", b"ps8")
+                while len(sent) < 10:
+                    sent.append(time.monotonic())
+                    to_it.sendall(rejoining._frame(0, STALE))
+                    time.sleep(0.02)
+
+    threading.Thread(target=call, daemon=True).start()
+    server, me = (Member(name, "127.0.0.1", port, "a", "", name) for name in ("server", "worker"))
+    rejoining._drain(me, {b"ps8": server})
+    assert len(sent) == 10 and time.monotonic() - sent[-1] >= 0.4
+    assert next(unknown, None) is None
+
+
+def test_a_new_worker_is_heard_though_the_connection_of_the_lost_one_has_not_ended() -> None:
+    zmq, bind = library(), zmq_guard.install()
+    assert bind is not None
+    zmq.zmq_ctx_new.restype = zmq.zmq_socket.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(zmq.zmq_ctx_new())
+    router = ctypes.c_void_p(zmq.zmq_socket(context, ROUTER))
+    zmq.zmq_setsockopt(router, RECEIVE_TIMEOUT, (5000).to_bytes(4, sys.byteorder), 4)
+    (port,) = free_ports(1)
+    assert bind(router, b"tcp://127.0.0.1:%d" % port) == 0
+
+    def heard() -> bytes:
+        buffer = ctypes.create_string_buffer(99)
+        size = zmq.zmq_recv(router, buffer, len(buffer), 0)
+        return buffer.raw[: max(0, size)]
+
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+    for number, connection in enumerate(connections):
+        rejoining._shake_hands(connection, b"DEALER", b"ps9")
+        connection.sendall(rejoining._frame(0, b"%d" % number))
+        assert (heard(), heard()) == (b"ps9", b"%d" % number)
+    for connection in connections:
+        connection.close()
+    zmq.zmq_close(router)
+    zmq.zmq_ctx_destroy(context)
 
 
 def test_a_server_that_does_not_call_is_named(monkeypatch) -> None:

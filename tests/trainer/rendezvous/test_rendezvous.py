@@ -36,8 +36,8 @@ from trainer.rendezvous.config_check import DATA as CONTENT
 from trainer.rendezvous.config_check import JOB, differences, verdict
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_server import RendezvousServer
-from trainer.rendezvous.scheduler_link import HELLO, Lines, tell_failure
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
+from trainer.rendezvous.scheduler_link import HELLO, Lines, left, tell_failure
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobOver, PeerLost, SetupError
 
 # isort: split
 from server import membership
@@ -769,20 +769,20 @@ def comes_back(job):
     """A new process on the device of worker 1 tells its rank and gathers as a worker does."""
     member = Member(job, "worker", "cpu1", setup=SETUP).join()
     member.session.tell_rank(1)
-    assert member.session.gather("what nobody has gathered", 5) is None
+    assert member.session.gather("a new label", 5) is None
     assert member.session.gather(EVALUATOR, 7.0) == [1.0, 1.0, 1.0]  # of those that began
     return member
 
 
 def test_a_new_process_on_the_same_device_takes_the_place_of_a_lost_one_as_often_as_that_is_lost(monkeypatch):
     places = []
-    monkeypatch.setattr(rejoining, "take_place", lambda members, me, environment: places.append((members, me)))
+    monkeypatch.setattr(rejoining, "take_place", lambda members, me, *more: places.append((members, me)))
     job, (scheduler, server, *workers) = job_that_goes_on()
     port = int(workers[1].environment["PORT"])
     early = Member(job, "worker", "cpu1", setup=SETUP)
     wait_for(lambda: any(each.comes_back for each in job.server._participants), "its wait")
     workers[1].is_killed()
-    early.join().is_killed()  # before it is back: so nobody is lost
+    early.join().is_killed()  # before it has told its rank: so no worker is lost
     for life in (1, 2):
         workers[1] = comes_back(job)
         members, me = places[-1]
@@ -801,6 +801,80 @@ def test_a_new_process_on_the_same_device_takes_the_place_of_a_lost_one_as_often
     for each in workers:
         each.session.leave()
     assert server.ended.wait(DEADLINE_S) and server.end == ("all workers are done", EXIT_OK)
+
+
+@pytest.mark.parametrize("how", ["it dies", "its connection breaks", "it is frozen"])
+def test_a_worker_that_is_lost_again_before_it_trains_is_lost_to_all_that_may_count_it(how, monkeypatch):
+    monkeypatch.setattr(rejoining, "take_place", lambda *given: None)
+    monkeypatch.setattr(rendezvous_server, "RETURN_S", 1.0 if how == "it is frozen" else 99.0)
+    job, (scheduler, server, *workers) = job_that_goes_on()
+    workers[1].is_killed()
+    wait_for(lambda: lost(workers[0]) == {1}, "the news")
+    first = Member(job, "worker", "cpu1", setup=SETUP).join()
+    first.session.tell_rank(1)
+    wait_for(lambda: first.session.changes == {1: 4}, "the number that it tells the parameter server")
+    if how == "it dies":
+        first.is_killed()
+    elif how == "its connection breaks":
+        (there,) = [each for each in job.server._participants if each.comes_back]
+        job.server._loop.call_soon_threadsafe(job.server._on_broken, there, OSError(errno.ETIMEDOUT, "timed out"))
+    for each in (workers[0], workers[2]):
+        wait_for(lambda each=each: each.session.changes == {1: 5}, "the news")
+    if how == "it is frozen":
+        assert first.ended.wait(DEADLINE_S)  # should it wake up
+        assert first.end == ("it did not train within 1 s", EXIT_PEER_LOST)
+    workers[1] = comes_back(job)
+    for each in workers:
+        wait_for(lambda each=each: each.session.changes == {1: 8}, "its successor")
+    job.server.declare_lost([("worker", 1)], "an alarm about the one before it")
+    workers[2].is_killed()
+    wait_for(lambda: lost(workers[0]) == {2}, "the news")
+    assert not any(member.end for member in (scheduler, server, *workers[:2]))
+
+
+def test_the_end_of_the_job_ends_the_wait_for_the_lost_ones_connections():
+    job, (_, _, *workers) = job_that_goes_on()
+    workers[1].is_killed()
+    wait_for(lambda: lost(workers[0]) == {1}, "the news")
+    late = Member(job, "worker", "cpu1", setup=SETUP)
+    wait_for(lambda: any(each.comes_back and each.rank == 1 for each in job.server._participants), "its place")
+    for each in (workers[0], workers[2]):
+        each.session.leave()
+    assert isinstance(late.failure(), JobOver)
+
+
+def test_a_process_on_a_device_whose_worker_stays_is_sent_away(monkeypatch):
+    monkeypatch.setattr(rendezvous_server, "RETURN_S", 0.1)
+    job, members = job_that_goes_on()
+    assert "the worker of this device is still there" in str(Member(job, "worker", "cpu1", setup=SETUP).failure())
+    assert not any(member.end for member in members)
+
+
+def test_lines_of_a_worker_that_has_not_taken_its_place_bring_no_other_one_back():
+    job, (scheduler, server, *workers) = job_that_goes_on()
+
+    def joined(device):
+        about = joins("worker", device, socket.gethostname(), num_workers=3)
+        return job.raw(about | {"setup": SETUP | about["setup"]})
+
+    def answer(lines):
+        while "warning" in (message := lines.receive(DEADLINE_S)):
+            pass
+        return message
+
+    other = joined("cpu0")  # whose worker is there
+    assert answer(other)["action"] == "WAIT"
+    workers[1].is_killed()
+    wait_for(lambda: lost(workers[0]) == {1}, "the news")
+    other.send(rank=1)
+    assert "lost" in answer(other)
+    assert "a line that it may not send" in answer(other)["end"]
+    early = joined("cpu1")
+    assert answer(early)["action"] == "START"
+    early.send(gather=EVALUATOR, value=1.0)
+    assert "a line that it may not send" in answer(early)["end"]
+    assert workers[0].session.changes == {1: 1}
+    assert not any(member.end for member in (scheduler, server, workers[0], workers[2]))
 
 
 def test_a_parameter_server_and_the_other_workers_go_on_without_one_that_is_lost():
@@ -850,6 +924,8 @@ def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
 
 def test_who_leaves_alone_is_lost_to_the_others_and_the_last_one_ends_the_job_in_order():
     _, (scheduler, server, *workers) = job_that_goes_on()
+    for _ in range(2):  # the second line changes nothing
+        workers[1].session._send(**left(goes_on=True))
     workers[1].session.leave(goes_on=True)
     wait_for(lambda: lost(workers[0]) == lost(workers[2]) == {1}, "the news")
     workers[2].session.leave(goes_on=True)
