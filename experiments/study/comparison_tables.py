@@ -101,9 +101,8 @@ class Fair:
         """A run of the trial whose numbers are reported: of those that were made again the one with the best median."""
         trials = self.trials(job, entry).values()
         most = max(map(len, trials))
-        return min((lines for lines in trials if len(lines) == most), key=lambda lines: rank(lines, self.target(job)))[
-            0
-        ]
+        again = [lines for lines in trials if len(lines) == most]
+        return min(again, key=lambda lines: rank(lines, self.target(job)))[0]
 
     def untried(self, chosen: RunLine) -> list[str]:
         """The numbers of the chosen trial of which no lesser or no greater value was tried with its momentum, though

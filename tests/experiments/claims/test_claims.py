@@ -57,7 +57,6 @@ ALLOWED = {
     "large-model": {"0.80"},
     "by-class-numbers": {"0.80"},
     "answer-ssgd": {"0.85"},
-    "answer-one-slow": {"3"},
     "answer-paper": {"0.80"},
     "answer-by-class": {"0.80"},
     "sure-seeds": {"1"},
