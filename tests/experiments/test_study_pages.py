@@ -12,7 +12,6 @@ import pytest
 import draw
 from algorithms import ENTRIES
 from experiments import markdown
-from experiments.benchmarks import collectives, compression
 from experiments.study import comparison, real_comparison, real_slowness, real_vs_virtual
 from report import metrics
 
@@ -40,15 +39,9 @@ def of_real_slowness() -> str:
     return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"), 0.7)
 
 
-def of_compression() -> str:
-    return "\n".join(compression.table(json.loads((RESULTS / "compression" / "runs.json").read_text())))
-
-
 @pytest.mark.parametrize(
     ("name", "mark", "part"),
     [
-        ("collectives", markdown.TABLES, lambda: collectives.tables(RESULTS / "collectives")),
-        ("compression", markdown.TABLES, of_compression),
         ("real-comparison", real_comparison.MARK, real_and_virtual),
         ("real-slowness", markdown.TABLES, of_real_slowness),
         *(
@@ -57,8 +50,6 @@ def of_compression() -> str:
         ),
     ],
     ids=[
-        "collectives",
-        "compression",
         "real-comparison",
         "real-slowness",
         "real-vs-virtual",
