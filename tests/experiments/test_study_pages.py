@@ -31,12 +31,12 @@ def page_of(name: str) -> str:
 
 
 def real_and_virtual() -> str:
-    reported = real_comparison.reported(RESULTS / "comparison", "nine-ways", "mlp", tuple(ENTRIES))
-    return real_comparison.table(reported, comparison.read(RESULTS / "real-comparison"), 0.85)
+    reported = real_comparison.reported(RESULTS / "comparison", tuple(ENTRIES))
+    return real_comparison.table(reported, comparison.read(RESULTS / "real-comparison"))
 
 
 def of_real_slowness() -> str:
-    return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"), 0.7)
+    return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"))
 
 
 @pytest.mark.parametrize(
