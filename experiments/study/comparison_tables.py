@@ -22,6 +22,7 @@ from scripts.run_lines import programs
 LIMIT_MARK = "*"
 END_MARK = "!"
 ALONE = "alone"
+FROM_OTHERS = 100  # the numbers of trials with what was chosen on another cluster
 CEILING = "samples/s of all, of the best K fastest in step"
 NAMES = {FASTEST: "K", BSP_SHARE: "BSP share", "sync_every": "H", "anchor": "A", "max_delay": "R", "dcasgd_lambda": "λ"}
 
@@ -94,12 +95,16 @@ class Fair:
             found.setdefault(line.trial, []).append(line)
         return found
 
-    def chosen(self, job: Workload, entry: str) -> RunLine:
-        """A run of the trial whose numbers are reported: of those that were made again the one with the best median."""
-        trials = self.trials(job, entry).values()
+    def best(self, job: Workload, entry: str) -> RunLine:
+        """A run of the trial that the row's own search chose: of those that were made again that of the best median."""
+        trials = [lines for number, lines in self.trials(job, entry).items() if number < FROM_OTHERS]
         most = max(map(len, trials))
         again = [lines for lines in trials if len(lines) == most]
         return min(again, key=lambda lines: rank(lines, self.target(job)))[0]
+
+    def chosen(self, job: Workload, entry: str) -> RunLine:
+        """A run of the trial whose numbers are reported."""
+        return self.trials(job, entry)[self.its.runs(REPORT, job, entry)[0].trial][0]
 
     def untried(self, chosen: RunLine) -> list[str]:
         """The numbers of the chosen trial of which no lesser or no greater value was tried with its momentum, though

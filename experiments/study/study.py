@@ -5,11 +5,12 @@
 
 For each job (cluster, split, network) and each algorithm --trials trials search step size, momentum and the algorithm's
 own parameters together, and further ones near the best (experiments/study/search.py), evaluated on --validation
-held-out training samples. Up to three that are nearly the best are made again with two other seeds. Then come --seeds
-runs with the numbers of the best median and other seeds, evaluated on the test set. A run is at the target from the
-evaluation on with which the mean of three in a row is, on a grid of a hundredth of the limit, and ends there; a trial
-also ends at 1.3 times the best one's time. The limit of a job is the time in which its fastest machine alone sees all
-training samples --epochs times. Each run is a line of FOLDER/runs.jsonl (comparison.py beside this), also one that
+held-out training samples. What the same search chose on the other clusters of a crossing is tried too. Up to three of
+the own trials and up to three of those, where they are nearly the best, are made again with two other seeds. Then come
+--seeds runs with the numbers of the best median and other seeds, evaluated on the test set. A run is at the target from
+the evaluation on with which the mean of three in a row is, on a grid of a hundredth of the limit, and ends there; a
+trial also ends at 1.3 times the best one's time. The limit of a job is the time in which its fastest machine alone sees
+all training samples --epochs times. Each run is a line of FOLDER/runs.jsonl (comparison.py beside this), also one that
 diverged or failed. The same command makes the missing runs, those of this version of the program (or of any); Ctrl-C
 ends it. What follows `--` goes to every run.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
@@ -38,8 +39,8 @@ from pathlib import Path
 from algorithms import ENTRIES, OWNERS, Workers
 from config import NETWORKS, Config, names_of
 from experiments.study import comparison
-from experiments.study.comparison import REPORT, TUNING, RunLine, Workload, measured, rate_of
-from experiments.study.comparison_tables import rank
+from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload, measured, rate_of
+from experiments.study.comparison_tables import FROM_OTHERS, Fair, family, rank
 from experiments.study.search import (
     BSP_SHARE,
     FASTEST,
@@ -64,6 +65,7 @@ from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
 STEP_SIZES = 1e-4, 2e-2  # the range of the first trials, times 1 - momentum
 SLACK = 1.3  # a trial ends at so many times the best one's seconds
 FINALISTS, AGAIN_SEEDS = 3, (1, 2)  # the best trials within that are made again with these seeds
+MOST_OTHERS = 6  # clusters of a crossing whose choices are tried too
 IN_A_ROW = 3  # evaluations whose mean is to be at the target
 EVALUATIONS = 100  # in the limit
 MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
@@ -113,6 +115,11 @@ class Plan:
     more: Sequence[str]
 
     @property
+    def runs(self) -> int:
+        """Those of a row, without further trials."""
+        return self.trials + 2 * FINALISTS * len(AGAIN_SEEDS) + self.seeds
+
+    @property
     def rows(self) -> list[tuple[Workload, str]]:
         return [
             (workload, entry)
@@ -121,32 +128,40 @@ class Plan:
             if self.entries is None or entry in self.entries
         ]
 
-    def tasks(self, workload: Workload, entry: str) -> Generator[RunLine, RunLine, None]:
-        """The runs of a row, one after the other: yields each before it is made, and is sent it with its results."""
+    def tasks(self, workload: Workload, entry: str, others: Sequence[Trial] = ()) -> Generator[RunLine, RunLine, None]:
+        """The runs of a row, one after the other: yields each before it is made, and is sent it with its results.
+
+        Args:
+            others: what was chosen for this row on other clusters of the crossing; it is tried too.
+        """
         workers = len(step_times_s(workload.cluster))
         size = Parameter(STEP_SIZE, *STEP_SIZES, is_whole=False)
         searched: list[Parameter] = [size, *parameters(entry, workers)]
         tried: list[tuple[Trial, RunLine]] = []
 
-        def by_rank() -> list[tuple[Trial, RunLine]]:
-            return sorted(tried, key=lambda each: rank([each[1]], self.target))
+        def by_rank(runs: list[tuple[Trial, RunLine]]) -> list[tuple[Trial, RunLine]]:
+            return sorted(runs, key=lambda each: rank([each[1]], self.target))
 
-        def tasked(trial: Trial) -> RunLine:
-            limit_s = SLACK * by_rank()[0][1].seconds_to(self.target) if tried else math.inf
-            return self._task(TUNING, workload, entry, trial, len(tried), 0, limit_s)
+        def tasked(trial: Trial, number: int) -> RunLine:
+            limit_s = SLACK * by_rank(tried)[0][1].seconds_to(self.target) if tried else math.inf
+            return self._task(TUNING, workload, entry, trial, number, 0, limit_s)
 
         for trial in first_trials(searched, self.momenta, self.trials):
-            tried.append((trial, (yield tasked(trial))))
+            tried.append((trial, (yield tasked(trial, len(tried)))))
         for _ in range(MOST_NEAR):
             known = [trial for trial, _ in tried]
-            others = [trial for trial in near(searched, self.momenta, by_rank()[0][0]) if trial not in known]
-            if not others:
+            untried = [trial for trial in near(searched, self.momenta, by_rank(tried)[0][0]) if trial not in known]
+            if not untried:
                 break
-            tried.append((others[0], (yield tasked(others[0]))))
-        least_s = by_rank()[0][1].seconds_to(self.target)
-        finalists = [each for each in by_rank()[:FINALISTS] if each[1].seconds_to(self.target) <= SLACK * least_s]
-        found = [(trial, [line]) for trial, line in finalists]
-        if len(finalists) > 1 and math.isfinite(least_s):
+            tried.append((untried[0], (yield tasked(untried[0], len(tried)))))
+        of_others: list[tuple[Trial, RunLine]] = []
+        for number, trial in enumerate(others[:MOST_OTHERS], FROM_OTHERS):
+            if trial not in [known for known, _ in (*tried, *of_others)]:
+                of_others.append((trial, (yield tasked(trial, number))))
+        least_s = min(line.seconds_to(self.target) for _, line in (*tried, *of_others))
+        best = [*by_rank(tried)[:FINALISTS], *by_rank(of_others)[:FINALISTS]]
+        found = [(trial, [line]) for trial, line in best if line.seconds_to(self.target) <= SLACK * least_s]
+        if len(found) > 1 and math.isfinite(least_s):
             for (trial, lines), seed in itertools.product(found, AGAIN_SEEDS):
                 lines.append((yield self._task(TUNING, workload, entry, trial, lines[0].trial, seed)))
         trial, lines = min(found, key=lambda each: rank(each[1], self.target))
@@ -215,7 +230,7 @@ class Plan:
             speed = sum(1 / times_s[place] for place in taking_part.among(times_s))
             step_s, evaluation_s = STEP_CPU_S[workload.network], EVALUATION_CPU_S[workload.network]
             run_s = self.limit_s(workload.cluster) * speed * step_s + EVALUATIONS * evaluation_s + START_CPU_S
-            seconds += (self.trials + MOST_NEAR + FINALISTS * len(AGAIN_SEEDS) + self.seeds) * run_s
+            seconds += (self.runs + MOST_NEAR + MOST_OTHERS) * run_s
         return seconds / 3600
 
 
@@ -258,11 +273,22 @@ class Study:
             raise KeyboardInterrupt
 
     def _row(self, workload: Workload, entry: str) -> None:
-        tasks = self.plan.tasks(workload, entry)
+        tasks = self.plan.tasks(workload, entry, self._others(workload, entry))
         task = next(tasks)
         with contextlib.suppress(StopIteration):
             while line := self._there(task) or self._make(task):
                 task = tasks.send(line)
+
+    def _others(self, workload: Workload, entry: str) -> list[Trial]:
+        """What this row's own searches have chosen on the other clusters of its crossing, where it is complete."""
+        its = Fair(Comparison([*self._lines.values()]))
+        jobs = [job for job in its.made.workloads if job != workload and family(job) == family(workload)]
+        return [
+            Trial(best.momentum or 0.0, {STEP_SIZE: best.step_size / (1 - (best.momentum or 0.0)), **best.parameters})
+            for job in jobs
+            if its.made.runs(REPORT, job, entry)
+            for best in [its.best(job, entry)]
+        ]
 
     def _make(self, task: RunLine) -> RunLine | None:
         if self.processes.stopped or time.monotonic() > self._until:
@@ -354,10 +380,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(arguments: Sequence[str]) -> int:
     setup_logging("study")
     given, plan = parse(arguments)
-    runs = len(plan.rows) * (plan.trials + FINALISTS * len(AGAIN_SEEDS) + plan.seeds)
-    logging.info(
-        "%d rows, %d runs and those near the best, at most %.1f hours of CPU", len(plan.rows), runs, plan.hours()
-    )
+    rows = len(plan.rows)
+    logging.info("%d rows, %d runs and further trials, at most %.1f hours of CPU", rows, rows * plan.runs, plan.hours())
     plan.folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(Path("logs") / "study" / plan.folder.name)
     study = Study(plan, processes, given.jobs, given.budget, given.any_version)
