@@ -94,6 +94,11 @@ class Trial:
     momentum: float
     values: Mapping[str, float]
 
+    @classmethod
+    def of(cls, step_size: float, momentum: float, own: Mapping[str, float]) -> "Trial":
+        """The trial that has this step size."""
+        return cls(momentum, {STEP_SIZE: float(f"{step_size / (1 - momentum):.3g}"), **own})
+
     @property
     def step_size(self) -> float:
         """With momentum as much less as its steps sum up more: v <- mu * v + gradient adds up to 1 / (1 - mu)

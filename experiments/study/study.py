@@ -283,12 +283,8 @@ class Study:
         """What this row's own searches have chosen on the other clusters of its crossing, where it is complete."""
         its = Fair(Comparison([*self._lines.values()]))
         jobs = [job for job in its.made.workloads if job != workload and family(job) == family(workload)]
-        return [
-            Trial(best.momentum or 0.0, {STEP_SIZE: best.step_size / (1 - (best.momentum or 0.0)), **best.parameters})
-            for job in jobs
-            if its.made.runs(REPORT, job, entry)
-            for best in [its.best(job, entry)]
-        ]
+        chosen = [its.best(job, entry) for job in jobs if its.made.runs(REPORT, job, entry)]
+        return [Trial.of(each.step_size, each.momentum or 0.0, each.parameters) for each in chosen]
 
     def _make(self, task: RunLine) -> RunLine | None:
         if self.processes.stopped or time.monotonic() > self._until:

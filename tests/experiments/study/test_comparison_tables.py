@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from experiments.study import write_comparison
 from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload
 from experiments.study.comparison_figures import ahead_at, crossing_jobs, shares
-from experiments.study.comparison_tables import Fair, gain_text, notes, numbers_table, times_table
+from experiments.study.comparison_tables import FROM_OTHERS, Fair, gain_text, notes, numbers_table, times_table
 from scripts import run_lines
 
 SLOW = {"half-0": 1e9, "half-50": 0.08, "half-100": 0.04}  # seconds of a slow machine's step
 
 
 def line(phase, cluster, entry, number, at_s, momentum=0.9, size=0.001, **more):
-    """A run that is at the target, 0.85, at this second; infinite: not within its 100 s."""
+    """A run that is at the target, 0.85, at this second; infinite: not within its 100 s. Trial 1 is reported."""
     curve = [(float(s), 0.9 if s >= at_s - 2 else 0.1) for s in range(1, 101)]
     if phase == REPORT:
-        trial, seed, curves = 0, number, {"test": curve}
+        trial, seed, curves = 1, number, {"test": curve}
     else:
         trial, seed, curves = number, 0, {"validation": curve}
     return RunLine(
@@ -69,6 +71,15 @@ def test_a_chosen_number_is_marked_where_one_side_was_not_tried_unless_nothing_l
     assert found == {"half-0": ["fastest"], "half-50": [], "half-100": ["fastest"]}  # there are six machines
     assert "K 5!" in numbers_table(fair, fair.its.workloads)
     assert "K 6 " in numbers_table(fair, fair.its.workloads)
+
+
+def test_what_another_cluster_chose_can_be_reported_but_is_not_the_rows_own_choice(fair):
+    job = Workload("half-50", "iid", "mlp")
+    others = line(TUNING, "half-50", "esync", FROM_OTHERS, 30)
+    reports = [dataclasses.replace(each, trial=FROM_OTHERS) for each in fair.made.runs(REPORT, job, "esync")]
+    rest = [each for each in fair.made.lines if each not in fair.made.runs(REPORT, job, "esync")]
+    changed = Fair(Comparison([*rest, others, *reports]))
+    assert changed.chosen(job, "esync") is others and changed.best(job, "esync").trial == 1
 
 
 def test_the_shares_at_which_an_algorithm_is_ahead(fair):

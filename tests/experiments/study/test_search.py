@@ -59,9 +59,9 @@ def rows(*arguments):
     return study.parse(["--clusters", "half", *arguments])[1]
 
 
-def made(plan, entry, seconds_of):
+def made(plan, entry, seconds_of, others=()):
     """All tasks of a row whose runs take these seconds."""
-    tasks, line, done = plan.tasks(HALF, entry), None, []
+    tasks, line, done = plan.tasks(HALF, entry, others), None, []
     with contextlib.suppress(StopIteration):
         while True:
             task = tasks.send(line)
@@ -105,6 +105,41 @@ def test_a_row_that_never_reaches_the_target_reports_its_most_accurate_trial():
     plan = rows("--entries", "sync", "--trials", "2", "--seeds", "1")
     done = made(plan, "sync", lambda task: math.inf)
     assert {task.seed for task in done} == {0, 100}
+
+
+def test_what_other_clusters_of_a_crossing_chose_is_tried_too_and_made_again_where_it_is_nearly_the_best():
+    plan = rows("--entries", "sync", "--trials", "2", "--seeds", "1")
+    others = [Trial(0.0, {"step_size": size}) for size in (0.001, 0.002, 0.003)]
+    own = made(plan, "sync", lambda task: 40.0)
+    others.append(Trial.of(own[0].step_size, own[0].momentum, {}))  # tried already
+    seconds = {100: 60.0, 101: 38.0, 102: 45.0}
+
+    def seconds_of(task):
+        return seconds.get(task.trial, 40.0) + (9 if task.seed and task.trial == 101 else 0)
+
+    done = [task for task in made(plan, "sync", seconds_of, others) if task not in own]
+    assert [(task.trial, task.seed) for task in done if task.phase == TUNING] == [
+        (100, 0), (101, 0), (102, 0), (101, 1), (101, 2), (102, 1), (102, 2)
+    ]  # fmt: skip
+    assert {float(run_lines.value_in(task.command, "max_seconds")) for task in done[:3]} == {54.6}
+
+
+def test_each_row_of_a_crossing_gets_what_its_own_searches_chose_on_the_other_clusters(tmp_path):
+    lines = []
+    for cluster, size in (("half-1", 0.001), ("half-60", 0.002), ("paper", 0.004)):
+        plan = rows(
+            "--clusters", cluster, "--entries", "esync-outer", "--trials", "2", "--seeds", "1", "--momenta", "0.9"
+        )
+        task = next(plan.tasks(plan.workloads[0], "esync-outer"))
+        best = dataclasses.replace(task, step_sizes={"local_lr": size}, momentum=0.9, parameters={"anchor": 3})
+        lines += [best, dataclasses.replace(best, phase=REPORT, seed=100)]
+    plan = rows("--folder", str(tmp_path), "--entries", "esync-outer")
+    its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, math.inf, any_version=True)
+    its._lines = {line.key: line for line in lines}
+    found = its._others(HALF, "esync-outer")
+    assert [(each.momentum, each.step_size, each.own) for each in found] == [
+        (0.9, 0.001, {"anchor": 3}), (0.9, 0.002, {"anchor": 3})
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("cluster", ["half", "paper", "wbsp-h1"])
