@@ -34,7 +34,7 @@ FLAP_S = 5.0  # between two of one worker
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
     "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
-    "decoupled": "-ll 0.003 --sync-every 4",
+    "decoupled": "-ll 0.0003 --sync-every 4",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
     "async-local": "-ll 0.003",
 }  # fmt: skip

@@ -2,7 +2,7 @@
 w <- w + eps * sum_k (n_k / n) * (w_k - w), where worker k has n_k of the n samples.
 
 The negated mean is the gradient of an outer optimiser with learning rate eps and momentum (outer_momentum.py). FedNova
-normalises each update by its local steps (fednova.py).
+divides each update by its number of local steps (fednova.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from trainer.run_logs.measure import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):
-    """Local SGD steps, then one aggregation. In subclasses `ready` ends a round's local steps."""
+    """Local SGD steps, then one aggregation. A subclass's `ready` says when a round's local steps end."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._global_learning_rate = global_learning_rate  # eps
         self._outer = outer or OuterMomentum()
         self._norm = AccumulationNorm(context.run.rule.momentum) if normalise else None
-        self.numbers = self._norm_share()  # summed too (summing.py)
+        self.numbers = self._norm_share()  # summed with the updates (summing.py)
 
     def _norm_share(self) -> list[float]:
-        """The term of tau_eff; empty without FedNova."""
+        """This worker's term of FedNova's tau_eff, (n_k / n) * |a_k|; empty without FedNova."""
         return [] if self._norm is None else [self.membership.sample_share * self._norm.total]
 
     def begin_round(self) -> None:
@@ -57,7 +57,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def shared_state(self) -> list[mx.nd.NDArray]:
         return [*self._global_weights, *self._global_statistics, *self._outer.arrays(self._global_weights)]
 
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:  # `state` is these arrays
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:  # `state` is the arrays of `shared_state`, filled
         self.parameters.replace(self._global_weights + self._global_statistics)
 
     def own_state(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         global_model = self._global_weights + self._global_statistics
         # `updates` are new arrays, so they have the default layout that the kvstore needs.
         share = self.membership.sample_share
-        weights_share = share / ((self._norm.total if self._norm else 0.0) or 1.0)
+        weights_share = share / ((self._norm.total if self._norm else 0.0) or 1.0)  # FedNova divides by |a_k|
         shares = [weights_share] * len(self._global_weights) + [share] * len(self._global_statistics)
         updates = [
             (after - before) * factor
