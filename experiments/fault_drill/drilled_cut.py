@@ -71,7 +71,8 @@ class CutJob(HostsJob):
         return ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
 
     def can_fork(self) -> bool:
-        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts[: len(NAMES)])
+        hosts = self._network.hosts[: len(NAMES)]  # a further one has no fork server
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in hosts)
 
     def row(self, number: int, step_s: str) -> str:
         return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
