@@ -14,7 +14,7 @@ from utils import EXIT_OK, EXIT_PEER_LOST
 
 def is_in_order(row: Mapping[str, Any]) -> bool:
     """Whether a job has ended as it should: where a host is cut off to the end, without its logs."""
-    return bool(row["exit_code"] == (EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK))
+    return bool(row.get("exit_code") == (EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
