@@ -28,6 +28,7 @@ from trainer.rendezvous import (
     rejoining,
     rendezvous_client,
     rendezvous_server,
+    returns,
     scheduler_link,
     tcp_proxy,
 )
@@ -614,7 +615,7 @@ def test_what_only_begins_like_a_scheduler_is_named(sent):
     ids=["nothing", "part of a hello", "a hello", "half a line", "too long a line", "a greeting"],
 )
 def test_connections_that_do_not_go_on_are_few_and_end(monkeypatch, begins):
-    monkeypatch.setattr(rendezvous_server, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(participant, "MOST_STRANGERS", 2)
     monkeypatch.setattr(participant, "LINE_S", 0.3)
     job = Job(num_workers=1)
     crowd = [socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) for _ in range(40)]
@@ -806,7 +807,7 @@ def test_a_new_process_on_the_same_device_takes_the_place_of_a_lost_one_as_often
 @pytest.mark.parametrize("how", ["it dies", "its connection breaks", "it is frozen"])
 def test_a_worker_that_is_lost_again_before_it_trains_is_lost_to_all_that_may_count_it(how, monkeypatch):
     monkeypatch.setattr(rejoining, "take_place", lambda *given: None)
-    monkeypatch.setattr(rendezvous_server, "RETURN_S", 1.0 if how == "it is frozen" else 99.0)
+    monkeypatch.setattr(returns, "RETURN_S", 1.0 if how == "it is frozen" else 99.0)
     job, (scheduler, server, *workers) = job_that_goes_on()
     workers[1].is_killed()
     wait_for(lambda: lost(workers[0]) == {1}, "the news")
@@ -844,7 +845,7 @@ def test_the_end_of_the_job_ends_the_wait_for_the_lost_ones_connections():
 
 
 def test_a_process_on_a_device_whose_worker_stays_is_sent_away(monkeypatch):
-    monkeypatch.setattr(rendezvous_server, "RETURN_S", 0.1)
+    monkeypatch.setattr(returns, "RETURN_S", 0.1)
     job, members = job_that_goes_on()
     assert "the worker of this device is still there" in str(Member(job, "worker", "cpu1", setup=SETUP).failure())
     assert not any(member.end for member in members)
