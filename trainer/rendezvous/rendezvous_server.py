@@ -87,6 +87,9 @@ class RendezvousServer(ProcessConnections):
 
         def tell() -> None:
             young = {each.worker_rank for each in self._known() if each.no_alarm_before > self._loop.time()}
+            for each in self._known():
+                if each.comes_back and each.number and ("worker", each.rank) in processes and each.rank not in young:
+                    self._returns.send_away(each, f"the others go on without this worker: {why}", EXIT_PEER_LOST)
             # MXNet still expects heartbeats of these.
             left = self._returns.lost | self._returns.done | young if self._survives else set()
             new = [(role, rank) for role, rank in processes if role != "worker" or rank not in left]

@@ -127,6 +127,11 @@ class Returns:
         self._changes[rank] = self._next(is_lost=True)
         self._tell_all(lost=rank, number=self._changes[rank], why=why)
 
+    def send_away(self, participant: Participant, text: str, code: int) -> None:
+        """It comes back no more."""
+        participant.send(end=text, code=code)
+        self._drop(participant)
+
     def _next(self, is_lost: bool) -> int:
         self._num_changes += 1
         return number_of_change(self._num_changes, is_lost)
@@ -134,5 +139,4 @@ class Returns:
     def _give_up(self, participant: Participant, rank: int | None, text: str, code: int) -> None:
         """Sends a worker away that is not back in time; without a rank, one whose place was not free in time."""
         if participant.comes_back and participant.rank == rank:
-            participant.send(end=text, code=code)
-            self._drop(participant)
+            self.send_away(participant, text, code)

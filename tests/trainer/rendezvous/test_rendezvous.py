@@ -38,6 +38,7 @@ from trainer.rendezvous.config_check import JOB, differences, verdict
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.rendezvous.scheduler_link import HELLO, Lines, left, tell_failure
+from trainer.runtime.environment import INTERVAL
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobOver, PeerLost, SetupError
 
 # isort: split
@@ -804,10 +805,12 @@ def test_a_new_process_on_the_same_device_takes_the_place_of_a_lost_one_as_often
     assert server.ended.wait(DEADLINE_S) and server.end == ("all workers are done", EXIT_OK)
 
 
-@pytest.mark.parametrize("how", ["it dies", "its connection breaks", "it is frozen"])
+@pytest.mark.parametrize("how", ["it dies", "its connection breaks", "it is frozen", "it does not train"])
 def test_a_worker_that_is_lost_again_before_it_trains_is_lost_to_all_that_may_count_it(how, monkeypatch):
     monkeypatch.setattr(rejoining, "take_place", lambda *given: None)
-    monkeypatch.setattr(returns, "RETURN_S", 1.0 if how == "it is frozen" else 99.0)
+    monkeypatch.setattr(returns, "RETURN_S", 1.0 if how == "it does not train" else 99.0)
+    monkeypatch.setattr(returns, "ALARM_S", 0.0)
+    monkeypatch.delenv(INTERVAL, raising=False)
     job, (scheduler, server, *workers) = job_that_goes_on()
     workers[1].is_killed()
     wait_for(lambda: lost(workers[0]) == {1}, "the news")
@@ -819,11 +822,16 @@ def test_a_worker_that_is_lost_again_before_it_trains_is_lost_to_all_that_may_co
     elif how == "its connection breaks":
         (there,) = [each for each in job.server._participants if each.comes_back]
         job.server._loop.call_soon_threadsafe(job.server._on_broken, there, OSError(errno.ETIMEDOUT, "timed out"))
+    elif how == "it is frozen":
+        job.server.declare_lost([("worker", 1)], how)
     for each in (workers[0], workers[2]):
         wait_for(lambda each=each: each.session.changes == {1: 5}, "the news")
-    if how == "it is frozen":
+    ends = {"it is frozen": "the others go on without this worker: it is frozen"}
+    ends["it does not train"] = "it did not train within 1 s"
+    if how in ends:
         assert first.ended.wait(DEADLINE_S)  # should it wake up
-        assert first.end == ("it did not train within 1 s", EXIT_PEER_LOST)
+        assert first.end == (ends[how], EXIT_PEER_LOST)
+    monkeypatch.setattr(returns, "ALARM_S", 3.0)
     workers[1] = comes_back(job)
     for each in workers:
         wait_for(lambda each=each: each.session.changes == {1: 8}, "its successor")
