@@ -17,8 +17,8 @@ from server.jobs import Job, Jobs
 from server.messages import Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
 from server.rendezvous import Rendezvous
+from server.row import Row
 from server.snapshot import Overview, Snapshot, overview, snapshot
-from server.state import Row
 from server.worker import Action, Activity
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "SimpleStateServer"
 from server.handlers import Handlers
 from server.messages import Query, Report, Reset, Status
 from server.policies import POLICIES, Sync
-from server.state import STEP_TIME_WINDOW
+from server.row import STEP_TIME_WINDOW
 from server.worker import Action
 
 from flag_values import at_least

@@ -28,8 +28,9 @@ from server.messages import (
 )
 from server.policies import POLICIES
 from server.router import Router
+from server.row import HISTORY_ROUNDS, Row
 from server.snapshot import Snapshot
-from server.state import HISTORY_ROUNDS, Row, Table
+from server.state import Table
 from server.worker import Action, Activity, Device
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC

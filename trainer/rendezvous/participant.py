@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from utils import SetupError
 
 # isort: split

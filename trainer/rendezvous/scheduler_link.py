@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.collectives.connecting import Acceptor
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from trainer import state_server_path  # noqa: F401  (the imports of the server below need it)
 from trainer.clock import Clock
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports of the server below need it)
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from utils import SetupError
 

@@ -74,7 +74,7 @@ def test_all_that_a_parameter_server_runs_is_compared_when_the_processes_meet() 
 
 def test_the_rules_alone_need_neither_numpy_nor_mxnet() -> None:
     code = (
-        "import sys; from trainer import state_server_path; import server.policies, server.state; "
+        "import sys; from trainer.coordinator import state_server_path; import server.policies, server.state; "
         "print({'numpy', 'mxnet', 'django', 'prometheus_client', 'msgspec'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
