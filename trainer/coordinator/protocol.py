@@ -29,17 +29,11 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer.
+    """An answer."""
 
-    Attributes:
-        status: HTTP's.
-        said: the JSON object; empty where the body is something else.
-        text: the whole body.
-    """
-
-    status: int
-    said: Mapping[str, Any]
-    text: str = ""
+    status: int  # HTTP's
+    said: Mapping[str, Any]  # the JSON object; empty where the body is something else
+    text: str = ""  # the whole body
 
     @property
     def in_short(self) -> str:

@@ -55,17 +55,12 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
 
 
 class State(NamedTuple):
-    """The published server's state.
-
-    Attributes:
-        steps_s: seconds of each rank's last step.
-        is_used: a worker has sent a message.
-    """
+    """The published server's state."""
 
     num_workers: int
     round: int
-    steps_s: tuple[float, ...]
-    is_used: bool
+    steps_s: tuple[float, ...]  # seconds of each rank's last step
+    is_used: bool  # a worker has sent a message
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> State | None:
