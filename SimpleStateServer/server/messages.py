@@ -414,11 +414,8 @@ class Response:
     calls: tuple[tuple[int, int], ...] = ()
 
     def to_wire(self, server: str) -> dict[str, Any]:
-        """The answer as the JSON object that is sent.
-
-        Args:
-            server: drawn when this server started, so that a worker knows a restarted one.
-        """
+        """The answer as the JSON object that is sent. `server`: drawn when this server started, so that a worker knows
+        a restarted one."""
         wire: dict[str, Any] = {
             "msg_type": "RESPONSE",
             "sender": STATE_SERVER,

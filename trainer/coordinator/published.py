@@ -27,11 +27,8 @@ SILENCE_STEPS = 10  # of the slowest device, where that is longer
 
 
 def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> Link:
-    """The link to the server at the address, in its protocol.
-
-    Raises:
-        SetupError: there is no state server, or a published one, and the job needs more than that.
-    """
+    """The link to the server at the address, in its protocol. Raises SetupError if there is no state server, or a
+    published one, and the job needs more than that."""
     try:
         http.check()
     except PublishedServer:

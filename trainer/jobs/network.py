@@ -126,11 +126,8 @@ def _place(network: Any, device: mx.Context) -> None:
 
 def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, int, Metric, Callable[[], Measurement]]:
     """The loss, the classes, and the metric with its measurement; defaults are cross-entropy and accuracy, or the
-    file's loss where its outputs are no scores.
-
-    Raises:
-        SetupError: loss and outputs do not fit, or no metric is known.
-    """
+    file's loss where its outputs are no scores. Raises SetupError if loss and outputs do not fit, or no metric is
+    known."""
     file = job.file
     is_score = (
         isinstance(outputs, mx.nd.NDArray) and outputs.ndim == 2 and outputs.shape[1] > 1
