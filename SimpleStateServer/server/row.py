@@ -29,7 +29,6 @@ class PastRound(NamedTuple):
     round: int  # its number
     entered: float  # when the worker reported that it had pulled
     synced: float | None  # when it was told to aggregate; None where that was not seen
-    local_iterations: int  # local steps in this round
     samples: int  # samples that it has trained on since the job began, at the end of this round
     computing: float = 0.0  # seconds that it has computed since then
     evaluating: float | None = None  # when it began to evaluate in this round; None where it did not
@@ -107,7 +106,6 @@ class Row(NamedTuple):
                 self.round,
                 self.entered,
                 self.synced,
-                self.local_iteration,
                 self.samples,
                 self.computing,
                 self.evaluating,

@@ -92,10 +92,6 @@ class StateClient:
         """Usual round trip; 0 before the first."""
         return self._link.round_trip_s
 
-    def check(self) -> None:
-        """Raises SetupError where no state server answers."""
-        self._link.check()
-
     # ------------------------------------------------------------------------------------- messages with answers
 
     @property

@@ -48,9 +48,6 @@ class NoLink:
 
     address, round_trip_s = "nowhere", 0.0
 
-    def check(self) -> None:
-        """All is well."""
-
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         return Reply(200, {"msg_type": "RESPONSE"})
 
@@ -65,9 +62,6 @@ class Link(Protocol):
     @property
     def round_trip_s(self) -> float:
         """Usual round trip; 0 before the first."""
-
-    def check(self) -> None:
-        """Raises SetupError where no state server answers."""
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """One try; raises NoAnswer."""

@@ -103,7 +103,6 @@ class PublishedLink:
 
     def __init__(self, http: HttpLink, clock: Clock, num_workers: int) -> None:
         self.address = http.address
-        self.check = http.check
         self._http = http
         self._clock = clock
         self._num_workers = num_workers
