@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_979, 7_869
+PRODUCT, EXPERIMENTS = 39_797, 7_869
 
 
 @pytest.fixture(scope="module")
