@@ -52,7 +52,7 @@ def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> Non
 
 
 @pytest.mark.parametrize(
-    "module", ["state_server_path", "algorithms.decoupled_optimizer", "algorithms.sync_switch_optimizer"]
+    "module", ["coordinator.state_server_path", "algorithms.decoupled_optimizer", "algorithms.sync_switch_optimizer"]
 )
 def test_a_parameter_server_needs_no_django(module: str) -> None:
     code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"
