@@ -1,1 +1,1 @@
-"""The evidence: studies, the published experiments, benchmarks, fault drills. The product imports none of it."""
+"""The evidence: studies, the published experiments, fault drills. The product imports none of it."""

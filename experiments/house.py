@@ -70,34 +70,6 @@ def _kinds(paths: Sequence[Path]) -> str:
     return f"{total:,}: {total - docs - blanks:,} / {docs:,} / {blanks:,}"
 
 
-def _imports(path: Path, modules: dict[str, Path], for_types: bool) -> set[Path]:
-    branches = (node for node in _nodes(path) if isinstance(node, ast.If))
-    guards = (node for node in branches if getattr(node.test, "id", "") == "TYPE_CHECKING")
-    nodes = {*_nodes(path)} - ({inner for node in guards for inner in ast.walk(node)} if not for_types else set())
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    for node in (node for node in nodes if isinstance(node, ast.ImportFrom)):
-        whole = {f"{node.module}.{each.name}" for each in node.names}
-        names |= {name if name in modules else str(node.module) for name in whole}
-    return {modules[name] for name in names if name in modules}
-
-
-def in_circles(for_types: bool) -> set[Path]:
-    """The product's files that import themselves by way of others."""
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in _product()}
-    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
-    modules |= {name.removeprefix("SimpleStateServer."): path for name, path in modules.items()}
-    known = {path: _imports(path, modules, for_types) for path in set(modules.values())}
-    found = set()
-    for path in known:
-        beyond, to_do = set[Path](), [*known[path]]
-        while to_do:
-            if (other := to_do.pop()) not in beyond:
-                beyond.add(other)
-                to_do += known[other]
-        found |= {path} & beyond
-    return found
-
-
 def _of_process(code: str) -> list[Path]:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for path in _product() if str(path) in done.stdout.splitlines()[-1].split()]
@@ -124,13 +96,11 @@ def measured() -> dict[str, tuple[str, str]]:
     meanings = [sum(n > 1 for n in Counter(each).values()) for each in ([name for _, name in classes], classes)]
     everything = _lines([*_product(), *_files("experiments", "tests")])
     longest = max(len(re.sub(r"\s+# (type: ignore|noqa).*", "", line)) for line in everything)
-    circles = [len(in_circles(for_types)) for for_types in (False, True)]
     names = ("algorithms/sync.py", "algorithms/averaging.py", "algorithms/esync.py", "loop.py")
     four = " / ".join(f"{len(_lines([ROOT / 'trainer' / name]))}" for name in names)
     return {
         "trainer/: files, lines": (f"{len(core)}, {len(_lines(core)):,}", "13,650 lines"),
         "files at its top level": (f"{len([*(ROOT / 'trainer').glob('*.py')])}", "about 20"),
-        "files in import circles; with imports for types alone": (f"{circles[0]}; {circles[1]}", "none"),
         " / ".join(names): (four, "110 / 110 / 100 / 300"),
         "importing the standalone trainer: modules, lines": (local, "below 2,500 lines"),
         "importing ESync's: modules, lines": (esync, "below 5,000 lines"),

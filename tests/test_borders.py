@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,9 +35,16 @@ def component(path: Path) -> str:
     return f"{first}/{rest[0]}" if first in NESTED and len(rest) > 1 else first
 
 
-def imports(path: Path) -> Iterator[Path]:
-    """The project's files that a file imports, wherever in it; packages without content are none."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+def imports(path: Path, for_types: bool = True) -> Iterator[Path]:
+    """The project's files that a file imports, wherever in it; packages without content are none.
+
+    Args:
+        for_types: also those that only type checkers see.
+    """
+    nodes = [*ast.walk(ast.parse((ROOT / path).read_text()))]
+    guards = [node for node in nodes if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
+    for_checkers = {inner for guard in guards for inner in ast.walk(guard)}
+    for node in nodes if for_types else (node for node in nodes if node not in for_checkers):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -76,3 +84,16 @@ def test_the_product_knows_no_experiment_and_the_base_no_other_component():
 def test_an_algorithm_knows_no_survival_rendezvous_collective_or_simulation():
     others = found()["trainer/algorithms"]
     assert not others & {"trainer/survival", "trainer/rendezvous", "trainer/collectives", "trainer/simulation"}
+
+
+def test_no_import_leads_back_to_its_file():
+    graph = {path: {*imports(path, for_types=False)} for path in files()}
+    assert [*TopologicalSorter(graph).static_order()]  # raises CycleError, which names the files of a circle
+
+
+def test_an_import_for_types_alone_is_no_circle(tmp_path, monkeypatch):
+    (tmp_path / "one.py").write_text("from trainer import context\n")
+    (tmp_path / "two.py").write_text("if TYPE_CHECKING:\n    from trainer import context\n")
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    found = [[*imports(Path(name), for_types)] for name in ("one.py", "two.py") for for_types in (True, False)]
+    assert found == [[Path("trainer/context.py")]] * 3 + [[]]

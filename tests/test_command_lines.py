@@ -26,7 +26,6 @@ SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
 BEGINS = re.compile(r'^if __name__ == "__main__":\n(?:.*\n){0,5}    import start ', re.MULTILINE)
 PROGRAMS = [name for name, text in SOURCES.items() if BEGINS.search(text)]
 NOT_BY_USERS = {  # other programs start them
-    "experiments/benchmarks/own_script.py",
     "scripts/launch/fork_server.py",
     "scripts/launch/remote.py",
     "trainer/evaluation/evaluator_process.py",

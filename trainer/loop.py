@@ -34,7 +34,7 @@ class Loop:
         self._report = RoundReport(trainer)
         self._watched = Watched(trainer)
         self._has_begun = False  # training
-        self._changes = dict(context.peers.changes())
+        self._changes = dict(context.peers.changes())  # losses and returns of workers so far
         self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured
         self.recovery = trainer.recovery = context.peers.recovery(self) if context.peers.recovery is not None else None
 
@@ -75,7 +75,7 @@ class Loop:
         if run.checkpoints is not None:
             run.checkpoints.close()
         self._evaluations.end()
-        trainer.passes.end()  # a loop of one's own may fail behind its last step
+        trainer.passes.end()  # the user's own loop may fail after its last step
         return reason
 
     def _elapsed_s(self) -> float:
@@ -96,7 +96,7 @@ class Loop:
         self.choose_evaluator()
 
     def open_measure(self, folder: Path) -> Measure:
-        """Opens the log; a resumed job keeps its earlier rounds, and so does a worker in the place of a lost one."""
+        """Opens the log; a resumed job keeps its earlier rounds, and so does a worker that replaces a lost one."""
         trainer = self.trainer
         if (age_s := self.job_age_s) is not None:
             measure, missed = trainer_state.come_to_job(trainer, folder, age_s)
@@ -117,7 +117,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ rounds and steps
 
     def choose_evaluator(self) -> None:
-        """All workers agree on one that evaluates; a present evaluator stays."""
+        """All workers agree on the one that evaluates. The evaluator keeps this task as long as it is there."""
         trainer = self.trainer
         was_evaluator = trainer.is_evaluator and self._has_begun
         trainer.is_evaluator = self._context.peers.is_evaluator(0.0 if was_evaluator else trainer.step_s)
@@ -141,7 +141,7 @@ class Loop:
                 told.append(f"worker(s) {', '.join(map(after.name_of, ranks))} {what}")
         text = f"{after.num_workers - len(lost_of(changes))} worker(s): {'; '.join(told)}"
         self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})
-        self.choose_evaluator()  # also where a worker was lost and is back since the round before
+        self.choose_evaluator()  # also if a worker was lost and came back within one round
 
     def train_round(self) -> str:
         """Trains one round; returns why it is the last one, in words, or an empty string."""
@@ -167,7 +167,7 @@ class Loop:
         return reason
 
     def _local_steps(self) -> int:
-        """Does the round's local steps; returns the samples of the steps that count."""
+        """Does the round's local steps; returns the number of samples of its complete and good steps."""
         trainer, measure, batches = self.trainer, self.trainer.measure, self._context.task.batches
         samples, trainer.steps, trainer.emulation.round_s = 0, 0, 0.0
         trainer.checks.begin_round()

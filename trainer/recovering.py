@@ -13,7 +13,7 @@ class Recovers(Protocol):
 
     @property
     def is_broken(self) -> bool:
-        """Whether a worker of this round was lost, so that the round cannot end as it began."""
+        """Whether a worker of this round was lost: the exchange of this round fails, and the others regroup."""
 
     @property
     def wants_pause(self) -> bool:

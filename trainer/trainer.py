@@ -47,16 +47,16 @@ class Trainer:
         self.recovery: Recovers | None = None
         self.rounds = 0  # begun so far, also before a resume
         self.steps = 0  # local ones in this round
-        self.step_samples = 0  # of this step; a loop of one's own may correct them during the forward pass
+        self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
         self.step_s = 0.0  # of the last complete local step, at first of a test step
         self.step_is_bad = False  # this step is skipped, because its gradients are not finite
-        self._statistics_before: list[mx.nd.NDArray] = []  # the step
+        self._statistics_before: list[mx.nd.NDArray] = []  # BatchNorm's, before the step
         self.present = 1.0  # fraction of the samples contained in the last sum; 0: no worker contributed
-        self.pauses = False  # all workers have agreed to regroup after the round
+        self.pauses = False  # all workers have agreed to form a new generation after the round
         # Called during a step, returns whether to abandon it; None: no step can be abandoned.
         self.give_up: Callable[[], bool] | None = None
         self.finished = ""  # why the algorithm itself ends the job, in words
-        self.wants_end = ""  # why the passes want the job to end, in words
+        self.wants_end = ""  # why the user's own loop wants the job to end, in words
         self.resumed_s = 0.0  # age of the job at the checkpoint that it resumes
         self.is_first_of_resumed = False  # this round is the first after a resume
         self.is_evaluator = True  # this worker evaluates the model
@@ -86,7 +86,7 @@ class Trainer:
         raise NotImplementedError
 
     def global_model(self) -> AbstractContextManager[None]:
-        """Context: the network has the model to evaluate and save. By default it always has."""
+        """A context in which the network holds the model to evaluate and save. By default it always does."""
         return contextlib.nullcontext()
 
     def notes(self) -> dict[str, Any]:
@@ -110,15 +110,15 @@ class Trainer:
 
     @property
     def resumes(self) -> bool:
-        """Whether the job was at work before: it resumes a checkpoint, of this worker or another one, or this worker
-        takes the place of a lost one. Valid before training begins."""
+        """Whether the job has trained before: it resumes a checkpoint (of this or another worker), or this worker
+        replaces a lost one. Valid before training begins."""
         checkpoints = self.context.run.checkpoints
         goes_on = checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
         return goes_on or self.context.peers.job_age_s() is not None
 
     @property
     def round_is_broken(self) -> bool:
-        """Whether a worker of this round was lost, so that the round cannot end as it began."""
+        """Whether a worker of this round was lost: the exchange of this round fails, and the others regroup."""
         return self.recovery is not None and self.recovery.is_broken
 
     @property

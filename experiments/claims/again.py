@@ -10,9 +10,8 @@ from typing import Any
 
 from experiments.claims.claims import REAL, Claim, Claims, Source, lines_of, recompute
 from experiments.claims.measures import FORMS, Number
-from experiments.reproduction import reproduction_run
-from experiments.study.comparison import RunLine
-from experiments.study.study_run import measured
+from experiments.reproduction import reproduction
+from experiments.study.comparison import RunLine, measured
 from report.statistics import NOT_REACHED
 from scripts import run_lines
 from scripts.run_lines import Run
@@ -122,7 +121,7 @@ class Again:
 
     def _run(self, line: Any) -> Run:
         """A raw line made anew by its command."""
-        measure: Any = measured if isinstance(line, RunLine) else reproduction_run.measured
+        measure: Any = measured if isinstance(line, RunLine) else reproduction.measured
         anew: Run | None = make(self._processes, run_lines.unmade(line), measure)
         if anew is None:
             raise KeyboardInterrupt

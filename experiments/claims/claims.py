@@ -208,21 +208,10 @@ def _names(of: type) -> list[str]:
 # ------------------------------------------------------------------------------------------------- recomputing
 
 
-def lines_of(source: Source, results: Path = RESULTS) -> Lines:
-    """The raw lines of a source.
-
-    Raises:
-        SetupError: they cannot be read.
-    """
-    return _raw(source.form, results / source.raw)
-
-
 @lru_cache(maxsize=16)
-def _raw(form: str, folder: Path) -> Lines:
-    try:
-        return FORMS[form].read(folder)
-    except OSError as error:
-        raise SetupError(f"{folder} cannot be read: {error.strerror}") from None
+def lines_of(source: Source, results: Path = RESULTS) -> Lines:
+    """The raw lines of a source. Raises OSError or SetupError if they cannot be read."""
+    return FORMS[source.form].read(results / source.raw)
 
 
 def recompute(told: Told, form: str, lines: Lines) -> Found:

@@ -142,8 +142,7 @@ def _speed_of_all(lines: Lines, job: str) -> Found:
 def _slowest_share(lines: Lines, job: str) -> Found:
     """The slowest machine's share of the speed of all, in percent."""
     its = Comparison(lines)
-    workload = _job(its, job)
-    times_s = next(line.step_times_s for line in lines if line.workload == workload and line.step_times_s)
+    times_s = its.step_times_s(_job(its, job))
     return Found(Number(f"{100 / max(times_s) / sum(1 / each for each in times_s):.0f}"))
 
 
@@ -220,20 +219,15 @@ def _sooner(lines: Lines, name: str, part: str, case: str = "") -> Found:
     return Found(Number(value, f"{low} to {high}" if len(runs) > 2 else "", len(runs) // 2), runs)
 
 
-def _ratio(lines: Lines, value: str, form: str, name: str, over: str, less: bool = False, **which: Any) -> Found:
-    """A number of _VALUES over that of another row, seed by seed; or by how many percent it is less."""
-    sides = [_rows(lines, which | {"name": each}) for each in (name, over)]
+def _ratio(lines: Lines, value: str, form: str, over: str, by: str = "name", less: bool = False, **which: Any) -> Found:
+    """A number of _VALUES over that of the rows whose field `by` is `over`, seed by seed; or by how many percent it is
+    less."""
+    sides = [_rows(lines, each) for each in (which, which | {by: over})]
     its, others = ({row.seed: _VALUES[value](row) or math.inf for row in side} for side in sides)
     both = [seed for seed in its if seed in others]
     runs = [row for side in sides for row in side if row.seed in both]
     ratios = [its[seed] / others[seed] for seed in both]
     return _estimated([100 * (1 - ratio) for ratio in ratios] if less else ratios, runs, form)
-
-
-def _share_of_bsp(lines: Lines, case: str) -> Found:
-    """Sync-Switch's time with a share of BSP over that of BSP alone."""
-    runs, of_bsp = (_rows(lines, {"part": reproduction.SWITCH, "case": each}) for each in (case, "100"))
-    return _estimated(reproduction.shares_of_bsp(runs, of_bsp), [*runs, *of_bsp], ".3f")
 
 
 def _devices(folder: Path, network: str, mode: str) -> list[metrics.Device]:
@@ -309,7 +303,6 @@ FORMS = {
             "fast half": _fast_half,
             "sooner": _sooner,
             "ratio": _ratio,
-            "share of BSP": _share_of_bsp,
         },
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),

@@ -20,23 +20,20 @@ from report.figure_set import save_figures
 from report.style import COLUMN, style
 from scripts.launch.roles import ROOT
 from summary import run_tool
-from utils import SetupError, write_atomically
+from utils import write_atomically
 
 
 def written(claims: Claims) -> dict[Path, str]:
     """The pages with their parts made anew.
 
     Raises:
-        SetupError: a page has no place for a part.
+        OSError: a page cannot be read.
+        SetupError: it has no place for a part.
     """
     texts: dict[Path, str] = {}
     for name, part in claims.parts.items():
         page = ROOT / part.page
-        try:
-            text = texts.get(page) or page.read_text()
-        except OSError as error:
-            raise SetupError(f"{page} cannot be read: {error.strerror}") from None
-        texts[page] = markdown.updated(text, f"claims: {name}", claims.told(name))
+        texts[page] = markdown.updated(texts.get(page) or page.read_text(), f"claims: {name}", claims.told(name))
     return texts
 
 

@@ -71,7 +71,8 @@ class CutJob(HostsJob):
         return ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
 
     def can_fork(self) -> bool:
-        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts)
+        hosts = self._network.hosts[: len(NAMES)]  # a further one has no fork server
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in hosts)
 
     def row(self, number: int, step_s: str) -> str:
         return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
@@ -112,8 +113,7 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
     trains_s = seconds + (0.0 if math.isinf(fault.cut_s) else fault.cut_s)
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
-        job = CutJob(net, way, mode, trains_s, folder)
-        try:
+        with CutJob(net, way, mode, trains_s, folder) as job:
             if job.wait_for(job.has_begun, LONGEST_S):
                 before, began = job.logs.all_rounds(), time.time()
                 _cut(net, fault)
@@ -122,11 +122,10 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
                 _heal(net, fault)
                 row["exit_code"] = job.end(trains_s + END_S)
                 row |= tell(job.logs, before, began, back) | {"noticed_s": noticed_s(job.lines, began)}
-        finally:
-            code = job.end(0.0)
+            else:
+                row["exit_code"] = job.end(0.0)
         wait_for(lambda: not net.commands(), GONE_S)
         left = len(net.commands())
-    row.setdefault("exit_code", code)  # of a job that has not begun
     row["hosts_lost"] = sum("the logs of" in line and "stay there" in line for _, line in job.lines)
     return row | job.logs.left() | {"left_running": left, "said": job.notices()}
 
@@ -140,8 +139,7 @@ def drill_late(way: str, mode: str, seconds: float, folder: Path) -> dict[str, A
     """
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, namespaces().network(Path(name) / "hosts", len(NAMES) + 1) as net:
-        job = CutJob(net, way, mode, seconds, folder)
-        try:
+        with CutJob(net, way, mode, seconds, folder) as job:
             if job.wait_for(job.has_begun, LONGEST_S):
                 began, host = time.time(), net.hosts[-1]
                 host.close_ports("1-65535")
@@ -150,8 +148,6 @@ def drill_late(way: str, mode: str, seconds: float, folder: Path) -> dict[str, A
                 row["again_s"] = max(job.logs.pause_s(worker, began) for worker in NAMES)
                 row["exit_code"] = job.end(seconds + END_S)
                 come.wait(END_S)
-        finally:
-            job.end(0.0)
         wait_for(lambda: not net.commands(), GONE_S)
         left = len(net.commands())
     return row | job.logs.left() | {"left_running": left, "said": job.notices()}

@@ -82,18 +82,15 @@ def drill(way: str, mode: str, which: str, seconds: float, folder: Path) -> dict
         between two rounds of a worker since then.
     """
     own = folder / "logs" / "lenet" / folder_name(mode, split_by_class=False) / socket.gethostname() / "cpu2"
+    row: dict[str, Any] = {"exit_code": None}
     with mounted(own if which == ONE else folder, SIZE_MIB) as disk:
-        job, row = Job(way, mode, seconds, folder / "logs"), dict[str, Any](exit_code=None)
-        try:
+        with Job(way, mode, seconds, folder / "logs") as job:
             if job.wait_for(job.has_begun, LONGEST_S):
                 began, before = time.time(), job.logs.all_rounds()
-
                 while time.time() < began + FULL_S:
                     fill(disk / "filler")  # again: the beginning of a checkpoint that could not be written is removed
                     time.sleep(POLL_S)
                 (disk / "filler").unlink()
                 row["exit_code"] = job.end(seconds + END_S)
                 row |= {"noticed_s": noticed_s(job.lines, began), "pause_s": job.logs.longest_s(before)}
-        finally:
-            job.end(0.0)
         return row | job.logs.left() | {"said": job.notices()}

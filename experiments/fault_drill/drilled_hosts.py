@@ -55,9 +55,8 @@ def drill(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
         A row of the drill. again_s: the longest pause of the others between two rounds; back_s: seconds from the signal
         until the new worker has done two rounds.
     """
-    job = HostsJob(way, mode, seconds, folder)
     row: dict[str, Any] = {}
-    try:
+    with HostsJob(way, mode, seconds, folder) as job:
         if job.wait_for(job.logs.have_begun, LONGEST_S):
             began = time.time()
             job.names([*WORKERS.split(","), NEW_STEP_S])
@@ -66,6 +65,4 @@ def drill(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
             job.train_again(NAMES, time.time())
             row["again_s"] = max(job.logs.pause_s(name, began) for name in NAMES)
         row["exit_code"] = job.end(seconds + END_S)
-    finally:
-        job.end(0.0)
     return row | job.logs.left() | {"said": job.notices()}

@@ -13,7 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from algorithms import folder_name
 from config import CONTINUE
@@ -34,7 +34,7 @@ FLAP_S = 5.0  # between two of one worker
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
     "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
-    "decoupled": "-ll 0.003 --sync-every 4",
+    "decoupled": "-ll 0.0003 --sync-every 4",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
     "async-local": "-ll 0.003",
 }  # fmt: skip
@@ -59,8 +59,11 @@ def flags_of(way: str, mode: str, seconds: float) -> list[str]:
     return flags if leaves_out(way, mode) else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
 
 
+Its = TypeVar("Its", bound="Job")
+
+
 class Job:
-    """A running job: its launcher's process.
+    """A running job: its launcher's process. As a context manager it ends with its block.
 
     Attributes:
         logs: of its workers.
@@ -104,6 +107,12 @@ class Job:
         assert self._launcher.stdout is not None
         for line in self._launcher.stdout:
             self.lines.append((time.time(), line.rstrip()))
+
+    def __enter__(self: Its) -> Its:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(0.0)
 
     @property
     def is_over(self) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from config import CONTINUE, RESTART
+from experiments import markdown
 from experiments.fault_drill.faults import FAULTS, leaves_out
 from utils import EXIT_OK, EXIT_PEER_LOST
 
 
 def is_in_order(row: Mapping[str, Any]) -> bool:
     """Whether a job has ended as it should: where a host is cut off to the end, without its logs."""
-    return bool(row["exit_code"] == (EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK))
+    return bool(row.get("exit_code") == (EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -21,11 +22,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
     for way in dict.fromkeys(row["way"] for row in rows):
         of_way = {(row["fault"], row["mode"]): row for row in rows if row["way"] == way}
         modes = [*dict.fromkeys(mode for _, mode in of_way)]
-        print(f"| {way} | {' | '.join(modes)} |\n{'| --- ' * (len(modes) + 1)}|")
+        lines = [[way, *modes]]
         for fault in FAULTS:
             cells = [_cell(of_way[fault, mode]) if (fault, mode) in of_way else "" for mode in modes]
             if fault != "none" and any(cells):
-                _print([fault, *cells])
+                lines.append([fault, *cells])
+        print(markdown.table(lines))
         faults = [row for (fault, _), row in of_way.items() if fault != "none"]
         ended, left = sum(map(is_in_order, faults)), sum(row["left_running"] for row in faults)
         print(f"\n{ended} of {len(faults)} jobs ended in order, {left} processes were left;")
@@ -34,20 +36,23 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> None:
     """A line a fault: seconds until all train again, of all modes together."""
-    print(f"| what happens | {' | '.join(_KINDS)} |\n{'| --- ' * (len(_KINDS) + 1)}|")
+    lines = [["what happens", *_KINDS]]
     for name, fault in FAULTS.items():
         found = [[row for row in rows if row["fault"] == name and of(row)] for of in _KINDS.values()]
         if fault.text and any(found):
-            _print([fault.text, *map(_spread, found)])
+            lines.append([fault.text, *map(_seconds, found)])
+    print(markdown.table(lines))
 
 
-def _spread(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Median, least and greatest of the seconds, and the number of modes."""
+def _seconds(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Those until all train again, and the number of modes."""
     found = [value for row in rows if (value := _again_s(row)) is not None]
-    if not found:
-        return ""
-    least, greatest = min(found), max(found)
-    return f"{statistics.median(found):.1f} ({least:.1f} to {greatest:.1f}) of {len(found)}"
+    return f"{spread(found)} of {len(found)}" if found else ""
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """Median, least and greatest; empty without any."""
+    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})" if seconds else ""
 
 
 def _again_s(row: Mapping[str, Any]) -> float | None:
@@ -83,7 +88,3 @@ def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         and of_way["none", mode]["seconds"] == row["seconds"]
     ]
     return f"{min(found):+.3f} to {max(found):+.3f}, median {statistics.median(found):+.3f}" if found else "none"
-
-
-def _print(cells: Sequence[object]) -> None:
-    print("| " + " | ".join("-" if cell is None else f"{cell}" for cell in cells) + " |")

@@ -64,13 +64,10 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
         return row | drilled_disk.drill(way, mode, fault.fills_disk, seconds, folder / "disk")
     if fault.in_hosts:
         return row | drilled_hosts.drill(way, mode, seconds, folder / "logs")
-    job = Job(way, mode, seconds, folder / "logs", *([fault.times - 1] if fault.times > 1 else []))
-    try:
+    with Job(way, mode, seconds, folder / "logs", *([fault.times - 1] if fault.times > 1 else [])) as job:
         if job.wait_for(job.has_begun, LONGEST_S) and name != "none":
             row |= job.strike(fault, way)
         row["exit_code"] = job.end(seconds + END_S)
-    finally:
-        job.end(0.0)
     time.sleep(0.5)
     if "began" in row:  # its line on the console may come after the next rounds
         row["noticed_s"] = noticed_s(job.lines, row.pop("began"))
@@ -80,13 +77,9 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
 def possible(todo: Sequence[Planned]) -> list[Planned]:
     """The jobs that can run on this machine as this user; prints which cannot, and why."""
     left = [*todo]
-    for what, missing in (
-        ("cut_s", drilled_cut.missing),
-        ("is_closed", drilled_cut.missing),
-        ("fills_disk", drilled_disk.missing),
-    ):
+    for what, maker in (("cut_s", drilled_cut), ("is_closed", drilled_cut), ("fills_disk", drilled_disk)):
         names = {name: None for _, _, name in left if name in FAULTS and getattr(FAULTS[name], what)}
-        if names and (why := missing()):
+        if names and (why := maker.missing()):
             print(f"left out: {', '.join(names)}: {why}", flush=True)
             left = [planned for planned in left if planned[2] not in names]
     return left

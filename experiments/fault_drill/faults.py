@@ -58,11 +58,6 @@ class Fault:
     fills_disk: str = ""
     times: int = 1
 
-    @property
-    def needs_root(self) -> bool:
-        """Whether it happens to a host or to a disk, which only root can make."""
-        return bool(self.cut_s or self.fills_disk or self.is_closed)
-
 
 FAULTS = {
     "none": Fault("", leaves_out=True),

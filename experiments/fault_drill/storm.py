@@ -39,6 +39,7 @@ from experiments import markdown
 from experiments.fault_drill import drilled_cut, drilled_disk
 from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, parsed, send
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
+from experiments.fault_drill.drilled_tables import spread
 from experiments.fault_drill.faults import PORT
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
@@ -385,14 +386,14 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         accuracy_, *others = row["accuracies"]
         shares = [f"{sum(storm) / whole:.1%}", f"{sum(storm) / (whole - lost):.1%}"]
         ends = [str(row["exit_codes"][0]), str(sum(row["left_running"]))]
-        spread = f"{min(others):.4f} to {max(others):.4f}"
-        lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_ or 0:.4f}", spread, *ends])
+        of_twins = f"{min(others):.4f} to {max(others):.4f}"
+        lines.append([row["job"], str(len(row["faults"])), *shares, f"{accuracy_ or 0:.4f}", of_twins, *ends])
     yield markdown.table(lines)
     lines = [["seconds", *(row["job"] for row in rows)]]
     lines.append(["none (the twins)", *(f"{max(row['twins_pause_s']):.1f}" for row in rows)])
     for kind in KINDS:
         found = [[pause_s(fault) for fault in row["faults"] if fault["kind"] == kind] for row in rows]
-        lines.append([kind, *map(_spread, found)])
+        lines.append([kind, *map(spread, found)])
     yield markdown.table(lines)
     lines = [["job", "process", "MiB", "files", "threads", "seconds"]]
     for row in rows:
@@ -403,12 +404,6 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 numbers = [f"{kib[0] / 1024:.1f} to {kib[1] / 1024:.1f}", *(f"{a} to {b}" for a, b in (files, threads))]
                 lines.append([row["job"], each["name"].removesuffix("-cpu"), *numbers, str(each["seconds"])])
     yield markdown.table(lines)
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    if not seconds:
-        return ""
-    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from config import NO_NETWORK
 from experiments import markdown
 from experiments.claims import again
 from experiments.claims import claims as all_claims
-from experiments.reproduction import reproduction, reproduction_figures, reproduction_run
+from experiments.reproduction import reproduction, reproduction_figures
 from experiments.reproduction.reproduction import Row
 from experiments.reproduction.reproduction_parts import PARTS, SCALES, Scale, with_seed
 from flag_parser import FlagParser
@@ -37,9 +37,9 @@ from scripts.launch import job_options
 from scripts.launch.console import console
 from scripts.launch.roles import ROOT
 from scripts.run_lines import Progress, duration_text
-from scripts.run_process import Processes, make
+from scripts.run_process import Processes, exit_code_of, make
 from trainer import version
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging, usable_cores
+from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
 
 LOGS = ROOT / "logs" / "reproduction"
 SIZES = {
@@ -75,11 +75,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
     parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
     parser.add_argument("--jobs", type=at_least(1), default=len(usable_cores()), help="runs at the same time")
-    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(arguments)
     of_runs = [name for name in ("scale", "parts", "only", "tables", "folder") if getattr(given, name)]
     given.of_claims = bool(given.claims) or (given.list and not of_runs)
-    if given.claims and (of_runs or given.list or given.seeds != (0,) or given.data_dir != ROOT / "data"):
+    if given.claims and (of_runs or given.list or given.seeds != (0,)):
         parser.error("a claim is made again as it was: of the options it takes --jobs alone")
     given.scale = given.scale or "quick"
     given.folder = given.folder or LOGS / given.scale
@@ -112,8 +111,7 @@ class Reproduction:
     def is_done(self, job: Row) -> bool:
         """Whether this version of the program has made it, by this very command, without a failure."""
         row = self.rows.get(job.key)
-        same = row is not None and (tuple(row.command), row.program) == (job.command, self._program)
-        return same and row is not None and not row.failed
+        return bool(row and not row.failed and (tuple(row.command), row.program) == (job.command, self._program))
 
     def do(self, jobs: Sequence[Row]) -> int:
         """Returns how many have failed.
@@ -135,7 +133,7 @@ class Reproduction:
         return failed
 
     def _make(self, job: Row) -> Row | None:
-        return make(self._processes, job, reproduction_run.measured)
+        return make(self._processes, job, reproduction.measured)
 
 
 def named(row: Row) -> str:
@@ -186,12 +184,8 @@ def of_claims(given: argparse.Namespace, processes: Processes) -> int:
     for claim in chosen:
         its.check(claim)
     get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
-    try:
-        with processes.stopped_by_signals():
-            agreed = [its.make(claim) for claim in chosen]
-    except KeyboardInterrupt:
-        console("stopped; the same command continues")
-        return EXIT_FORCED
+    with processes.stopped_by_signals():
+        agreed = [its.make(claim) for claim in chosen]
     return EXIT_OK if all(agreed) else EXIT_BUG
 
 
@@ -199,6 +193,10 @@ def main(arguments: Sequence[str]) -> int:
     """Parses and makes the missing runs; returns the exit code."""
     given = parse(arguments)
     setup_logging("reproduce")
+    return exit_code_of(lambda: _do(given))
+
+
+def _do(given: argparse.Namespace) -> int:
     processes = Processes(LOGS / "runs" / ("claims" if given.of_claims else given.scale))
     if given.of_claims:
         return of_claims(given, processes)
@@ -210,23 +208,15 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_OK
     failed = 0
     if not given.tables:
-        get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+        get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
         given.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
-        try:
-            with processes.stopped_by_signals():
-                failed = its.do(jobs)
-        except KeyboardInterrupt:
-            logging.info("stopped; the same command continues")
-            return EXIT_FORCED
+        with processes.stopped_by_signals():
+            failed = its.do(jobs)
         logging.info("took %s", duration_text(time.monotonic() - begin))
     show(given)
     return EXIT_BUG if failed else EXIT_OK
 
 
 if __name__ == "__main__":
-    try:
-        start.run(lambda: main(sys.argv[1:]))
-    except (SetupError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_SETUP)
+    start.run(lambda: main(sys.argv[1:]))

@@ -13,10 +13,12 @@ from experiments import markdown
 from experiments.reproduction import published
 from experiments.reproduction.published import FINAL_MINUTES, TARGET
 from experiments.study.comparison import SPLIT_WORDS
+from report import metrics
 from report.metrics import Curve, seconds_to
 from report.tables import span, target_text
 from scripts import run_lines
 from scripts.run_lines import IID, SPLITS, programs
+from scripts.run_process import curve_of
 from trainer.run_logs.round_faults import is_quantity
 
 MAKER = "scripts/reproduce.sh"
@@ -97,6 +99,21 @@ def read(folder: Path) -> list[Row]:
         SetupError: they cannot be read.
     """
     return run_lines.read(folder, Row, MAKER)
+
+
+def measured(row: Row, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
+    """Fields of a row, from what its run has logged."""
+    workers = list(devices.values())
+    seconds = metrics.duration(workers)
+    pushed = sum(sum(worker.bytes_pushed_list or ()) for worker in workers)
+    return {
+        "seconds": round(seconds, 3),
+        "samples_per_s": round(metrics.throughput(workers), 2),
+        "traffic": round(pushed / 1e6 / seconds, 3),
+        "rounds": min(len(worker.elapsed_time_list) for worker in workers),
+        "computing": [round(metrics.computing_ratio(worker) or 0.0, 4) for worker in workers],
+        "curve": curve_of(devices),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------- the tables
@@ -236,14 +253,6 @@ def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | No
     return table
 
 
-def _networks(rows: Sequence[Row]) -> list[list[str]]:
-    return _sooner_table(rows, "network", lambda case: published.NETWORKS[case.split(", ")[0]].speed_up)
-
-
-def _heterogeneity(rows: Sequence[Row]) -> list[list[str]]:
-    return _sooner_table(rows, "slowest / fastest step", lambda case: published.JOURNAL_SPEED_UPS.get(int(case)))
-
-
 def shares_of_bsp(runs: Sequence[Row], of_bsp: Sequence[Row]) -> list[float]:
     """Each run's time over that of BSP alone with the same seed."""
     seconds = {row.seed: row.seconds for row in of_bsp}
@@ -304,8 +313,14 @@ def _headlines(rows: Sequence[Row]) -> list[list[str]]:
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[list[str]]]]] = {
     CLUSTER: ("The preprint's cluster with ResNet-18's 44.7 MB, times and bytes alone", _cluster),
     TRAINING: ("The preprint's cluster, trained", _training),
-    NETWORKS: ("Other networks on the preprint's cluster, or on the one that is named", _networks),
-    HETEROGENEITY: ("Six fast and six slow workers, 1 Gbit/s, the slow ones 1.75 s a step", _heterogeneity),
+    NETWORKS: (
+        "Other networks on the preprint's cluster, or on the one that is named",
+        lambda rows: _sooner_table(rows, "network", lambda case: published.NETWORKS[case.split(", ")[0]].speed_up),
+    ),
+    HETEROGENEITY: (
+        "Six fast and six slow workers, 1 Gbit/s, the slow ones 1.75 s a step",
+        lambda rows: _sooner_table(rows, "slowest / fastest step", lambda n: published.JOURNAL_SPEED_UPS.get(int(n))),
+    ),
     SWITCH: ("Sync-Switch: first BSP, then ASP, eight workers", _switch),
     WBSP: ("WBSP under its published heterogeneity: half of the workers sleep in every step", _wbsp),
     HEADLINES: ("Single figures of the papers", _headlines),

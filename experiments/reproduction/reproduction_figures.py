@@ -29,7 +29,7 @@ DRAWN = {  # titles by file name
 
 def drawn(rows: Sequence[Row]) -> dict[str, str]:
     """The figures that have runs."""
-    return {name: words for name, words in DRAWN.items() if any(figure[1] for figure in figures(rows, name))}
+    return {name: DRAWN[name] for name, data, _ in figures(rows) if data}
 
 
 def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
@@ -39,8 +39,8 @@ def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
         save_figures(figures(rows), folder, say)
 
 
-def figures(rows: Sequence[Row], only: str = "") -> list[NamedFigure]:
-    """All figures, or the one of a file name, with their data (empty without runs)."""
+def figures(rows: Sequence[Row]) -> list[NamedFigure]:
+    """All figures with their data (empty without runs)."""
     found: list[NamedFigure] = []
     evaluated = _first([row for row in rows if row.curve], TRAINING)
     for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
@@ -58,7 +58,7 @@ def figures(rows: Sequence[Row], only: str = "") -> list[NamedFigure]:
         for mode, row in its.items()
     }
     found.append(("computing-time", ratios, partial(draw_computing_ratio, title=title)))
-    return [each for each in found if only in ("", each[0])]
+    return found
 
 
 def _accuracies(

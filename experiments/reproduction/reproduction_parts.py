@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from algorithms import OWNERS
-from config import LEARNING_RATES, NO_NETWORK, names_of
+from config import NO_NETWORK, names_of
 from experiments.reproduction import published
 from experiments.reproduction.published import TARGET
 from experiments.reproduction.reproduction import (
@@ -19,6 +19,7 @@ from experiments.reproduction.reproduction import (
     Row,
 )
 from experiments.reproduction.reproduction import PARTS as PART_NAMES
+from experiments.study.comparison import rate_of
 from report.definitions import MODEL_BYTES
 from scripts.run_lines import BY_CLASS, IID
 
@@ -164,8 +165,7 @@ def _run(part: str, name: str, entry: str, network: str, cluster: str, *words: s
 
 
 def _step_size(entry: str, value: float) -> list[str]:
-    field = next(field for field in LEARNING_RATES if field in OWNERS[entry].all_flags)
-    return [names_of(field)[0], f"{value:g}"]
+    return [names_of(rate_of(entry))[0], f"{value:g}"]
 
 
 def _bytes(network: str) -> list[str]:

@@ -9,11 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms import ENTRIES
+from algorithms import ENTRIES, OWNERS
+from config import LEARNING_RATES
+from report import metrics
 from report.metrics import Curve, running_means
 from report.statistics import time_to_target
 from scripts import run_lines
 from scripts.run_lines import BY_CLASS, IID, SPLITS
+from scripts.run_process import curve_of
 from trainer.run_logs.round_faults import is_quantity
 
 TUNING, REPORT = PHASES = "tuning", "report"  # what a run is for
@@ -124,6 +127,27 @@ def read(folder: Path) -> list[RunLine]:
     return run_lines.read(folder, RunLine, "experiments/study/study.py")
 
 
+def rate_of(entry: str) -> str:
+    """The field of Config that is an algorithm's step size."""
+    return next(field for field in LEARNING_RATES if field in OWNERS[entry].all_flags)
+
+
+def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
+    """The numbers of a study's line, from what its run has logged."""
+    curve, mb_per_s = curve_of(devices), metrics.traffic(devices.values())
+    return {
+        "validation": curve if line.phase == TUNING else [],
+        "test": [] if line.phase == TUNING else curve,
+        "seconds": round(metrics.duration(devices.values()), 3),
+        "samples_per_s": round(metrics.throughput(devices.values()), 2),
+        "final_accuracy": curve[-1][1] if curve else None,
+        "workers": about["num_workers"],
+        "mb_per_s": None if mb_per_s is None else round(mb_per_s, 4),
+        "initial_weights": about.get("initial_weights_sha256", ""),
+        "partition": about.get("partition_sha256", {}).get("all by rank", ""),
+    }
+
+
 # ---------------------------------------------------------------------------------------------- what the runs say
 
 
@@ -155,13 +179,15 @@ class Comparison:
     def runs(self, phase: str, workload: Workload, entry: str) -> list[RunLine]:
         return self._parts.get((phase, workload, entry), [])
 
-    def speed_of_all(self, workload: Workload) -> float | None:
+    def step_times_s(self, workload: Workload) -> Sequence[float]:
+        """Those of all workers of its cluster."""
+        return next(line.step_times_s for line in self.lines if line.workload == workload)
+
+    def speed_of_all(self, workload: Workload) -> float:
         """Sum of the workers' speeds over the greatest. It bounds the samples/s of all algorithms, but no time to an
         accuracy: an algorithm may need fewer samples than the fastest machine alone."""
-        times_s = next(
-            (line.step_times_s for line in self.lines if line.workload == workload and line.step_times_s), ()
-        )
-        return sum(min(times_s) / time_s for time_s in times_s) if times_s else None
+        times_s = self.step_times_s(workload)
+        return sum(min(times_s) / time_s for time_s in times_s)
 
     def are_same(self, one: tuple[Workload, str], other: tuple[Workload, str]) -> bool:
         """Whether the reported runs of two rows have the same accuracies, with every seed; seconds may differ."""

@@ -142,8 +142,7 @@ def crossing_jobs(fair: Fair, like: Workload) -> dict[float, Workload]:
     found = {}
     for job in fair.its.workloads_of(REPORT):
         if family(job) == family(like):
-            times = next(line.step_times_s for line in fair.its.lines if line.workload == job)
-            found[shares(times)] = job
+            found[shares(fair.its.step_times_s(job))] = job
     return dict(sorted(found.items()))
 
 

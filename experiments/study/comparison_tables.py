@@ -64,11 +64,8 @@ class Fair:
     def ceiling(self, job: Workload) -> float:
         """Samples/s of all machines over those of the K fastest in step, for the best K, where computing alone takes
         time: sum of v_i over the greatest k * v_k, with the speeds v in descending order."""
-        times = sorted(next(line.step_times_s for line in self.its.lines if line.workload == job))
+        times = sorted(self.its.step_times_s(job))
         return sum(1 / each for each in times) / max(k / each for k, each in enumerate(times, 1))
-
-    def alone(self, job: Workload) -> str | None:
-        return ALONE if ALONE in self.rows(job) else None
 
     def middle(self, job: Workload, entry: str) -> float:
         return statistics.median(list(self.seconds(job, entry).values())).value
@@ -177,9 +174,7 @@ def gains_table(fair: Fair, jobs: Sequence[Workload]) -> str:
     heads = [cell for job in jobs for cell in (f"{job.cluster}: / {_title(fair.fastest_k(job))}", "/ alone")]
     rows = [["", *heads]]
     for entry in ENTRIES:
-        cells = [
-            gain_text(fair, job, entry, baseline) for job in jobs for baseline in (fair.fastest_k(job), fair.alone(job))
-        ]
+        cells = [gain_text(fair, job, entry, baseline) for job in jobs for baseline in (fair.fastest_k(job), ALONE)]
         if any(cells):
             rows.append([ENTRIES[entry].title, *cells])
     rows.append([CEILING, *(cell for job in jobs for cell in (f"{fair.ceiling(job):.2f}", ""))])

@@ -4,16 +4,15 @@
     .venv/bin/python experiments/study/real_slowness.py results/real-slowness --table        # of the runs that are done
 
 LeNet-5 on two fast and two slow workers, by scripts/local_cluster.sh, in turns. The fast ones are padded in both kinds.
-`real`: the slow workers are asked for the fast ones' speed, but have a quota of --share of a core in each 100 ms (as
+`real`: the slow workers are asked for the fast ones' speed, but have a quota of SHARE of a core in each 100 ms (as
 docker run --cpus), for all that the process does, from its start on: steps, exchanges, questions, logs. A step needs 8
 to 12 ms of CPU, so with 5 ms a period none ends in the period in which it began; a step of mlp, 2 ms, would. `padded`:
-they sleep until a step has taken the mean time of one under the quota, which a short run of each algorithm measures.
+they sleep until a step has taken the mean time of one in the `real` run of the same algorithm and seed.
 The process that evaluates is a fast worker's child and has no quota: the fastest worker evaluates, by a test step.
 
-The quota is that of a control group (version 1, tested; version 2, not tested); where none can be made, or with
---signals, SIGSTOP and SIGCONT let the process run for that share of each 100 ms. The rest of the job is in a group with
-a greater weight than other processes, so that these disturb it less. A run is a line of FOLDER/runs.jsonl, and is not
-made again; Ctrl-C ends it, and the groups are removed. The tables go to FOLDER/README.md.
+The quota is that of a control group (version 1, tested; version 2, not tested), which needs root and a quiet machine. A
+run is a line of FOLDER/runs.jsonl, and is not made again; Ctrl-C ends it, and the groups are removed. The tables go to
+FOLDER/README.md.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ if __name__ == "__main__":
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
-import resource
-import signal
 import sys
 import threading
 import time
@@ -44,30 +42,29 @@ import numpy as np
 
 from algorithms import ENTRIES
 from experiments import markdown
-from experiments.study.comparison import REPORT, RunLine, Workload
+from experiments.study.comparison import REPORT, RunLine, measured, rate_of
 from experiments.study.real_vs_virtual import FLAGS
-from experiments.study.study_run import Task, measured
 from flag_parser import FlagParser
-from flag_values import above_zero, accuracy, at_least, below_one, seeds
+from flag_values import above_zero, seeds
 from report import metrics, statistics
 from report.metrics import Device
 from scripts import run_lines
-from scripts.launch.job_options import names
-from scripts.run_lines import IID
 from scripts.run_process import Processes, exit_code_of, make
-from utils import EXIT_BUG, EXIT_OK, setup_logging
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
 
-MEASURED, PADDED, REAL = "measured", "padded", "real"  # the first is REAL, for the step time alone
+PADDED, REAL = "padded", "real"
 NETWORK = "lenet"
 ROWS = ("esync", "esync-outer", "sync", "async", "wbsp-pcc")
 CLUSTER = "two-fast-two-slow"
 FAST_S, SLOW = 0.06, ("cpu2", "cpu3")
-PERIOD_S, MEASURED_S = 0.1, 15.0
+SHARE = 0.05  # of a core, for each slow worker
+PERIOD_S = 0.1
+TARGET = 0.7  # of three evaluations in a row, the mean
 LOOK_S = 0.02  # between two looks for a worker's process
-# Files of a control group by version: its weight beside other processes (16 times theirs), its quota.
+# Files of a control group's quota by version.
 GROUPS = {
-    Path("/sys/fs/cgroup/cpu"): {"cpu.shares": "16384", "cpu.cfs_period_us": "{1}", "cpu.cfs_quota_us": "{0}"},
-    Path("/sys/fs/cgroup"): {"cpu.weight": "1600", "cpu.max": "{0} {1}"},
+    Path("/sys/fs/cgroup/cpu"): {"cpu.cfs_period_us": "{1}", "cpu.cfs_quota_us": "{0}"},
+    Path("/sys/fs/cgroup"): {"cpu.max": "{0} {1}"},
 }
 Pace = tuple[float, float, float]  # mean, and the 5th and 95th percentile of the rounds
 
@@ -77,7 +74,7 @@ class SlowRun(RunLine):
     """One run.
 
     Attributes:
-        kind: MEASURED, PADDED or REAL.
+        kind: PADDED or REAL; some earlier lines have another one, of runs for the step time alone.
         share: of a core, that each slow worker has.
         by: what slows the slow workers.
         rounds_per_s: mean of the workers; this and samples_per_s without the last round, which waits for the evaluator.
@@ -102,22 +99,24 @@ class SlowRun(RunLine):
 # --------------------------------------------------------------------------------------------------- slow processes
 
 
-def group(name: str, share: float | None = None) -> Path | None:
-    """Makes a control group with a quota (None: without one); returns its folder, or None where none can be made."""
-    quota = -1 if share is None else round(share * PERIOD_S * 1e6)
+def group(name: str, share: float) -> Path:
+    """Makes a control group with a quota; returns its folder.
+
+    Raises:
+        SetupError: none can be made here.
+    """
     for mount, files in GROUPS.items():
         folder = mount / f"esync-{os.getpid()}-{name}"
         try:
             folder.mkdir()
             for file, value in files.items():
-                text = value.format(quota, round(PERIOD_S * 1e6)).replace("-1 ", "max ")
                 with (folder / file).open("r+") as setting:  # which exists in a control group alone
-                    setting.write(text)
+                    setting.write(value.format(round(share * PERIOD_S * 1e6), round(PERIOD_S * 1e6)))
             return folder
         except OSError:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-    return None
+    raise SetupError("no control group with a CPU quota can be made here: that needs root, and /sys/fs/cgroup")
 
 
 def remove(folder: Path) -> None:
@@ -130,20 +129,6 @@ def remove(folder: Path) -> None:
     logging.warning("warning: %s cannot be removed: it has processes", folder)
 
 
-@contextlib.contextmanager
-def with_more_weight() -> Iterator[None]:
-    """This process and its children go before others, where a control group can be made."""
-    if (folder := group("job")) is None:
-        yield
-        return
-    try:
-        (folder / "cgroup.procs").write_text(str(os.getpid()))
-        yield
-    finally:
-        (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
-        remove(folder)
-
-
 def workers(below: Path) -> Iterator[tuple[str, int]]:
     """Device and process of the workers whose logs are below a folder."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -153,58 +138,30 @@ def workers(below: Path) -> Iterator[tuple[str, int]]:
                 yield words[words.index("--device-name") + 1], int(path.parent.name)
 
 
-class Slowed:
-    """Inside, the workers of these devices have a share of a core as soon as their processes run.
+@contextlib.contextmanager
+def slowed(below: Path, devices: Collection[str], share: float) -> Iterator[dict[str, Path]]:
+    """Inside, the workers of these devices, whose logs are below a folder, have a share of a core as soon as their
+    processes run. Yields their control groups by device."""
+    groups: dict[str, Path] = {}
+    over = threading.Event()
 
-    Attributes:
-        by: what slows them, by device.
-    """
+    def look() -> None:
+        while len(groups) < len(devices) and not over.wait(LOOK_S):
+            for device, pid in workers(below):
+                if device in devices and device not in groups:
+                    folder = group(device, share)
+                    (folder / "cgroup.procs").write_text(str(pid))
+                    groups[device] = folder
 
-    def __init__(self, below: Path, devices: Collection[str], share: float, signals: bool) -> None:
-        self._below, self._devices, self._share, self._signals = below, devices, share, signals
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._look)]
-        self._groups: list[Path] = []
-        self.by: dict[str, str] = {}
-
-    def __enter__(self) -> Slowed:
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-        for folder in self._groups:
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield groups
+    finally:
+        over.set()
+        thread.join()
+        for folder in groups.values():
             remove(folder)
-
-    def _look(self) -> None:
-        while len(self.by) < len(self._devices) and not self._over.wait(LOOK_S):
-            for device, pid in workers(self._below):
-                if device in self._devices and device not in self.by:
-                    self.by[device] = self._slow(device, pid)
-
-    def _slow(self, device: str, pid: int) -> str:
-        folder = None if self._signals else group(device, self._share)
-        if folder is not None:
-            self._groups.append(folder)
-            (folder / "cgroup.procs").write_text(str(pid))
-            return f"quota, {folder.parent}"
-        self._threads.append(threading.Thread(target=self._pulse, args=(os.pidfd_open(pid),)))
-        self._threads[-1].start()
-        return "SIGSTOP"
-
-    def _pulse(self, process: int) -> None:
-        try:
-            while not self._over.is_set():
-                signal.pidfd_send_signal(process, signal.SIGSTOP)
-                self._over.wait((1 - self._share) * PERIOD_S)
-                signal.pidfd_send_signal(process, signal.SIGCONT)
-                self._over.wait(self._share * PERIOD_S)
-        except ProcessLookupError:  # it has ended
-            pass
-        finally:
-            os.close(process)
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -240,16 +197,26 @@ def slowness(line: SlowRun, about: dict[str, Any], devices: metrics.Devices) -> 
     }
 
 
-def unmade(kind: str, entry: str, seed: int, share: float, steps_s: Sequence[float], more: Sequence[str]) -> SlowRun:
+def unmade(kind: str, entry: str, seed: int, steps_s: Sequence[float], seconds: float) -> SlowRun:
     """A run before it is made, with the workers' step times."""
-    flags = FLAGS[entry].split()
-    size = float(flags[1])
-    task = Task(REPORT, Workload(CLUSTER, IID, NETWORK), entry, 0, seed, size, in_a_row=3)
-    times = ",".join(map(str, steps_s))
+    flags, times = FLAGS[entry].split(), ",".join(map(str, steps_s))
     command = ["scripts/local_cluster.sh", "-m", entry, "-n", NETWORK, "--workers", times, "--"]
-    command += ["--seed", str(seed), *flags, *more, "--log-form", "lines"]
-    known = dataclasses.asdict(task.line(command=command, step_times_s=list(steps_s)))
-    return SlowRun(**known, kind=kind, share=share)
+    command += ["--seed", str(seed), *flags, "--eval-seconds", "1", "--evaluator", "1"]
+    command += ["--max-seconds", f"{seconds:g}", "--log-form", "lines"]
+    return SlowRun(
+        kind=kind,
+        share=SHARE,
+        phase=REPORT,
+        cluster=CLUSTER,
+        network=NETWORK,
+        entry=entry,
+        trial=0,
+        seed=seed,
+        step_sizes={rate_of(entry): float(flags[1])},
+        in_a_row=3,
+        command=command,
+        step_times_s=list(steps_s),
+    )
 
 
 @dataclass
@@ -258,60 +225,47 @@ class Study:
 
     given: argparse.Namespace
     processes: Processes
+    failed: int = 0
 
     def __post_init__(self) -> None:
-        self._until = time.monotonic() + self.given.budget
         self.lines = read(self.given.folder)
 
-    def do(self) -> int:
-        """Returns how many runs have failed."""
-        given, failed = self.given, 0
-        more = ["--eval-seconds", f"{given.eval_seconds:g}", "--evaluator", "1", "--max-seconds"]
-        equal_s, limit = [FAST_S] * 4, f"{given.seconds:g}"
-        for seed in given.seeds:
-            for entry in given.entries:
-                first = self._line(MEASURED, entry, 0, equal_s, [*more, f"{MEASURED_S:g}"])
-                if first is None or first.failed:
-                    failed += first is not None
-                    continue
-                slow_s = [round(first.slow_step_s[0], 3)] * 2
-                steps_s = {PADDED: [FAST_S] * 2 + slow_s, REAL: equal_s}
-                for kind in (PADDED, REAL) if seed % 2 == 0 else (REAL, PADDED):
-                    line = self._line(kind, entry, seed, steps_s[kind], [*more, limit])
-                    failed += bool(line and line.failed)
-        return failed
+    def do(self) -> None:
+        """Makes them, until a signal comes."""
+        for seed, entry in itertools.product(self.given.seeds, ROWS):
+            real = self._line(unmade(REAL, entry, seed, [FAST_S] * 4, self.given.seconds))
+            if real and not real.failed:
+                steps_s = [FAST_S] * 2 + [round(real.slow_step_s[0], 3)] * 2
+                self._line(unmade(PADDED, entry, seed, steps_s, self.given.seconds))
 
-    def _line(self, kind: str, entry: str, seed: int, steps_s: Sequence[float], more: Sequence[str]) -> SlowRun | None:
-        """The run, made if it is missing; None where there is no time left, or it was stopped."""
-        line = unmade(kind, entry, seed, self.given.share, steps_s, more)
+    def _line(self, line: SlowRun) -> SlowRun | None:
+        """The run, made if it is missing; None where it was stopped."""
         for there in self.lines:
             same = (there.key, list(there.command), there.share) == (line.key, line.command, line.share)
             if same and not there.failed:
                 return there
-        if self.processes.stopped or time.monotonic() > self._until:
-            return None
-        devices = () if kind == PADDED else SLOW
+        devices = () if line.kind == PADDED else SLOW
         began, before_s = time.monotonic(), cpu_s()
-        with Slowed(self.processes.work, devices, line.share, self.given.signals) as slowed:
+        with slowed(self.processes.work, devices, line.share) as groups:
             made = make(self.processes, line, slowness)
         if made is None:
             return None
         cores = round((cpu_s() - before_s) / (time.monotonic() - began), 2)
-        by = "padding" if kind == PADDED else "; ".join(sorted(set(slowed.by.values())))
-        if len(slowed.by) < len(devices) and not made.failed:
+        by = "; ".join(sorted({f"quota, {folder.parent}" for folder in groups.values()})) or "padding"
+        if len(groups) < len(devices) and not made.failed:
             made = dataclasses.replace(made, failed="the processes of its slow workers were not found")
         made = dataclasses.replace(made, cores=cores, by=by)
         run_lines.append(self.given.folder, made)
         self.lines = [*(each for each in self.lines if each.key != made.key), made]
-        said = made.failed or f"{made.seconds_to(self.given.target):.1f} s, a slow step {made.slow_step_s[0]:.3f} s"
-        logging.info("%s, seed %d, %s: %s; %.2f cores", entry, seed, kind, said, cores)
+        self.failed += bool(made.failed)
+        said = made.failed or f"{made.seconds_to(TARGET):.1f} s, a slow step {made.slow_step_s[0]:.3f} s"
+        logging.info("%s, seed %d, %s: %s; %.2f cores", made.entry, made.seed, made.kind, said, cores)
         return made
 
 
 def cpu_s() -> float:
     """CPU seconds of all children that have ended, and of theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return sum(os.times()[2:4])
 
 
 def read(folder: Path) -> list[SlowRun]:
@@ -336,10 +290,10 @@ def ratio(padded: Sequence[float], real: Sequence[float]) -> str:
     return "-" if any(np.isinf(pair).all() for pair in both) else estimate([there / here for here, there in both])
 
 
-def tables(lines: Sequence[SlowRun], target: float) -> str:
+def tables(lines: Sequence[SlowRun]) -> str:
     """What the runs have reached, and what differs between padded and real slowness; of the seeds that have both."""
     numbers: dict[str, Callable[[SlowRun], float]] = {
-        f"s to {target:g}": lambda line: line.seconds_to(target),
+        f"s to {TARGET:g}": lambda line: line.seconds_to(TARGET),
         "rounds/s": lambda line: line.rounds_per_s,
         "samples/s": lambda line: line.samples_per_s,
     }
@@ -367,17 +321,11 @@ def tables(lines: Sequence[SlowRun], target: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Makes the missing runs, until the budget is spent, and the tables; returns the exit code."""
+    """Makes the missing runs and the tables; returns the exit code."""
     parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the results")
-    parser.add_argument("--entries", type=names(ROWS), default=ROWS, help="the algorithms")
     parser.add_argument("--seeds", type=seeds, default=tuple(range(7)), help="such as 0,1,2 or 0..6")
-    parser.add_argument("--share", type=below_one, default=0.05, help="of a core, for each slow worker")
     parser.add_argument("--seconds", type=above_zero, default=40.0, help="of each run")
-    parser.add_argument("--eval-seconds", type=at_least(0.1, float), default=1.0, help="between two evaluations")
-    parser.add_argument("--target", type=accuracy, default=0.7, help="of three evaluations in a row, the mean")
-    parser.add_argument("--signals", action="store_true", help="slow the workers by SIGSTOP and SIGCONT")
-    parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
     parser.add_argument("--table", action="store_true", help="only the tables of the runs that are done")
     given = parser.parse_args(arguments)
     return exit_code_of(lambda: _do(given))
@@ -387,16 +335,16 @@ def _do(given: argparse.Namespace) -> int:
     setup_logging("study")
     given.folder.mkdir(parents=True, exist_ok=True)
     study = Study(given, Processes((Path("logs") / "real-slowness" / given.folder.name).resolve()))
-    failed = 0
     if not given.table:
-        with study.processes.stopped_by_signals(), with_more_weight():
-            failed = study.do()
-    part = tables(study.lines, given.target)
+        remove(group("test", SHARE))  # before a job is started
+        with study.processes.stopped_by_signals():
+            study.do()
+    part = tables(study.lines)
     print(part)
     markdown.write(given.folder / "README.md", part)
     if study.processes.stopped:
         raise KeyboardInterrupt
-    return EXIT_BUG if failed else EXIT_OK
+    return EXIT_BUG if study.failed else EXIT_OK
 
 
 if __name__ == "__main__":

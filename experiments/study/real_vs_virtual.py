@@ -27,6 +27,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -41,17 +42,11 @@ from config import NO_NETWORK
 from experiments import markdown
 from flag_parser import FlagParser
 from flag_values import seeds
+from report.statistics import time_to_target
 from scripts.launch.job_options import names
 from scripts.run_lines import RUNS_FILE
 from trainer import version
-from trainer.run_logs.measure import (
-    EVALUATION,
-    FORWARD_BACKWARD,
-    GET_BATCH,
-    GLOBAL_AGGREGATE,
-    GLOBAL_UPDATE,
-    LOCAL_UPDATE,
-)  # fmt: skip
+from trainer.run_logs import measure
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import cluster_file
 from utils import append_line, read_json, write_json
@@ -66,7 +61,8 @@ TRIES = 3  # to find the time of one way
 CALIBRATION_SEED, CALIBRATION_S = 99, 15
 NO_TIME_S = 0.0001  # the least that --evaluation-time is given here
 ROUND_TRIP_S = 0.001  # of a question to the state server over loopback
-STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
+STEP = (measure.GET_BATCH, measure.FORWARD_BACKWARD, measure.LOCAL_UPDATE)  # stages, as those of an exchange
+EXCHANGE = (measure.GLOBAL_AGGREGATE, measure.GLOBAL_UPDATE)
 # Modes whose training thread waits for no exchange, which cannot be timed so: their stages hold its own work.
 BESIDE = {"wbsp-pcc": "wbsp"}
 # Sync-Switch is calibrated under ASP: an exchange under BSP is mostly a wait.
@@ -170,7 +166,8 @@ def calibrate(of: Job, folder: Path) -> dict[str, float]:
     # A mean would contain the waits of single rounds for others, or for an evaluation.
     middle = statistics.fmean if mode in NEVER_WAITS else statistics.median
     over_s = [_mean_step(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
-    paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
+    steps = itertools.chain.from_iterable(map(_steps, runs.values()))
+    paused_s = [step[measure.EVALUATION] for step in steps if measure.EVALUATION in step]
     exchange_s = middle(_exchanges(runs[alone]))
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
@@ -194,7 +191,7 @@ def _steps(rounds: Rounds) -> Iterator[dict[str, float]]:
 def _mean_step(rounds: Rounds, stages: Sequence[str]) -> float:
     """Seconds of a local step: all that is not in other stages, also the writing of the log."""
     others = sum(seconds for step in _steps(rounds) for stage, seconds in step.items() if stage not in stages)
-    return float((rounds[-1]["total_time"] - others) / sum(FORWARD_BACKWARD in step for step in _steps(rounds)))
+    return float((rounds[-1]["total_time"] - others) / sum(measure.FORWARD_BACKWARD in step for step in _steps(rounds)))
 
 
 def _exchanges(rounds: Rounds) -> list[float]:
@@ -219,11 +216,6 @@ def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------- the table
-
-
-def seconds_to(target: float, row: dict[str, Any]) -> float | None:
-    """Seconds at which a run reached an accuracy; None: it did not."""
-    return min((seconds for seconds, accuracy in row["accuracies"] if accuracy >= target), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,16 +269,14 @@ def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], di
     )
     row = TableRow(cluster, mode, len(pairs), rounds, samples)
     for target in TARGETS:
-        here, there = ([seconds_to(target, line) for line in kind] for kind in zip(*pairs, strict=True))
-        real_s, virtual_s = [s for s in here if s is not None], [s for s in there if s is not None]
-        if len(real_s) == len(virtual_s) == len(pairs):
+        real_s, virtual_s = (
+            [time_to_target(line["accuracies"], target) for line in kind] for kind in zip(*pairs, strict=True)
+        )
+        if max(*real_s, *virtual_s) < math.inf:
             median_s = statistics.median(real_s)
+            spread = min(real_s) / median_s, max(real_s) / median_s
             return dataclasses.replace(
-                row,
-                target=target,
-                real_s=median_s,
-                virtual_s=statistics.median(virtual_s),
-                spread=(min(real_s) / median_s, max(real_s) / median_s),
+                row, target=target, real_s=median_s, virtual_s=statistics.median(virtual_s), spread=spread
             )
     return row
 
@@ -337,7 +327,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--network", default="lenet")
     parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
-    parser.add_argument("--kinds", default="real,virtual", help="or costs; only virtual runs need no quiet machine")
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     given = parser.parse_args(arguments)
@@ -346,14 +335,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = read(folder) if (folder / RUNS_FILE).exists() else []
     # Real runs take hours and change little with the program; virtual ones are made anew.
     done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
-    for job, kind in ((job, kind) for job in jobs(given) for kind in given.kinds.split(",")):
+    for job, kind in ((job, kind) for job in jobs(given) for kind in ("real", "virtual")):
         if given.table or time.monotonic() - began > given.budget:
             break
         if (*dataclasses.astuple(job), kind) in done:
             continue
         costs = calibrate(job, folder)
-        if kind == "costs":
-            continue
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs, job.network)
         row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
         append_line(folder / RUNS_FILE, json.dumps(row))

@@ -7,11 +7,11 @@ For each job (cluster, split, network) and each algorithm --trials trials search
 own parameters together, and further ones near the best (experiments/study/search.py), evaluated on --validation
 held-out training samples. Up to three that are nearly the best are made again with two other seeds. Then come --seeds
 runs with the numbers of the best median and other seeds, evaluated on the test set. A run is at the target from the
-evaluation on with which the mean of three in a row is, on a grid of a hundredth of the limit, and ends there but with
---whole; a trial also ends at 1.3 times the best one's time. The limit of a job is the time in which its fastest machine
-alone sees all training samples --epochs times. Each run is a line of FOLDER/runs.jsonl (comparison.py beside this),
-also one that diverged or failed. The same command makes the missing runs, those of this version of the program (or of
-any); Ctrl-C ends it. What follows `--` goes to every run.
+evaluation on with which the mean of three in a row is, on a grid of a hundredth of the limit, and ends there; a trial
+also ends at 1.3 times the best one's time. The limit of a job is the time in which its fastest machine alone sees all
+training samples --epochs times. Each run is a line of FOLDER/runs.jsonl (comparison.py beside this), also one that
+diverged or failed. The same command makes the missing runs, those of this version of the program (or of any); Ctrl-C
+ends it. What follows `--` goes to every run.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -36,9 +36,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers
-from config import NETWORKS, names_of
+from config import NETWORKS, Config, names_of
 from experiments.study import comparison
-from experiments.study.comparison import REPORT, TUNING, RunLine, Workload
+from experiments.study.comparison import REPORT, TUNING, RunLine, Workload, measured, rate_of
 from experiments.study.comparison_tables import rank
 from experiments.study.search import (
     BSP_SHARE,
@@ -51,7 +51,6 @@ from experiments.study.search import (
     near,
     parameters,
 )
-from experiments.study.study_run import MODEL_BYTES, REPORT_SEEDS_FROM, Task, limit_of, measured, step_times_s
 from flag_parser import FlagParser
 from flag_values import above_zero, accuracy, at_least, below_one, several
 from scripts import run_lines
@@ -62,14 +61,25 @@ from trainer import version
 from trainer.simulation import cluster_file
 from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
 
+STEP_SIZES = 1e-4, 2e-2  # the range of the first trials, times 1 - momentum
 SLACK = 1.3  # a trial ends at so many times the best one's seconds
 FINALISTS, AGAIN_SEEDS = 3, (1, 2)  # the best trials within that are made again with these seeds
 IN_A_ROW = 3  # evaluations whose mean is to be at the target
 EVALUATIONS = 100  # in the limit
+MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
+REPORT_SEEDS_FROM = 100  # trials have the seeds 0, 1, ...
+TRAINING_SAMPLES = 60_000
+BATCH = Config().batch_size
 # CPU seconds of a step, of an evaluation, and of a run's start, measured on one core; for the estimate alone.
 STEP_CPU_S = {"mlp": 0.0020, "lenet": 0.0090}
 EVALUATION_CPU_S = {"mlp": 0.02, "lenet": 0.6}
 START_CPU_S = 2.0
+
+
+def step_times_s(cluster: str) -> list[float]:
+    """Seconds of a step of each worker with a batch of the usual size."""
+    rows = cluster_file.read(cluster_file.find(cluster)).workers
+    return [row.shortest_step_s(BATCH) + row.overhead_s for row in rows]
 
 
 def entries_of(cluster: str) -> list[str]:
@@ -96,13 +106,10 @@ class Plan:
     entries: Sequence[str] | None  # None: those of each cluster
     trials: int
     seeds: int
-    low: float
-    high: float
     momenta: Sequence[float]
     validation: int
     epochs: float
     target: float
-    whole: bool
     more: Sequence[str]
 
     @property
@@ -114,17 +121,17 @@ class Plan:
             if self.entries is None or entry in self.entries
         ]
 
-    def tasks(self, workload: Workload, entry: str) -> Generator[Task, RunLine, None]:
-        """The runs of a row, one after the other: yields each, and is sent its line."""
+    def tasks(self, workload: Workload, entry: str) -> Generator[RunLine, RunLine, None]:
+        """The runs of a row, one after the other: yields each before it is made, and is sent it with its results."""
         workers = len(step_times_s(workload.cluster))
-        size = Parameter(STEP_SIZE, self.low, self.high, is_whole=False)
+        size = Parameter(STEP_SIZE, *STEP_SIZES, is_whole=False)
         searched: list[Parameter] = [size, *parameters(entry, workers)]
         tried: list[tuple[Trial, RunLine]] = []
 
         def by_rank() -> list[tuple[Trial, RunLine]]:
             return sorted(tried, key=lambda each: rank([each[1]], self.target))
 
-        def tasked(trial: Trial) -> Task:
+        def tasked(trial: Trial) -> RunLine:
             limit_s = SLACK * by_rank()[0][1].seconds_to(self.target) if tried else math.inf
             return self._task(TUNING, workload, entry, trial, len(tried), 0, limit_s)
 
@@ -155,18 +162,29 @@ class Plan:
         number: int,
         seed: int,
         limit_s: float = math.inf,
-    ) -> Task:
-        task = Task(phase, workload, entry, number, seed, trial.step_size, trial.momentum, IN_A_ROW, trial.own)
+    ) -> RunLine:
+        task = RunLine(
+            phase=phase,
+            **workload._asdict(),
+            entry=entry,
+            trial=number,
+            seed=seed,
+            step_sizes={rate_of(entry): trial.step_size},
+            momentum=trial.momentum,
+            in_a_row=IN_A_ROW,
+            parameters=trial.own,
+            step_times_s=step_times_s(workload.cluster),
+        )
         return replace(task, command=self._command(task, limit_s))
 
-    def _command(self, task: Task, limit_s: float) -> list[str]:
+    def _command(self, task: RunLine, limit_s: float) -> list[str]:
         """The run's command, without a place for its logs."""
         (cluster, split, network), row = task.workload, OWNERS[task.entry]
         whole_s = self.limit_s(cluster)
         words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network]
         if FASTEST in task.parameters:
             words += ["--fastest", f"{task.parameters[FASTEST]:g}"]
-        words += ["--seed", str(task.seed), names_of(task.rate)[0], f"{task.step_size:g}"]
+        words += ["--seed", str(task.seed), names_of(rate_of(task.entry))[0], f"{task.step_size:g}"]
         words += ["--momentum", f"{task.momentum:g}"]
         for name, value in task.parameters.items():
             if name == BSP_SHARE:
@@ -175,8 +193,7 @@ class Plan:
             elif name != FASTEST:
                 words += [names_of(name)[0], f"{value:g}"]
         words += ["--max-seconds", f"{min(limit_s, whole_s):g}", "--eval-seconds", f"{whole_s / EVALUATIONS:g}"]
-        if task.phase == TUNING or not self.whole:
-            words += ["--target-accuracy", f"{self.target:g}", "--target-evaluations", str(IN_A_ROW)]
+        words += ["--target-accuracy", f"{self.target:g}", "--target-evaluations", str(IN_A_ROW)]
         if cluster in MODEL_BYTES:
             words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
         if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
@@ -186,8 +203,8 @@ class Plan:
         return [*words, "--log-form", "lines", *self.more]
 
     def limit_s(self, cluster: str) -> float:
-        """The virtual seconds of each run on a cluster."""
-        return limit_of(cluster, self.epochs)
+        """The virtual seconds of each run: the fastest machine of the cluster alone sees all samples `epochs` times."""
+        return float(f"{self.epochs * TRAINING_SAMPLES / BATCH * min(step_times_s(cluster)):.4g}")
 
     def hours(self) -> float:
         """CPU hours of all runs at most: if none reached the target, and all workers that take part always computed."""
@@ -247,12 +264,11 @@ class Study:
             while line := self._there(task) or self._make(task):
                 task = tasks.send(line)
 
-    def _make(self, task: Task) -> RunLine | None:
+    def _make(self, task: RunLine) -> RunLine | None:
         if self.processes.stopped or time.monotonic() > self._until:
             return None
         begin = time.monotonic()
-        blank = task.line(command=task.command, step_times_s=step_times_s(task.workload.cluster))
-        line = make(self.processes, blank, measured)
+        line = make(self.processes, task, measured)
         if line is None:
             return None
         with self._lock:
@@ -261,12 +277,12 @@ class Study:
             self.failed += bool(line.failed)
         seconds = line.seconds_to(self.plan.target)
         said = line.failed or ("diverged" if line.diverged else f"{seconds:.1f} s; {line.best_accuracy:.4f} at best")
-        logging.info("%d made, this in %.0f s: %s: %s", self.made, time.monotonic() - begin, task, said)
+        logging.info("%d made, this in %.0f s: %s: %s", self.made, time.monotonic() - begin, named(task), said)
         return line
 
-    def _there(self, task: Task) -> RunLine | None:
+    def _there(self, task: RunLine) -> RunLine | None:
         """The line of this very run, if it was made by a version of the program that counts, and has not failed."""
-        line = self._lines.get(task.line().key)
+        line = self._lines.get(task.key)
         if line is None or line.failed:
             return None
         # A run that reached the target under another limit is the same up to there.
@@ -274,6 +290,14 @@ class Study:
         if compared(line.command) != compared(task.command):
             return None
         return line if self.any_version or line.program == self._program else None
+
+
+def named(run: RunLine) -> str:
+    """A run in words, for the progress."""
+    which = f"trial {run.trial}" if run.phase == TUNING else f"seed {run.seed}"
+    own = "".join(f", {name} {value:g}" for name, value in run.parameters.items())
+    job = f"{run.phase} {' '.join(run.workload)} {run.entry}"
+    return f"{job}, {which}, step size {run.step_size:g}, momentum {run.momentum:g}{own}"
 
 
 def _without_limit(command: Sequence[str]) -> list[str]:
@@ -300,19 +324,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--entries", type=names(ENTRIES), help="algorithms and presets (default: all that differ)")
     parser.add_argument("--trials", type=at_least(1), default=12, help="of a row")
     parser.add_argument("--seeds", type=at_least(1), default=7, help="runs with the best trial's numbers")
-    parser.add_argument("--range", type=above_zero, nargs=2, default=(1e-4, 2e-2), help="of the step sizes")
     momenta = several(below_one, "momenta with commas")
     parser.add_argument("--momenta", type=momenta, default="0,0.9", help="step sizes are times 1 - momentum")
     parser.add_argument("--target", type=accuracy, default=0.85, help="accuracy")
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=4.0, help="of the fastest machine alone, in a run's time")
-    parser.add_argument("--whole", action="store_true", help="runs on the test set go on behind the target")
     parser.add_argument("--jobs", type=at_least(1), default=len(usable_cores()), help="runs at the same time")
     parser.add_argument("--budget", type=above_zero, default=math.inf, help="seconds after which no run is begun")
     parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")
     given, more = job_options.parse(parser, arguments)
-    if given.range[0] >= given.range[1]:
-        parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
     if given.trials % len(given.momenta):
         parser.error(f"--trials {given.trials} is no multiple of the number of --momenta, {len(given.momenta)}")
     for cluster in given.clusters:
@@ -320,8 +340,6 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     every = itertools.product(given.networks, given.clusters, given.splits)
     plan = Plan(
         workloads=[Workload(cluster, split, network) for network, cluster, split in every],
-        low=given.range[0],
-        high=given.range[1],
         more=more,
         **{each.name: getattr(given, each.name) for each in fields(Plan) if each.name in given},
     )

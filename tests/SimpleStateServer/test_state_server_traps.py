@@ -12,7 +12,8 @@ import requests
 from attacks import Target
 from state_server_process import clients, running_state_server
 
-from experiments.benchmarks import process_stat
+from experiments.fault_drill.drilled_job import kib
+from utils import allow_open_files
 
 SERVE = ("serve",)
 SOON_S = 5.0  # generous for an answer that takes a millisecond: these machines are shared
@@ -21,7 +22,7 @@ DEADLINE_S = 15.0
 
 @pytest.fixture(scope="module")
 def server():
-    process_stat.allow_many_files()
+    allow_open_files(2000)  # of the attackers
     with running_state_server(command=SERVE) as running:
         yield running
 
@@ -113,7 +114,7 @@ def test_of_too_many_connections_the_one_that_was_silent_for_longest_goes(hasty_
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_has_come(server):
-    before = process_stat.resident_mb(server.process.pid)
+    before = kib(server.process.pid)
     with under(attacks.upload, server) as target:
         assert_workers_are_answered(server)
         give_up = time.monotonic() + DEADLINE_S
@@ -122,7 +123,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_has_come(server):
             target.over.wait(0.01)
     taken_mb = float(target.outcome[0].split()[0])
     assert taken_mb < 50, target.outcome  # what buffers hold
-    assert process_stat.resident_mb(server.process.pid) < before + 50
+    assert kib(server.process.pid) < before + 50_000
 
 
 def test_thousands_of_names_of_which_one_is_double_cost_little(server):

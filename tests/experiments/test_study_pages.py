@@ -12,7 +12,6 @@ import pytest
 import draw
 from algorithms import ENTRIES
 from experiments import markdown
-from experiments.benchmarks import collectives, compression
 from experiments.study import comparison, real_comparison, real_slowness, real_vs_virtual
 from report import metrics
 
@@ -32,23 +31,17 @@ def page_of(name: str) -> str:
 
 
 def real_and_virtual() -> str:
-    reported = real_comparison.reported(RESULTS / "comparison", "nine-ways", "mlp", tuple(ENTRIES))
-    return real_comparison.table(reported, comparison.read(RESULTS / "real-comparison"), 0.85)
+    reported = real_comparison.reported(RESULTS / "comparison", tuple(ENTRIES))
+    return real_comparison.table(reported, comparison.read(RESULTS / "real-comparison"))
 
 
 def of_real_slowness() -> str:
-    return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"), 0.7)
-
-
-def of_compression() -> str:
-    return "\n".join(compression.table(json.loads((RESULTS / "compression" / "runs.json").read_text())))
+    return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"))
 
 
 @pytest.mark.parametrize(
     ("name", "mark", "part"),
     [
-        ("collectives", markdown.TABLES, lambda: collectives.tables(RESULTS / "collectives")),
-        ("compression", markdown.TABLES, of_compression),
         ("real-comparison", real_comparison.MARK, real_and_virtual),
         ("real-slowness", markdown.TABLES, of_real_slowness),
         *(
@@ -57,8 +50,6 @@ def of_compression() -> str:
         ),
     ],
     ids=[
-        "collectives",
-        "compression",
         "real-comparison",
         "real-slowness",
         "real-vs-virtual",

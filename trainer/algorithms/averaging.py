@@ -2,7 +2,7 @@
 w <- w + eps * sum_k (n_k / n) * (w_k - w), where worker k has n_k of the n samples.
 
 The negated mean is the gradient of an outer optimiser with learning rate eps and momentum (outer_momentum.py). FedNova
-normalises each update by its local steps (fednova.py).
+divides each update by its number of local steps (fednova.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from trainer.run_logs.measure import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):
-    """Local SGD steps, then one aggregation. In subclasses `ready` ends a round's local steps."""
+    """Local SGD steps, then one aggregation. A subclass's `ready` says when a round's local steps end."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def shared_state(self) -> list[mx.nd.NDArray]:
         return [*self._global_weights, *self._global_statistics, *self._outer.arrays(self._global_weights)]
 
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:  # `state` is these arrays
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:  # `state` is the arrays of `shared_state`, filled
         self.parameters.replace(self._global_weights + self._global_statistics)
 
     def own_state(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         global_model = self._global_weights + self._global_statistics
         # `updates` are new arrays, so they have the default layout that the kvstore needs.
         share = self.membership.sample_share
-        weights_share = share / self._norm.divisor
+        weights_share = share / self._norm.divisor  # FedNova's |a_k|
         shares = [weights_share] * len(self._global_weights) + [share] * len(self._global_statistics)
         updates = [
             (after - before) * factor

@@ -14,15 +14,15 @@ from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
 from trainer.run_logs.measure import CHECK_READY
 
-# Timing the transmission prevents pushes and pulls from overlapping, which at most doubles its time.
-# If it takes more than this share of a round, only some rounds are timed.
+# To time the transmission, pushes and pulls must not overlap, which at most doubles the transmission time.
+# If that is more than this share of a round, only some rounds are timed.
 CHEAP_SHARE = 0.1
 TIMED_ROUNDS_AT_START = 3
 TIMED_EVERY = 10
 
 
 class ESyncTrainer(ModelAveragingTrainer):
-    """Asks the state server after each local step whether to average now."""
+    """Asks the state server (SimpleStateServer/server/policies/) after each local step whether to average now."""
 
     def __init__(
         self,

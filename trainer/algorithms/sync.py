@@ -1,5 +1,5 @@
 """SSGD, bulk-synchronous (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981):
-w <- w - eta * sum_k (n_k / n) * g_k, g_k of worker k, in each step."""
+after every step w <- w - eta * sum_k (n_k / n) * g_k, where worker k has gradient g_k and n_k of the n samples."""
 
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
@@ -17,7 +17,7 @@ class SyncTrainer(SynchronousTrainer):
 
     def local_step(self, batch: Batch) -> bool:
         self._batch = batch
-        self.compute_gradients(batch, self.membership.weight)
+        self.compute_gradients(batch, self.membership.weight)  # times N * n_k / n; `divisor` is N
         self.gradients_are_good(self.sums.largest)
         return True
 
@@ -43,7 +43,7 @@ class SyncTrainer(SynchronousTrainer):
         return self.membership.weight
 
     def divisor(self) -> float:
-        """A sum over the workers divided by it is the mean; 0: no good gradient."""
+        """The number by which a sum over the workers is divided for the mean; 0: no worker had a good gradient."""
         return self.membership.num_workers * self.present
 
 

@@ -1,7 +1,7 @@
 """WBSP, worker-busy synchronous parallel (Yang et al., "Worker-busy synchronous parallel", Parallel Computing 121,
 2024, 103092): no worker waits. After every local step a worker uploads its update u, w_shadow <- w_shadow + u / N; when
 the slowest worker has uploaded, the server releases w <- w_shadow, and every worker takes w after its next upload. So
-all workers take the same models. The workers' times travel with the uploads, and by them the server knows the slowest
+all workers take the same models. An upload contains the worker's times, from which the server finds the slowest worker
 (wbsp_optimizer.py).
 """
 
@@ -61,7 +61,7 @@ class WBSPTrainer(Trainer):
     """
 
     rounds_in_step = False
-    packs_apart = False  # BatchNorm's statistics in groups without weights
+    packs_apart = False  # whether BatchNorm's statistics have buckets of their own
 
     def __init__(self, context: Context, learning_rate: float, overlap: bool) -> None:
         super().__init__(context)
@@ -73,14 +73,14 @@ class WBSPTrainer(Trainer):
         self._state = context.state  # for its page only
         self._overlap = overlap
         self._upload_task: Task[UploadResult] | None = None
-        # Models in buckets: the newest release here, and the local model without the steps not handed over yet.
+        # Models in buckets: the newest release here; the local model less those steps that no upload has yet.
         self._released: list[mx.nd.NDArray] = []
         self._base: list[mx.nd.NDArray] = []
         self._pending_steps = self._pending_samples = 0
         self._pending_stop = False
         self._round_to_save = 0  # of the server's next checkpoint; 0: none is due
         self._release = 0  # number of the newest release here
-        self._stop = False  # all stop, by the last upload's answer
+        self._stop = False  # the answer to the last upload says that all stop
         self.exchange = self._traffic = UploadTraffic()
         self._events: list[dict[str, str]] = []
         # Used by the communication thread only:
@@ -95,7 +95,7 @@ class WBSPTrainer(Trainer):
         self.parameters.replace(self._buckets.unpack(self._released))
         status = WBSPStatus.read(self._link.status())
         self._release = status.release
-        self.seen.of_all = max(self.seen.of_all, status.samples)  # it may have taken the place of a lost worker
+        self.seen.of_all = max(self.seen.of_all, status.samples)  # this worker may replace a lost one
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
 
     def optimizer(self, keys: Keys) -> WBSPOptimizer:
@@ -149,7 +149,7 @@ class WBSPTrainer(Trainer):
         """Begins to upload the difference between the local model and its base."""
         model = self._packed_model()
         update = self.update_of(model, self._base)
-        if not self.update_is_good(update, self._buckets.unpack):  # back to the newest release
+        if not self.update_is_good(update, self._buckets.unpack):  # the worker returns to the newest release
             model, self._pending_samples = self._released, 0
             self.parameters.replace(self._buckets.unpack(model))
             update = [mx.nd.zeros_like(array) for array in model]
@@ -166,13 +166,13 @@ class WBSPTrainer(Trainer):
         self._upload_task = self.clock.start(lambda: self._upload(update, report, save), "communication")
 
     def update_of(self, model: list[mx.nd.NDArray], base: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """What travels; all are in groups."""
+        """The update to upload; like `model` and `base` it is in buckets."""
         return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
 
     def _finish_upload(self) -> None:
         """Waits for the running upload, if any, and takes its release.
 
-        Steps since the update was handed over, the difference between model and base, stay in the model.
+        The difference between model and base, the steps since the hand-over, stays in the model.
         """
         if self._upload_task is None:
             return

@@ -1,12 +1,11 @@
 """Takes the place of a lost worker in MXNet's cluster.
 
-MXNet's scheduler takes back one process in its life, and aborts at the second (ps-lite's van.cc). So it is not asked.
-The other processes go on connecting with the address of a lost worker, and know a worker by its id alone. A new process
-on the same host listens there, throws away what was on its way to the lost one, and then tells its own MXNet, in place
-of the scheduler, its id and where the others are. In the other processes nothing changes: the servers answer it, and
-the scheduler hears its heartbeats.
-
-For that this module speaks ZeroMQ's protocol (ZMTP 3.0) and ps-lite's (meta.proto), as far as needed.
+MXNet's scheduler accepts one replacement of a lost process in its life, and aborts at a second one (ps-lite's van.cc).
+So it is not asked. The other processes keep trying to connect to the address of a lost worker, and identify a worker by
+its id alone. A new process on the same host listens at that address, and discards what was sent to the lost worker.
+Then it tells its own MXNet, in the scheduler's place, its id and the addresses of the others. In the other processes
+nothing changes: the servers answer the new process, and the scheduler receives its heartbeats. For this the module
+speaks as much of ZeroMQ's protocol (ZMTP 3.0) and ps-lite's (meta.proto) as it needs.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from utils import PeerLost, SetupError
 # isort: split
 from server.messages import Member
 
-PATIENCE_S = 60.0  # for the others to connect
-QUIET_S = 0.5  # without a message after that
+PATIENCE_S = 60.0  # within which the others must connect
+QUIET_S = 0.5  # without a message, after which no more are expected
 PAUSE_S = 0.02
 LONGEST_FRAME = 1 << 16  # bytes
 _OWN_HOST = "127.0.0.1"
@@ -35,7 +34,7 @@ _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + by
 _COMMAND, _LONG = 4, 2  # flags of a frame
 _ADD_NODE = 2  # a command of ps-lite
 _ROLES = {"server": 0, "worker": 1, "scheduler": 2}  # likewise
-_TELLER = b"ps0"  # the identity of no process
+_TELLER = b"ps0"  # an identity that no process of the job has
 _TO_NAME = b"Identity"
 
 
@@ -45,25 +44,26 @@ def take_place(
     environment: MutableMapping[str, str],
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Makes the kvstore that this process creates next the worker of this place in the cluster.
+    """Prepares this process: the kvstore that it creates next becomes the worker `me` of the running cluster.
 
     Args:
-        members: all processes, those of each role by rank; among the workers this one, at the address of the lost one.
+        members: all processes, each role in the order of its ranks; one of the workers is `me`.
+        me: this process, with the rank and the address of the lost worker.
         environment: the variables that MXNet reads.
-        wait: for so many seconds; raises an error where the job ends.
+        wait: sleeps for a number of seconds; raises an error if the job ends.
 
     Raises:
-        SetupError: this process cannot listen at that address, or the job has Unix sockets.
+        SetupError: this process cannot listen at that address, or the processes connect over Unix sockets.
         PeerLost: another process does not connect with it.
     """
     if environment.get("DMLC_LOCAL", "0") != "0":
-        raise SetupError("DMLC_LOCAL=1: a worker comes back to TCP ports alone; unset it in every process of the job")
+        raise SetupError("DMLC_LOCAL=1: a lost worker comes back only over TCP; unset it in every process of the job")
     of_role = {role: [each for each in members if each.role == role] for role in _ROLES}
     nodes = [(each, node_id(each.role, of_role[each.role].index(each))) for each in members]
     nodes = [(each, number) for each, number in nodes if each is me or each.role != me.role]
     others = {b"ps%d" % number: other for other, number in nodes if other is not me}
     _drain(me, others, wait)
-    scheduler = _Sink(addresses.listen_anywhere(_OWN_HOST))  # hears what MXNet would tell its scheduler at first
+    scheduler = _Sink(addresses.listen_anywhere(_OWN_HOST))  # receives what MXNet sends to a scheduler at its start
     environment["DMLC_PS_ROOT_URI"], environment["DMLC_PS_ROOT_PORT"] = _OWN_HOST, str(scheduler.port)
     told = _number(1, _ADD_NODE) + b"".join(_text(2, _node(each, number, each is me)) for each, number in nodes)
     frame = _frame(0, _text(3, told))
@@ -71,7 +71,7 @@ def take_place(
 
 
 def _drain(me: Member, others: dict[bytes, Member], wait: Callable[[float], None] = time.sleep) -> None:
-    """Throws away what the others have sent to the lost worker, once its own connections with them have ended."""
+    """Discards what the others send to the lost worker, until they are quiet and all its old connections have ended."""
     end = time.monotonic() + PATIENCE_S
     sink = _Sink(addresses.listen(me.address, me.port, "the lost worker, or another process, still listens there"))
     places = [other.place for other in others.values()]
@@ -86,10 +86,10 @@ def _drain(me: Member, others: dict[bytes, Member], wait: Callable[[float], None
 
 
 class _Sink:
-    """Accepts ZeroMQ's connections, and throws away what comes.
+    """Accepts ZeroMQ's connections, and discards what arrives.
 
     Attributes:
-        heard: when each process has connected, or sent a message; by its name there, such as b"ps8".
+        heard: when each process last connected or sent a message, by its ZeroMQ identity such as b"ps8".
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -103,7 +103,7 @@ class _Sink:
         return time.monotonic() - max(self.heard.values(), default=0.0) > QUIET_S
 
     def close(self) -> None:
-        """When this returns, others can listen there."""
+        """When this returns, another socket can listen at the port."""
         for each in (self._listener, *self._connections):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
@@ -126,7 +126,7 @@ class _Sink:
 
 
 def _tell(me: Member, frame: bytes) -> None:
-    """Tells MXNet, once it listens."""
+    """Sends the frame to this process's MXNet as soon as that listens."""
     while True:
         with contextlib.suppress(OSError, EOFError), socket.create_connection((me.address, me.port)) as connection:
             _shake_hands(connection, b"DEALER", _TELLER)
@@ -140,7 +140,7 @@ def _tell(me: Member, frame: bytes) -> None:
 
 
 def _shake_hands(connection: socket.socket, kind: bytes, name: bytes = b"") -> bytes:
-    """Returns the properties of the other side, of which the last one is its name."""
+    """Returns the other side's properties; the last one is its identity."""
     connection.sendall(_GREETING)
     _exactly(connection, len(_GREETING))
     properties = ((b"Socket-Type", kind), (_TO_NAME, name))
@@ -174,7 +174,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _node(member: Member, number: int, is_recovery: bool) -> bytes:
-    """A PBNode."""
+    """A process as ps-lite describes it (PBNode)."""
     place = _text(3, member.address.encode()) + _number(4, member.port)
     return _number(1, _ROLES[member.role]) + _number(2, number) + place + _number(5, is_recovery)
 

@@ -48,11 +48,11 @@ class WorkerReport:
 
     Attributes:
         takes_part: it is already training.
-        rounds: finished ones.
+        rounds: finished so far.
         elapsed_s: age of the job.
-        seen: samples used by all workers.
-        updates: Stepper.updates.
-        meets: CollectiveSums.meets.
+        seen, accuracy: samples used by all workers; the newest value of the metric.
+        updates: steps that the optimizer has counted (Stepper.updates).
+        meets: a barrier precedes each sum (CollectiveSums.meets).
         job: its name on the state server, if any.
         is_over: the last round is done.
     """
@@ -122,7 +122,7 @@ class Recovery:
         self._rounds_done = 0
         self._takes_part = False
         self._is_over = False  # the last round is done, on this worker or on the source
-        self._missed = 0  # rounds without this worker, until they are logged
+        self._missed = 0  # rounds that the others did without this worker; 0 again once they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(self._generations.taken)
         self.job_age_s: float | None = None  # when this worker joined a running job
@@ -151,10 +151,10 @@ class Recovery:
                 break
         self._takes_part = True
         if (checkpoints := self._trainer.context.run.checkpoints) is not None:
-            checkpoints.set_aside(self._trainer.rounds)  # those later than the job
+            checkpoints.set_aside(self._trainer.rounds)  # those of rounds that the job has not done
 
     def open_measure(self, folder: Path) -> Measure:
-        """In a running job, rounds and time continue the others'."""
+        """A worker that joins a running job continues the others' numbers of rounds and seconds."""
         if self.job_age_s is not None:
             measure, self._missed = come_to_job(self._trainer, folder, self.job_age_s)
             return measure
@@ -248,7 +248,7 @@ class Recovery:
         """All exchange reports and `arrange` how to continue; returns whether the job is running."""
         trainer, generation = self._trainer, self._generations.taken
         self._loop.update_membership()
-        self._transport.barrier()  # a newcomer warms up first; reports have the time after it
+        self._transport.barrier()  # a newcomer comes here after its test steps; times in the reports include that wait
         reports = [WorkerReport(**each) for each in self._gather("where", vars(self._report())) or ()]
         decided = arrange(reports)
         if not decided.is_at_work:
@@ -317,7 +317,7 @@ class Recovery:
         missed = report.rounds - self._rounds_done
         trainer.seen.of_all, trainer.evaluated.newest = report.seen, report.accuracy
         self._is_over = report.is_over
-        if self._takes_part:  # this worker logs the running round as the last that the source has finished
+        if self._takes_part:  # the running round gets the number of the source's last one: it is not missed
             missed -= 1
             trainer.measure.skip(missed)
             self._missed += missed

@@ -11,9 +11,8 @@ import pytest
 from experiments import markdown
 from experiments.study import comparison
 from experiments.study import write_comparison as command
-from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload
+from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload, measured
 from experiments.study.comparison_tables import Fair, notes
-from experiments.study.study_run import measured
 from scripts import run_lines
 from scripts.run_process import Ended, result
 from utils import DIVERGED, EXIT_BUG, EXIT_OK

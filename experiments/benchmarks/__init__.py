@@ -1,1 +1,0 @@
-"""Measurements of parts of the program, a program each."""
