@@ -10,8 +10,8 @@ from trainer.clock import Clock, RealClock
 from trainer.emulation import Speed
 from trainer.membership import Membership, lost_of
 from trainer.metric import ACCURACY, Metric
+from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule
-from trainer.stop import Limits
 
 if TYPE_CHECKING:
     from config import Config

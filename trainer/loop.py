@@ -5,15 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithms import MEMBERS
+from trainer.coordinator.job import Watched
 from trainer.engine import mx
 from trainer.evaluation.evaluations import Evaluations
 from trainer.membership import lost_of, tells_loss
-from trainer.round_report import RoundReport
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
+from trainer.run_logs.round_report import RoundReport
 from trainer.step_size import FirstSteps
 from trainer.survival import trainer_state
 from trainer.trainer import Trainer
-from trainer.watched import Watched
 from utils import LEFT, STOPPED
 
 

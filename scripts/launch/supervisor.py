@@ -161,7 +161,7 @@ class Supervisor:
         """Lets the state server write its page."""
         pages = [] if self._signals.is_repeated else [process for process in self._processes if process.role.page]
         for process in pages:
-            process.send(signal.SIGINT)  # it may ignore SIGTERM: trainer/stop.py
+            process.send(signal.SIGINT)  # it may ignore SIGTERM: trainer/runtime/stop_signals.py
         until = time.monotonic() + self._timeouts.page_s
         while any(process.exit_code is None for process in pages) and time.monotonic() < until:
             time.sleep(POLL_S)

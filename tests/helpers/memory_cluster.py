@@ -26,13 +26,13 @@ from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership, lost_of, number_of_change
+from trainer.progress import Limits
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryArrays, MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
-from trainer.stop import Limits
 from trainer.trainer import Trainer
 from trainer.transport.protocol import Transport
 

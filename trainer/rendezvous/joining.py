@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.clock import Clock
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from utils import JobOver, PeerLost, SetupError, printable

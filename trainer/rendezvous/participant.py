@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.rendezvous_client import RENDEZVOUS_FAILED
 from trainer.rendezvous.scheduler_link import HELLO, keep_alive, log
