@@ -53,7 +53,7 @@ def run_role(config: Config) -> int:
         if config.job:
             sources(Path(config.job))  # cannot be read, or parsed
         prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)
-    from trainer.stop import SignalWatch
+    from trainer.runtime.stop_signals import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
     from trainer import worker

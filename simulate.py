@@ -223,7 +223,7 @@ def train(run: SimulatedRun) -> int:
     # One operation at a time, on one core: runs are reproducible, and several fit side by side.
     os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
     set_unless_given("OMP_NUM_THREADS", "1")
-    from trainer.stop import SignalWatch
+    from trainer.runtime.stop_signals import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
     devices = {(HOST, f"cpu{rank}") for rank in range(len(run.job.cluster.workers))}

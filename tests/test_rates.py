@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rates import CONSTANT, Ramp, RateSchedule, parse_ramp, parse_schedule
+from flag_values import parse_ramp, parse_schedule
+from rates import CONSTANT, Ramp, RateSchedule
 
 
 def factors(text, *samples):

@@ -10,8 +10,8 @@ from trainer.clock import Clock, RealClock
 from trainer.emulation import Speed
 from trainer.membership import Membership, lost_of
 from trainer.metric import ACCURACY, Metric
+from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule
-from trainer.stop import Limits
 
 if TYPE_CHECKING:
     from config import Config
@@ -52,7 +52,7 @@ class Peers:
     state_server: StateClient | None = None  # of an algorithm that uses one
     recovery: Callable[[Any], Recovers] | None = None  # makes the loop's recovery object in a job that survives losses
     # With a parameter server alone: by rank of each worker that was lost ever, the number of the last change, counted
-    # over all workers; odd: it is lost, even: it is back.
+    # over all workers (number_of_change).
     changes: Callable[[], Mapping[int, int]] = dict
     # Seconds since all trained, where this worker has taken the place of a lost one; None: it was there from the begin
     job_age_s: Callable[[], float | None] = lambda: None

@@ -1,26 +1,31 @@
-"""Builds the learning task and the run settings from the flags, for real and for virtual workers."""
+"""Builds the learning task, the run settings and the state server's client from the flags, for all workers."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from algorithms import ENTRIES, RELEASE
 from config import SGD, Config
-from rates import parse_schedule
+from flag_values import parse_schedule
+from trainer.clock import Clock
 from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
+from trainer.coordinator.asker import NOTICE_REST_S, WATCHED_REST_S
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.protocol import Link, NoLink
 from trainer.datasets.feed import Feed
 from trainer.datasets.samples import WHITE
 from trainer.engine import mx
-from trainer.evaluation.evaluator import of_job
 from trainer.evaluation.saved_model import input_names
 from trainer.jobs.job import Job
-from trainer.jobs.network import BuiltNetwork
+from trainer.jobs.network import BuiltNetwork, evaluator_of
 from trainer.jobs.own_loop import OwnLoop
 from trainer.membership import Membership
 from trainer.metric import ACCURACY, Metric
+from trainer.progress import Limits
 from trainer.steps import Rule
-from trainer.stop import Limits
 from utils import SetupError
 
 TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
@@ -42,7 +47,7 @@ def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Cont
         loss=built.loss,
         passes=partial(OwnLoop, job.file.train) if job.file.train is not None else None,
         classes=built.classes,
-        evaluate=None if job.test is None else of_job(config, job, built, feed),
+        evaluate=None if job.test is None else evaluator_of(config, job, built, feed),
         metric=built.metric,
     )
 
@@ -97,3 +102,43 @@ def model_card(config: Config, job: Job, built: BuiltNetwork, commit: str | None
         "classes": job.classes,
         "commit": commit,
     }
+
+
+def client_of(
+    config: Config, link: Link | None, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
+) -> StateClient | None:
+    """A worker's client by the flags; None in a mode without a rule that tells no state server. Other arguments as in
+    StateClient."""
+    if not (config.tells_state_server or config.algorithm.has_state_server):
+        return None
+    return StateClient(
+        link if link is not None and config.tells_state_server else NoLink(),
+        clock,
+        config.rule,
+        config.epsilon,
+        host_name=host_name,
+        device=config.device,
+        batch_size=config.batch_size,
+        title=ENTRIES[config.entry].title,
+        limits=limits(config),
+        stop_requested=stop_requested,
+        shares_batch=config.algorithm.shares_batch,
+        anchor=config.anchor,
+        notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else WATCHED_REST_S,
+    )
+
+
+def limits(config: Config) -> dict[str, float]:
+    """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out.
+
+    Where the rounds there are releases, no flag limits them. Sync-Switch's steps are rounds under BSP alone.
+    """
+    rounds = [] if RELEASE in config.algorithm.events else [config.max_rounds]
+    if config.mode == "sync-switch" and "0" not in config.switch_order:
+        rounds.append(sum(config.train_steps))
+    found = {
+        "rounds": min(filter(None, rounds), default=0),
+        "seconds": config.max_seconds,
+    }
+    target = config.target_accuracy or config.target
+    return {name: value for name, value in found.items() if value} | ({} if target is None else {"target": target})

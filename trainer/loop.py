@@ -5,15 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithms import MEMBERS
+from trainer.coordinator.job import Watched
 from trainer.engine import mx
 from trainer.evaluation.evaluations import Evaluations
-from trainer.membership import lost_of
-from trainer.round_report import RoundReport
+from trainer.membership import lost_of, tells_loss
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
+from trainer.run_logs.round_report import RoundReport
 from trainer.step_size import FirstSteps
 from trainer.survival import trainer_state
 from trainer.trainer import Trainer
-from trainer.watched import Watched
 from utils import LEFT, STOPPED
 
 
@@ -137,7 +137,7 @@ class Loop:
         new, self._changes = dict(changes.items() - self._changes.items()), changes
         told = []
         for is_lost, what in ((1, "lost"), (0, "back")):
-            if ranks := sorted(rank for rank, number in new.items() if number % 2 == is_lost):
+            if ranks := sorted(rank for rank, number in new.items() if tells_loss(number) == is_lost):
                 told.append(f"worker(s) {', '.join(map(after.name_of, ranks))} {what}")
         text = f"{after.num_workers - len(lost_of(changes))} worker(s): {'; '.join(told)}"
         self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})

@@ -64,9 +64,19 @@ class Membership:
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
+def number_of_change(count: int, is_lost: bool) -> int:
+    """The number of a loss or a return, the `count`-th one of the job, as context.Peers.changes has it."""
+    return 2 * count - is_lost
+
+
+def tells_loss(number: float) -> bool:
+    """Whether this is the number of a loss; else it is that of a return, or 0, that of no change."""
+    return bool(number % 2)
+
+
 def lost_of(changes: Mapping[int, int]) -> frozenset[int]:
     """Ranks of the lost workers, of context.Peers.changes."""
-    return frozenset(rank for rank, number in changes.items() if number % 2)
+    return frozenset(rank for rank, number in changes.items() if tells_loss(number))
 
 
 def of_all(

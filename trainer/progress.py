@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from algorithms import EVENTS
 from trainer.metric import ACCURACY, Metric
+from utils import REACHED
 
 # Values of a worker's activity in messages.
 TRAINING, WAITING, EVALUATING, ENDED = "training", "waiting", "evaluating", "ended"
@@ -46,7 +46,7 @@ class Point(NamedTuple):
     value: float
 
 
-class Event(NamedTuple):
+class ToldEvent(NamedTuple):
     """What a round's log tells beside its numbers: the round, seconds since the job began, an EventKind's name."""
 
     round: int
@@ -93,7 +93,7 @@ class Progress:
         self.protocol = ""  # BSP or ASP, in a job that switches; else empty
         self.curve: Curve | None = None  # of the worker that evaluates
         self.evaluations: list[Point] = []  # in this process
-        self.events: list[Event] = []
+        self.events: list[ToldEvent] = []
         self._losses = (0.0, 0)  # sum and number, since the last message
         self._loss: float | None = None  # their mean then
         self._clock: Callable[[], float] | None = None
@@ -115,9 +115,8 @@ class Progress:
         if loss is not None:
             self._losses = (self._losses[0] + loss, self._losses[1] + 1)
         self.events += [
-            Event(round_, self._clock() if self._clock else 0.0, event["kind"], event["text"][:MAX_TEXT])
+            ToldEvent(round_, self._clock() if self._clock else 0.0, event["kind"], event["text"][:MAX_TEXT])
             for event in events
-            if not EVENTS[event["kind"]].is_frequent
         ]
 
     def measured(self, round_: int, value: float) -> None:
@@ -153,3 +152,27 @@ class Newest:
         """The mean of the newest ones; None while this process has measured fewer."""
         newest = self._all[-evaluations:]
         return sum(newest) / evaluations if len(newest) == evaluations else None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a job ends by itself; 0, and a target of None: no limit."""
+
+    max_rounds: int = 0
+    max_seconds: float = 0.0
+    target: float | None = None  # of the metric
+    metric: Metric = ACCURACY
+    evaluations: int = 1  # in a row, whose mean is to be at the target
+
+    def rounds_done(self, rounds: int) -> str:
+        """The reason in words if the limit of rounds is reached, else an empty string."""
+        return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
+
+    def reached(self, elapsed_s: float, value: float | None) -> str:
+        """The reason in words if time or the metric's value has reached its limit, else an empty string. `value` is the
+        mean of the last `evaluations`; None while there are fewer."""
+        if self.target is not None and value is not None and self.metric.reached(value, self.target):
+            return f"test {self.metric.name} {self.metric.text(value)} {REACHED} {self.target}"
+        if self.max_seconds and elapsed_s >= self.max_seconds:
+            return f"{elapsed_s:.1f} s of {self.max_seconds:g} s passed"
+        return ""

@@ -8,7 +8,7 @@ below it after some steps has learnt nothing.
 import math
 
 from config import LEARNING_RATES, SGD, Config, names_of
-from rates import parse_schedule
+from flag_values import parse_schedule
 
 FEWEST_SAMPLES = 1000  # of a worker: after FIRST steps of one sample each a sound run may still be guessing
 FIRST = 100  # local steps of a worker; the losses of the second half count

@@ -17,7 +17,6 @@ from trainer.clock import Clock, RealClock
 from trainer.command_line import check_job, job_setup
 from trainer.context import Context, Peers
 from trainer.coordinator.http import HttpLink
-from trainer.coordinator.job import client_of
 from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
 from trainer.emulation import NETWORK, Slowdown, Speed
@@ -26,7 +25,7 @@ from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import learning_task, model_card, run_settings, target_of
+from trainer.from_flags import client_of, learning_task, model_card, run_settings, target_of
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
@@ -43,7 +42,7 @@ from trainer.run_logs.earlier_runs import NEWEST
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
-from trainer.stop import SignalWatch
+from trainer.runtime.stop_signals import SignalWatch
 from trainer.survival import trainer_state
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
 from trainer.survival.recovery import Recovery

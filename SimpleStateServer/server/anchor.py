@@ -9,7 +9,8 @@ one of an exchange's two ways, as in the journal's rule. Where a step is short b
 bound, and models that drift apart gain nothing from their mean: so it is MOST at most.
 """
 
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 
 AUTO = "auto"
 SHARE = 0.1

@@ -3,8 +3,8 @@
 from typing import Any
 
 from server.job_rates import rounds_per_s
+from server.row import SILENCE_S
 from server.snapshot import JobSummary, Snapshot
-from server.state import SILENCE_S
 
 AT_WORK, QUIET, ENDED = "at work", "quiet", "ended"
 

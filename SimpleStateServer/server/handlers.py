@@ -17,8 +17,8 @@ from server.jobs import Job, Jobs
 from server.messages import Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
 from server.rendezvous import Rendezvous
+from server.row import Row
 from server.snapshot import Overview, Snapshot, overview, snapshot
-from server.state import Row
 from server.worker import Action, Activity
 
 log = logging.getLogger(__name__)
@@ -34,11 +34,8 @@ class Handlers:
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`
-        replaces a job: that of the `/init/` before.
-
-        Raises:
-            Conflict: the job runs with other settings, or there is no room for it.
-        """
+        replaces a job: that of the `/init/` before. Raises Conflict if the job runs with other settings, or there is no
+        room for it."""
         self._counts["RESET"] += 1
         job = self.jobs.get(message.job)
         if job is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from server.state import Row
+    from server.row import Row
 
 MAX_POINTS = 240
 FIRST_PAUSE_S = 1.0  # between two points; it doubles whenever there are too many

@@ -10,7 +10,8 @@ from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset
 from server.policies import POLICIES, Policy, Sync
-from server.state import SILENCE_S, Table
+from server.row import SILENCE_S
+from server.state import Table
 from server.worker import Activity
 
 MAX_JOBS = 64

@@ -124,37 +124,22 @@ class Call(str, enum.Enum):
 
 
 class Status(Struct, frozen=True):
-    """Progress of one worker.
+    """Progress of one worker."""
 
-    Attributes:
-        rank: k, from 0.
-        local_iteration: i_k, local steps done in this round.
-        round: r_k, from 1; None from a published worker: the round that it is known to be in.
-        computation_time: c_k, seconds of the last local step; None while not known.
-        transmission_time: m_k, seconds to push one model update; None where nothing was measured.
-        timestamp: checked and not used: clocks of hosts differ.
-    """
-
-    rank: Rank
-    local_iteration: Count = 0
-    round: Positive | None = None
-    computation_time: Seconds | None = None
-    transmission_time: Seconds | None = None
-    timestamp: Finite | None = None
+    rank: Rank  # k, from 0
+    local_iteration: Count = 0  # i_k, local steps done in this round
+    round: Positive | None = None  # r_k, from 1; None from a published worker: the round that it is known to be in
+    computation_time: Seconds | None = None  # c_k, seconds of the last local step; None while not known
+    transmission_time: Seconds | None = None  # m_k, seconds to push one model update; None where nothing was measured
+    timestamp: Finite | None = None  # checked and not used: clocks of hosts differ
 
 
 class Total(Struct, frozen=True):
-    """A worker's work since its job began.
+    """A worker's work since its job began."""
 
-    Attributes:
-        steps: local steps.
-        samples: samples that it has trained on.
-        computing: seconds of these steps, without any wait.
-    """
-
-    steps: Sum
-    samples: Sum
-    computing: Elapsed
+    steps: Sum  # local steps
+    samples: Sum  # samples that it has trained on
+    computing: Elapsed  # seconds of these steps, without any wait
 
 
 class Limits(Struct, frozen=True):
@@ -175,46 +160,28 @@ class Metric(Struct, frozen=True):
 
 
 class Incoming(Struct, frozen=True, tag_field="msg_type", tag=str.upper, kw_only=True):
-    """A message to the state server; its tag is the class's name in capitals.
-
-    Attributes:
-        token: of the HTTP request, whatever the JSON says.
-    """
+    """A message to the state server; its tag is the class's name in capitals."""
 
     receiver: Annotated[Literal["state-server"], Meta(description=f"one of {STATE_SERVER}")] = "state-server"
-    token: str = ""
+    token: str = ""  # of the HTTP request, whatever the JSON says
 
 
 class Reset(Incoming, frozen=True):
-    """Starts a job: round 1 and an empty record for each rank.
+    """Starts a job: round 1 and an empty record for each rank."""
 
-    Attributes:
-        sender: name of the worker that starts it.
-        job: its id.
-        num_workers: N.
-        policy: name of the rule.
-        epsilon: seconds; read by the preprint's policy only.
-        anchor: local steps of the straggler in a round; read by ESync's policies (anchor.py).
-        resumed: 1: the job is running already, and this server is new to it.
-        title: what the page calls the algorithm; empty: as the policy says.
-        limits: when the job will end.
-        batch_size: samples of each worker's batch at first, of a job whose rule decides on batch sizes.
-        generation: of the job's workers, which grows when workers are lost or come.
-        metric: of its evaluations; None: accuracy.
-    """
-
-    sender: Name
-    job: Name
-    num_workers: NumWorkers
-    policy: str
-    epsilon: Seconds = 0.5
-    resumed: Annotated[int, _whole(0, 1)] = 0
-    title: str = ""
-    limits: Limits = Limits()
+    sender: Name  # name of the worker that starts it
+    job: Name  # its id
+    num_workers: NumWorkers  # N
+    policy: str  # name of the rule
+    epsilon: Seconds = 0.5  # seconds; read by the preprint's policy only
+    resumed: Annotated[int, _whole(0, 1)] = 0  # 1: the job is running already, and this server is new to it
+    title: str = ""  # what the page calls the algorithm; empty: as the policy says
+    limits: Limits = Limits()  # when the job will end
+    # Samples of each worker's batch at first, of a job whose rule decides on batch sizes
     batch_size: Positive | None = None
-    generation: Generation = 1
-    metric: Metric | None = None
-    anchor: Anchor = 0
+    generation: Generation = 1  # of the job's workers, which grows when workers are lost or come
+    metric: Metric | None = None  # of its evaluations; None: accuracy
+    anchor: Anchor = 0  # local steps of the straggler in a round; read by ESync's policies (anchor.py)
 
     def __post_init__(self) -> None:
         check_text("title", self.title, 80)
@@ -233,41 +200,23 @@ class PublishedReset(Reset, frozen=True):
 
 
 class WorkerMessage(Incoming, frozen=True):
-    """The fields that REPORT and QUERY have in common.
+    """The fields that REPORT and QUERY have in common."""
 
-    Attributes:
-        sender: name of the worker; the answer goes to it.
-        job: id of the worker's job; None from a published worker: the job that `/init/` began.
-        status: the worker's progress.
-        device: where it runs.
-        samples: samples of one local step.
-        accuracy: its latest test accuracy.
-        value: of the job's metric, where that is another one.
-        evaluated: after which round it was measured; None: after the one before this message's.
-        elapsed: seconds since its job began.
-        total: its work since then.
-        way: the mode that a Sync-Switch job is in: "BSP" or "ASP".
-        loss: mean of its last batches'.
-        events: new ones, as (round, seconds since the job began, kind, text). Others may tell the same.
-        generation: in which the worker has its rank.
-        missed: rounds before this one that it has not told: it trained on while it could not reach this server.
-    """
-
-    sender: Name
-    job: Name | None
-    status: Status
-    device: Device | None = None
-    samples: Count | None = None
-    accuracy: Share | None = None
-    value: Finite | None = None
-    evaluated: Count | None = None
-    elapsed: Elapsed | None = None
-    total: Total | None = None
-    way: str | None = None
-    loss: Finite | None = None
-    events: Events = ()
-    generation: Generation = 1
-    missed: Count = 0
+    sender: Name  # name of the worker; the answer goes to it
+    job: Name | None  # id of the worker's job; None from a published worker: the job that `/init/` began
+    status: Status  # the worker's progress
+    device: Device | None = None  # where it runs
+    samples: Count | None = None  # samples of one local step
+    accuracy: Share | None = None  # its latest test accuracy
+    value: Finite | None = None  # of the job's metric, where that is another one
+    evaluated: Count | None = None  # after which round it was measured; None: after the one before this message's
+    elapsed: Elapsed | None = None  # seconds since its job began
+    total: Total | None = None  # its work since then
+    way: str | None = None  # the mode that a Sync-Switch job is in: "BSP" or "ASP"
+    loss: Finite | None = None  # mean of its last batches'
+    events: Events = ()  # new ones, as (round, seconds since the job began, kind, text). Others may tell the same
+    generation: Generation = 1  # in which the worker has its rank
+    missed: Count = 0  # rounds before this one that it has not told: it trained on while it could not reach this server
 
     def __post_init__(self) -> None:
         check_text("way", self.way, 16)
@@ -277,21 +226,16 @@ class WorkerMessage(Incoming, frozen=True):
 
 
 class Report(WorkerMessage, frozen=True):
-    """A worker has pulled the model and enters a round, or tells its state in the round.
+    """A worker has pulled the model and enters a round, or tells its state in the round."""
 
-    Attributes:
-        doing: its activity.
-        decision: made by the optimizer on the parameter server: this worker's action after the steps of the round, or,
-            before the first step, the action that ended the round before.
-        accuracies: (round, seconds since the job began, test accuracy) of all its evaluations, for a server that was
-            restarted; None from workers that do not evaluate.
-        values: likewise, of another metric.
-    """
-
-    doing: Activity = Activity.TRAINING
+    doing: Activity = Activity.TRAINING  # its activity
+    # Made by the optimizer on the parameter server: this worker's action after the steps of the round, or, before the
+    # first step, the action that ended the round before
     decision: Decision | None = None
+    # (round, seconds since the job began, test accuracy) of all its evaluations, for a server that was restarted; None
+    # from workers that do not evaluate
     accuracies: Accuracies | None = None
-    values: Values | None = None
+    values: Values | None = None  # likewise, of another metric
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -309,21 +253,13 @@ class Query(WorkerMessage, frozen=True):
 
 
 class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A process of a job: a worker among those that sum among themselves, or one that MXNet connects.
+    """A process of a job: a worker among those that sum among themselves, or one that MXNet connects."""
 
-    Attributes:
-        name: the sender of its messages, drawn when its process started.
-        address: host at which it listens to the others.
-        port: likewise.
-        host: where it runs.
-        device: likewise.
-    """
-
-    name: Name
-    address: Address
-    port: Port
-    host: str
-    device: str
+    name: Name  # the sender of its messages, drawn when its process started
+    address: Address  # host at which it listens to the others
+    port: Port  # likewise
+    host: str  # where it runs
+    device: str  # likewise
     role: Role = "worker"
 
     def __post_init__(self) -> None:
@@ -353,17 +289,11 @@ Members = Annotated[
 
 
 class Place(Struct, frozen=True):
-    """A worker's place among those that sum among themselves.
+    """A worker's place among those that sum among themselves."""
 
-    Attributes:
-        generation: how many times workers of this job have started.
-        rank: of the worker.
-        members: all of them, by rank.
-    """
-
-    generation: Generation
-    rank: MemberRank
-    members: Members
+    generation: Generation  # how many times workers of this job have started
+    rank: MemberRank  # of the worker
+    members: Members  # all of them, by rank
 
     def __post_init__(self) -> None:
         if self.rank >= len(self.members):
@@ -371,43 +301,29 @@ class Place(Struct, frozen=True):
 
 
 class Join(Incoming, frozen=True):
-    """A process is ready and asks for the others of its job; it repeats this until it is told to start.
-
-    Attributes:
-        job: the name that the user gave it.
-        num_workers: N, of the workers that begin it.
-        address: host at which the process listens to the others.
-        port: likewise.
-        min_workers: the least number of workers with which the job continues; None: it ends with the first loss.
-        patience: seconds after which a worker that does not come back as the others do counts as lost.
-        generation: with `rank` and `members`, the place from which this worker comes; 0: it had none yet.
-        lost: ranks of the workers there that it has seen to be gone.
-        reached: names of the workers that have answered its call since it left that place; None: it calls none, and
-            reaches all.
-        unreached: those that have not, by name, and why.
-        num_servers: parameter servers, of a job that MXNet connects; 0: the workers sum among themselves.
-        interface: the network card that chose the address; empty: none was given.
-        setup: what must be the same in all processes: flag or other key, and value.
-    """
+    """A process is ready and asks for the others of its job; it repeats this until it is told to start."""
 
     sender: Name
-    job: Name
-    num_workers: NumWorkers
-    address: Address
-    port: Port
+    job: Name  # the name that the user gave it
+    num_workers: NumWorkers  # N, of the workers that begin it
+    address: Address  # host at which the process listens to the others
+    port: Port  # likewise
     device: Device = Device()
+    # The least number of workers with which the job continues; None: it ends with the first loss
     min_workers: NumMembers | None = None
-    patience: Seconds = 0.0
+    patience: Seconds = 0.0  # seconds after which a worker that does not come back as the others do counts as lost
+    # With `rank` and `members`, the place from which this worker comes; 0: it had none yet
     generation: Annotated[int, _whole(0, MAX_GENERATION)] = 0
     rank: MemberRank | None = None
     members: Members | None = None
-    lost: MemberRanks = ()
+    lost: MemberRanks = ()  # ranks of the workers there that it has seen to be gone
+    # Names of the workers that have answered its call since it left that place; None: it calls none, and reaches all
     reached: Names | None = None
-    unreached: Reasons = {}
+    unreached: Reasons = {}  # those that have not, by name, and why
     role: Role = "worker"
-    num_servers: NumServers = 0
-    interface: str = ""
-    setup: Setup = {}
+    num_servers: NumServers = 0  # parameter servers, of a job that MXNet connects; 0: the workers sum among themselves
+    interface: str = ""  # the network card that chose the address; empty: none was given
+    setup: Setup = {}  # what must be the same in all processes: flag or other key, and value
 
     def __post_init__(self) -> None:
         _check_unique(self.lost)
@@ -433,21 +349,15 @@ class Join(Incoming, frozen=True):
 
 
 class Beat(Incoming, frozen=True):
-    """A worker of a running job asks whether others wait to take part in it.
-
-    Attributes:
-        generation: with `rank` and `members`, this worker's place.
-        knows: the last answer was that others wait: this worker stops when it gets none.
-        setup: as in Join, for a server that was restarted.
-    """
+    """A worker of a running job asks whether others wait to take part in it."""
 
     sender: Name
     job: Name
-    generation: Generation
+    generation: Generation  # with `rank` and `members`, this worker's place
     rank: MemberRank
     members: Members
-    knows: bool = False
-    setup: Setup = {}
+    knows: bool = False  # the last answer was that others wait: this worker stops when it gets none
+    setup: Setup = {}  # as in Join, for a server that was restarted
 
     def __post_init__(self) -> None:
         assert self.before  # Place checks the rank
@@ -459,20 +369,13 @@ class Beat(Incoming, frozen=True):
 
 
 class Left(Incoming, frozen=True):
-    """A process has left its job, or does not wait for it any more.
+    """A process has left its job, or does not wait for it any more."""
 
-    Attributes:
-        sender: name of the process.
-        lost: ranks whose connections have ended, where it leaves for that.
-        cause: the error for which it leaves, where there is one of its own.
-        goes_on: the job goes on without it; only a job with a parameter server has to be told.
-    """
-
-    sender: Name
+    sender: Name  # name of the process
     job: Name
-    lost: MemberRanks = ()
-    cause: str = ""
-    goes_on: bool = False
+    lost: MemberRanks = ()  # ranks whose connections have ended, where it leaves for that
+    cause: str = ""  # the error for which it leaves, where there is one of its own
+    goes_on: bool = False  # the job goes on without it; only a job with a parameter server has to be told
 
     def __post_init__(self) -> None:
         check_text("cause", self.cause, MAX_CAUSE)
@@ -496,30 +399,23 @@ BY_TYPE: dict[str, type[Incoming]] = {str(kind.__struct_config__.tag): kind for 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The state server's answer; it has an action only where the message was a QUERY, a JOIN or a BEAT.
-
-    Attributes:
-        batch_size: samples of the worker's batches from the next round on; None while the job's rule decides none.
-        place: where the action is START.
-        others: those that this one is to call for a test, where the action is WAIT; those left out, where it is START.
-        calls: ranks of pairs in which the first one calls, where the action is START; in others the higher rank does.
-    """
+    """The state server's answer; it has an action only where the message was a QUERY, a JOIN or a BEAT."""
 
     receiver: str
     job: str
     reason: str
     action: Action | Call | None = None
+    # Samples of the worker's batches from the next round on; None while the job's rule decides none
     batch_size: int | None = None
-    place: Place | None = None
+    place: Place | None = None  # where the action is START
+    # Those that this one is to call for a test, where the action is WAIT; those left out, where it is START
     others: tuple[Member, ...] = ()
+    # Ranks of pairs in which the first one calls, where the action is START; in others the higher rank does
     calls: tuple[tuple[int, int], ...] = ()
 
     def to_wire(self, server: str) -> dict[str, Any]:
-        """The answer as the JSON object that is sent.
-
-        Args:
-            server: drawn when this server started, so that a worker knows a restarted one.
-        """
+        """The answer as the JSON object that is sent. `server`: drawn when this server started, so that a worker knows
+        a restarted one."""
         wire: dict[str, Any] = {
             "msg_type": "RESPONSE",
             "sender": STATE_SERVER,

@@ -16,8 +16,8 @@ from server.curve import Point
 from server.eta import AT_WORK, ENDED, QUIET, elapsed, job_state
 from server.messages import BY_TYPE
 from server.router import Router
+from server.row import Row
 from server.snapshot import Snapshot
-from server.state import Row
 from server.status import Work, transmission_time, work
 from server.worker import Action
 from server.worker_states import WorkerStates, silence

@@ -33,11 +33,8 @@ class Rendezvous:
         self._heard: dict[str, tuple[float, str]] = {}
 
     def handle(self, message: Join | Beat | Left, now: float) -> Response:
-        """A worker is ready and waits for the others, asks whether others wait, or has left.
-
-        Raises:
-            Conflict: it does not fit the waiting workers, has another token, or there is no room for its job.
-        """
+        """A worker is ready and waits for the others, asks whether others wait, or has left. Raises Conflict if it does
+        not fit the waiting workers, has another token, or there is no room for its job."""
         self._counts[type(message).__name__.upper()] += 1
         self._check_token(message, now)
         if message.job not in self._groups:

@@ -18,11 +18,7 @@ class _Entry:
 class ResponseCache:
     """Responses for readers. They are rendered in the loop that answers the workers, so their share of it is bounded: a
     response that took t seconds is not rendered again for 20 t, and all together take at most a twentieth of the time.
-    A reader gets an older response instead of waiting.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    A reader gets an older response instead of waiting. `clock`: seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -22,10 +22,8 @@ Setup = Mapping[str, str]  # flag or other key -> value
 def differences(processes: Iterable[tuple[str, Setup]]) -> dict[str, str]:
     """Flags and other keys in which processes differ, each with a sentence that names the processes and all values.
 
-    A process without a value for a flag (a server without a batch size) does not count there.
-
-    Args:
-        processes: each one's name and set-up.
+    A process without a value for a flag (a server without a batch size) does not count there. `processes`: each one's
+    name and set-up.
     """
     values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, setup in processes:

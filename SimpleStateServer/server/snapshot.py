@@ -8,7 +8,7 @@ from server.job_rates import Mark
 from server.jobs import Job, Jobs
 from server.messages import Limits, Reset
 from server.policies import Policy
-from server.state import Row
+from server.row import Row
 
 
 @dataclass(frozen=True, slots=True)

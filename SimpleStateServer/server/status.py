@@ -14,8 +14,8 @@ from server import anchor, worker_states
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
 from server.policies import Sync
+from server.row import HISTORY_ROUNDS, Row
 from server.snapshot import JobSummary, Overview, Snapshot
-from server.state import HISTORY_ROUNDS, Row
 from server.timeline import timeline
 from server.worker_states import WorkerStates, silence
 

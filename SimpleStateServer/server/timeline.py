@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from server.policies import Sync
+from server.row import PastRound, Row
 from server.snapshot import Snapshot
-from server.state import PastRound, Row
 from server.worker import Action
 from server.worker_states import (
     ABSENT,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from server.policies import Sync
+from server.row import EVALUATION_S, SILENCE_S, PastRound, Row
 from server.snapshot import Snapshot
-from server.state import EVALUATION_S, SILENCE_S, PastRound, Row
 from server.worker import Action, Activity
 
 TRAINING = "training"  # computes local steps

@@ -186,12 +186,9 @@ def place(
 
 
 def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobSpec, layout: Layout) -> None:
-    """Makes every host note which logs are there before the job, and sends it the job file with its modules
-    and the workers' traces; in a job that survives also the data that its fork server reads.
-
-    Raises:
-        SetupError: the log folder of a host cannot be written to.
-    """
+    """Makes every host note which logs are there before the job, and sends it the job file with its modules and the
+    workers' traces; in a job that survives also the data that its fork server reads. Raises SetupError if the log
+    folder of a host cannot be written to."""
     first = job_options.first_config(job, layout)
     forks = job_options.data_of(first) if first.on_worker_death != END else None
     # As text that becomes the same bytes again.
@@ -334,10 +331,8 @@ def checkpoints(
 
     When another host has answered, one that does not reach the scheduler at `toward` is lost, and one that stays silent
     for SILENT_S: its connection is ended. Without `gives_up` none may be missing. The first answer may take
-    `longest_s`, in which the launcher does nothing else.
-
-    Raises:
-        SetupError: no host can answer, or one that may not be missing.
+    `longest_s`, in which the launcher does nothing else. Raises SetupError if no host can answer, or one that may not
+    be missing.
     """
     waiting = [(connections[host], folder) for host, folder in folders if connections[host].exit_code is None]
     for connection, folder in waiting:

@@ -28,7 +28,7 @@ from scripts.launch.forking import NAME
 from scripts.launch.process import die_with, name_process, show_command
 from scripts.launch.roles import ROOT
 from trainer.jobs import builtin
-from trainer.stop import STOP_SIGNALS
+from trainer.runtime.stop_signals import STOP_SIGNALS
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ADOPTION_S = 10.0

@@ -56,11 +56,7 @@ def find(address: str, interface: str, toward: str) -> tuple[str, str]:
 
 
 def check_way(address: str, port: int) -> None:
-    """Tries to connect; a refusal shows that both directions work.
-
-    Raises:
-        SetupError: nothing answers.
-    """
+    """Tries to connect; a refusal shows that both directions work. Raises SetupError if nothing answers."""
     try:
         socket.create_connection((address, port), WAY_S).close()
     except ConnectionRefusedError:

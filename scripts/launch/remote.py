@@ -275,7 +275,7 @@ def main() -> int:
     """Serves one launcher; what was started here ends with it."""
     # A signal interrupts everything, also a write to a connection that is not read.
     for number in ENDING:
-        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see trainer/stop.py
+        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see SignalWatch
             signal.signal(number, _leave)
     agent = Agent()
     try:

@@ -54,13 +54,19 @@ class RestartPolicy:
         self._checkpoint = newest()
         self._began = RestartHistory(self._checkpoint)
         self._histories: dict[str, RestartHistory] = {}  # by process where the others continue, else of all
+        self._before = self._began  # the last failure of all
 
-    def after(self, name: str, reports: Sequence[ExitReport], uptime_s: float, **more: Any) -> RestartDecision:
+    def after(
+        self, name: str, reports: Sequence[ExitReport], uptime_s: float, is_same: bool = False, **more: Any
+    ) -> RestartDecision:
         """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now. `name`
-        is that of the (first) failed process; `more` is for restarts.decide."""
+        is that of the (first) failed process; `more` is for restarts.decide. `is_same`: the failure before was part
+        of this one, and they count once."""
         whose = name if self.others_continue else ""
         self._checkpoint = self._newest()
-        decision = self._decide(reports, uptime_s, self._checkpoint, self._histories.get(whose, self._began), **more)
+        if not is_same or self.others_continue:
+            self._before = self._histories.get(whose, self._began)
+        decision = self._decide(reports, uptime_s, self._checkpoint, self._before, **more)
         self._histories[whose] = decision.history
         return decision
 

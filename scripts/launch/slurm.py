@@ -60,7 +60,7 @@ def plan_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[st
     def connect(host: Host) -> list[str]:
         het = [f"--het-group={groups[host.address]}"] if len(nodes) > 1 else []
         where = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", f"--nodelist={host.address}"]
-        # Slurm's SIGTERM is for the launcher alone, which tells the workers (trainer/stop.py).
+        # Slurm's SIGTERM is for the launcher alone, which tells the workers (trainer/runtime/stop_signals.py).
         return ["srun", *het, *where, "sh", "-c", f"trap '' TERM; {agent_script(str(ROOT))}"]
 
     return dataclasses.replace(plan, connect=connect)

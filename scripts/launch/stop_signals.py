@@ -29,6 +29,11 @@ class StopSignals:
             signal.signal(number, handler)
 
     @property
+    def names(self) -> list[str]:
+        """Of all that have arrived, in order."""
+        return [name for _, name in self._arrived]
+
+    @property
     def first(self) -> str:
         """The name of the first; empty if none has arrived."""
         return self._arrived[0][1] if self._arrived else ""

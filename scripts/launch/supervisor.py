@@ -129,6 +129,7 @@ class Supervisor:
         self._started_at: dict[str, float] = {}  # of each role, the last time
         self._left_out: list[RunningProcess] = []
         self._due: list[tuple[float, RunningProcess]] = []  # when failed processes are started again alone
+        self._is_restarting = False  # it has been decided, and nothing is started yet
         self._service_was_away = False  # since the last start of all
         self._up: set[RunningProcess] = set()  # services that have answered
         self._frozen: set[RunningProcess] = set()  # of these, those that were killed since they did so no longer
@@ -160,7 +161,7 @@ class Supervisor:
         """Lets the state server write its page."""
         pages = [] if self._signals.is_repeated else [process for process in self._processes if process.role.page]
         for process in pages:
-            process.send(signal.SIGINT)  # it may ignore SIGTERM: trainer/stop.py
+            process.send(signal.SIGINT)  # it may ignore SIGTERM: trainer/runtime/stop_signals.py
         until = time.monotonic() + self._timeouts.page_s
         while any(process.exit_code is None for process in pages) and time.monotonic() < until:
             time.sleep(POLL_S)
@@ -222,6 +223,7 @@ class Supervisor:
 
     def _prepare_restart(self, again: _StartAgain) -> None:
         """Kills all but the services, waits as the policy decided, and takes the roles of the restart."""
+        self._is_restarting = True
         services = [
             process for process in self._of(Kind.SERVICE) if process.exit_code is None and process not in again.failed
         ]
@@ -237,6 +239,7 @@ class Supervisor:
         assert self._policy is not None
         try:
             self._roles = self._policy.roles()
+            self._is_restarting = False
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
 
@@ -438,6 +441,7 @@ class Supervisor:
                 failed[0].role.name,
                 reports,
                 now - max(self._started_at.get(process.role.name, self._since) for process in failed),
+                is_same=self._is_restarting and {*failed} <= {*self._connections},  # why a worker ended before
                 service_was_away=self._service_was_away,
                 any_worker_left=not self._of(Kind.WORKER) or any(map(self._can_continue, others)),
                 has_begun=self._has_begun,

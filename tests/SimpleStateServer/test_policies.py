@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from server import anchor as anchors
 from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
-from server.state import SILENCE_S, Row, Table
+from server.row import SILENCE_S, Row
+from server.state import Table
 from server.worker import Action
 
 import config

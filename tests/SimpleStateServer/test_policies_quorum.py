@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from server.policies.quorum import POLICY, merging
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC

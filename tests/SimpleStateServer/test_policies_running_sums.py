@@ -15,7 +15,8 @@ from server.handlers import Handlers
 from server.messages import Query, Report, Reset, Status
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
-from server.state import STEP_TIME_WINDOW, Row, Table
+from server.row import STEP_TIME_WINDOW, Row
+from server.state import Table
 from server.throughputs import Throughputs, throughput
 from server.worker import Action
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 from server.policies import POLICIES, Sync
-from server.state import STEP_TIME_WINDOW, Row, Table
+from server.row import STEP_TIME_WINDOW, Row
+from server.state import Table
 from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC

@@ -12,7 +12,8 @@ from server.handlers import Handlers
 from server.messages import Query, Report, Reset
 from server.policies import POLICIES
 from server.policies.sync_switch import MARGIN
-from server.state import STEP_TIME_WINDOW, Row, Table
+from server.row import STEP_TIME_WINDOW, Row
+from server.state import Table
 from server.wire import parse
 from server.worker import Action
 

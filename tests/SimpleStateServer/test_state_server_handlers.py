@@ -28,8 +28,9 @@ from server.messages import (
 )
 from server.policies import POLICIES
 from server.router import Router
+from server.row import HISTORY_ROUNDS, Row
 from server.snapshot import Snapshot
-from server.state import HISTORY_ROUNDS, Row, Table
+from server.state import Table
 from server.worker import Action, Activity, Device
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
@@ -333,7 +334,7 @@ def test_the_table_keeps_what_a_status_page_shows() -> None:
     assert (row.steps, row.samples) == (90, 90 * 64)
     assert len(row.past) == HISTORY_ROUNDS
     last = row.past[-1]
-    assert (last.round, last.entered, last.synced, last.local_iterations) == (29, 290.0, 296.0, 3)
+    assert (last.round, last.entered, last.synced) == (29, 290.0, 296.0)
 
 
 def test_accuracies_come_from_whichever_worker_evaluates_and_stay_bounded() -> None:

@@ -12,7 +12,7 @@ from scripted_job import ENDED, ScriptedJob
 from server.job_rates import MAX_POINTS, JobRates, rates
 from server.messages import Limits, Total
 from server.response_cache import SHARE, ResponseCache
-from server.state import Row
+from server.row import Row
 
 
 def train(job: ScriptedJob, rounds: int, seconds: float = 2.0, begin: float = 0.0) -> float:

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from scripted_job import EVALUATING, ScriptedJob
-from server.state import HISTORY_ROUNDS
+from server.row import HISTORY_ROUNDS
 from server.timeline import LANES, ROUNDS
 
 

@@ -26,7 +26,7 @@ from ready import ready
 
 import models
 from algorithms import TransportKind
-from rates import parse_schedule
+from flag_values import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
@@ -42,6 +42,7 @@ from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
+from trainer.progress import Limits
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.run_logs.measure import Measure
@@ -50,7 +51,6 @@ from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
-from trainer.stop import Limits
 from trainer.trainer import Trainer
 from trainer.transport.protocol import Transport
 

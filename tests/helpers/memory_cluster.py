@@ -25,14 +25,14 @@ from trainer.coordinator.client import StateClient
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
-from trainer.membership import Membership, lost_of
+from trainer.membership import Membership, lost_of, number_of_change
+from trainer.progress import Limits
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryArrays, MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
-from trainer.stop import Limits
 from trainer.trainer import Trainer
 from trainer.transport.protocol import Transport
 
@@ -191,7 +191,7 @@ def train(
                 except Killed:
                     is_lost = True
                 if is_lost or trainers[rank].has_left:
-                    changes[rank] = 2 * next(numbers) - 1
+                    changes[rank] = number_of_change(next(numbers), is_lost=True)
                     if rank in (back_s or {}):
                         clock.sleep((back_s or {})[rank])
                         trainers[rank] = build(context(rank, **in_its_place(rank)))
@@ -202,7 +202,7 @@ def train(
 
         def in_its_place(rank: int) -> dict[str, Any]:
             """What a new process has instead; the others hear of it when it is ready."""
-            mine = {rank: 2 * next(numbers)}
+            mine = {rank: number_of_change(next(numbers), is_lost=False)}
 
             def is_evaluator(step_s: float) -> bool:
                 changes.update(mine)

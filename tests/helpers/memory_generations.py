@@ -28,6 +28,7 @@ from trainer.coordinator.client import StateClient
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.passes import NetworkPasses, cross_entropy
+from trainer.progress import Limits
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over
@@ -37,7 +38,6 @@ from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
-from trainer.stop import Limits
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
 from trainer.transport.collective import CollectiveTransport

@@ -45,7 +45,6 @@ def clients(server: StateServerProcess, num_workers: int, **options: Any) -> lis
     job = job_id(draw_job_number())
     made = [http_client(server.port, **options) for _ in range(num_workers)]
     for rank, client in enumerate(made):
-        client.check()
         client.join(job, rank, num_workers)
     made[0].begin_job()
     return made

@@ -25,10 +25,10 @@ from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
+from trainer.progress import Limits
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
-from trainer.stop import Limits
 
 BATCH = 16
 SECONDS = 3.5

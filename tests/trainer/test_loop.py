@@ -3,12 +3,12 @@
 import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
 
-from trainer import round_report
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.datasets.samples import Samples
 from trainer.loop import Loop
+from trainer.progress import Limits
+from trainer.run_logs import round_report
 from trainer.run_logs.round_log import read_rounds
-from trainer.stop import Limits
 
 
 def run(tmp_path, step_s=1.0, passed=lambda trainer: None, **more):

@@ -17,7 +17,7 @@ from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
-from trainer.stop import Limits
+from trainer.progress import Limits
 
 ETA = 0.5
 

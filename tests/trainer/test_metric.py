@@ -12,8 +12,8 @@ from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import target_of
 from trainer.loop import Loop
 from trainer.metric import ACCURACY, Metric, logged_value
+from trainer.progress import Limits
 from trainer.run_logs.round_log import read_rounds
-from trainer.stop import Limits
 from utils import SetupError, read_json
 
 RMSE, LIKELIHOOD = Metric("rmse", more_is_better=False), Metric("log-likelihood")

@@ -13,7 +13,7 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
-from rates import parse_schedule
+from flag_values import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.local import LocalTrainer
@@ -24,8 +24,8 @@ from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
+from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule, Stepper, which_decay
-from trainer.stop import Limits
 from trainer.trainer import Trainer
 
 ETA, MU, DECAY, B = 0.5, 0.9, 0.02, 2

@@ -151,6 +151,18 @@ class AsyncTrainer(Trainer):
         notice[position] = number
         self._counters.push([mx.nd.array(notice) for _ in range(self._copies)])
 
+    def set_number(self, number: float) -> None:
+        """Sets this worker's number, from what was read last. Once it has ended it counts no more, also where it was
+        killed then and is back."""
+        known = self._values.asnumpy()[self._own]
+        if known not in (GONE, np.float32(number)):
+            self.add_to_counter(self._own, number - known)
+
+    def numbers_there(self, but: int | None = None) -> np.ndarray:
+        """The numbers, as read last, of workers that are neither lost nor at their end nor of rank `but`."""
+        gone, numbers = {*self.context.peers.lost(), but}, self._values.asnumpy()[self._numbers]
+        return numbers[[rank not in gone and number != GONE for rank, number in enumerate(numbers)]]
+
     def read_counters(self) -> np.ndarray:
         """The shared counters, after all transfers under way have ended."""
         self._counters.pull([self._values])
@@ -180,15 +192,12 @@ class RescaledTrainer(AsyncTrainer):
         """The time is taken already."""
 
     def gradient_weight(self) -> float:
-        there = [rank not in self.membership.lost for rank in range(self.membership.num_workers)]
-        times_s = self._values.asnumpy()[self._numbers][there]
-        mean_s = times_s[times_s != GONE].mean()
-        return super().gradient_weight() * (self.step_s / float(mean_s) if mean_s else 1.0)
+        times_s = self.numbers_there()
+        mean_s = float(times_s.mean()) if times_s.size else 0.0
+        return super().gradient_weight() * (self.step_s / mean_s if mean_s else 1.0)
 
     def before_pull(self) -> None:
-        known_s = self._values.asnumpy()[self._own]
-        if known_s != np.float32(self.step_s):
-            self.add_to_counter(self._own, self.step_s - known_s)
+        self.set_number(self.step_s)
 
 
 def build(context: Context) -> AsyncTrainer:

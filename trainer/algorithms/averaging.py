@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from trainer.algorithms.fednova import AccumulationNorm
+from trainer.algorithms.batch_norm import with_estimated_statistics
+from trainer.algorithms.fednova import Normalisation
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
-from trainer.batch_norm import with_estimated_statistics
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.passes import Batch
@@ -34,17 +34,11 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._learning_rate = learning_rate
         self._global_learning_rate = global_learning_rate  # eps
         self._outer = outer or OuterMomentum()
-        self._norm = AccumulationNorm(context.run.rule.momentum) if normalise else None
-        self.numbers = self._norm_share()  # summed with the updates (summing.py)
-
-    def _norm_share(self) -> list[float]:
-        """This worker's term of FedNova's tau_eff, (n_k / n) * |a_k|; empty without FedNova."""
-        return [] if self._norm is None else [self.membership.sample_share * self._norm.total]
+        self._norm = Normalisation(normalise, context.run.rule.momentum)
+        self.numbers = self._norm.numbers(self.membership.sample_share)  # summed too (summing.py)
 
     def begin_round(self) -> None:
-        if self._norm is not None:
-            self._norm.begin_round()
-            self.stepper.reset()
+        self._norm.begin_round(self.stepper)
 
     def broadcast(self) -> None:
         super().broadcast()
@@ -68,7 +62,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def local_step(self, batch: Batch) -> bool:
         is_complete = self.whole_step(batch, self._learning_rate)
-        if self._norm is not None and is_complete and not self.step_is_bad:
+        if is_complete and not self.step_is_bad:
             self._norm.add_step(self.schedule_factor)
         return is_complete
 
@@ -80,7 +74,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         global_model = self._global_weights + self._global_statistics
         # `updates` are new arrays, so they have the default layout that the kvstore needs.
         share = self.membership.sample_share
-        weights_share = share / ((self._norm.total if self._norm else 0.0) or 1.0)  # FedNova divides by |a_k|
+        weights_share = share / self._norm.divisor  # FedNova's |a_k|
         shares = [weights_share] * len(self._global_weights) + [share] * len(self._global_statistics)
         updates = [
             (after - before) * factor
@@ -88,7 +82,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         ]
         all_skipped = bool(self.checks.steps.in_round and not self.good_steps)
         is_missing = all_skipped or not self.update_is_good(updates, largest=self.sums.largest)
-        self.numbers = [0.0 for _ in self.numbers] if is_missing else self._norm_share()
+        self.numbers = self._norm.numbers(0.0 if is_missing else share)
         stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop, is_missing)
         if self.present:
             self._apply(updates)
@@ -102,10 +96,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         num_weights = len(self._global_weights)
         if self.present != 1:  # the mean is over the workers with an update
             updates = [update / self.present for update in updates]
-        means = updates[:num_weights]
-        if self._norm is not None:
-            effective_steps = self.numbers[0] / self.present
-            means = [effective_steps * mean for mean in means]
+        means = self._norm.scaled(updates[:num_weights], self.numbers, self.present)
         for weight, global_weight, direction in zip(
             self.parameters.weights, self._global_weights, self._outer.directions(means), strict=True
         ):

@@ -10,18 +10,40 @@ begins at zero in each round, as in the paper. Weight decay is a part of the los
 nothing to either sum. Equal |a_k| give the plain mean.
 """
 
+from collections.abc import Sequence
 
-class AccumulationNorm:
-    """|a_k| of one worker's round."""
+from trainer.engine import mx
+from trainer.steps import Stepper
 
-    def __init__(self, momentum: float) -> None:
+
+class Normalisation:
+    """|a_k| of one worker's round; if it is off, the mean stays the plain one."""
+
+    def __init__(self, is_on: bool, momentum: float) -> None:
+        self._is_on = is_on
         self._momentum = momentum
         self._velocity = 0.0  # of gradients of 1 in all steps
-        self.total = 0.0  # |a_k| so far
+        self._norm = 0.0  # |a_k| so far
 
-    def begin_round(self) -> None:
-        self.total = self._velocity = 0.0
+    def begin_round(self, stepper: Stepper) -> None:
+        self._norm = self._velocity = 0.0
+        if self._is_on:
+            stepper.reset()
 
     def add_step(self, schedule_factor: float) -> None:
         self._velocity = self._momentum * self._velocity + 1.0
-        self.total += schedule_factor * self._velocity
+        self._norm += schedule_factor * self._velocity
+
+    @property
+    def divisor(self) -> float:
+        """Of this worker's update; 1 without a complete step."""
+        return self._norm or 1.0 if self._is_on else 1.0
+
+    def numbers(self, sample_share: float) -> list[float]:
+        """This worker's term of tau_eff, which the workers sum."""
+        return [sample_share * self._norm] if self._is_on else []
+
+    def scaled(self, means: Sequence[mx.nd.NDArray], sums: Sequence[float], present: float) -> Sequence[mx.nd.NDArray]:
+        """The means times tau_eff. `sums` are those of `numbers`; workers with this fraction of the samples have
+        contributed."""
+        return [(sums[0] / present) * mean for mean in means] if self._is_on else means

@@ -11,16 +11,13 @@ SlowMo (Wang et al., ICLR 2020, arXiv:1910.00643) is u <- beta * u - d / gamma, 
 local step size. With a constant gamma that is the heavy ball: v = -gamma * u, eps = alpha. With beta = 0 and eps = 1
 each is the plain mean.
 
-All ranks see the same d, so v is equal on all and never travels. Standard library only.
+All ranks see the same d, so v is equal on all and never travels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from config import SGD
-from utils import SetupError
 
 if TYPE_CHECKING:
     from config import Config
@@ -67,18 +64,3 @@ class OuterMomentum:
         if not self._nesterov:
             return self._velocities
         return [update + beta * v for v, update in zip(self._velocities, updates, strict=True)]
-
-
-def check_flags(config: Config, num_workers: int) -> None:
-    """Raises SetupError for Nesterov's momentum of zero, and for FedNova with another optimizer than SGD."""
-    if config.normalise and config.optimizer != SGD:
-        raise SetupError(
-            f"--normalise 1 (FedNova) is defined for the local steps of SGD, not for --optimizer {config.optimizer}, "
-            f"which divides each gradient by its size: give --optimizer {SGD}, also with --momentum, or leave "
-            "--normalise out"
-        )
-    if config.outer_nesterov and not config.outer_momentum:
-        raise SetupError(
-            "--outer-nesterov 1 does nothing without momentum: also give --outer-momentum, above 0 and below 1 "
-            "(DiLoCo: 0.9, with -gl 0.7), or leave it out"
-        )

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.algorithms.per_worker_sgd import PerWorkerSGD, in_mxnet, in_numpy
 from trainer.engine import mx
+from trainer.membership import tells_loss
 
 
 class RingleaderSGD(PerWorkerSGD):
@@ -45,7 +46,7 @@ class RingleaderSGD(PerWorkerSGD):
         """Ranks of the workers that are neither lost nor at their end."""
         ranks = range(self._num_models)
         numbers = [0.0] * (1 + len(ranks)) if self._counters is None else self._counters.asnumpy().tolist()
-        return {rank for rank in ranks if numbers[1 + rank] % 2 == 0}
+        return {rank for rank in ranks if not tells_loss(numbers[1 + rank])}
 
     def count(self, counters: mx.nd.NDArray, pushed: mx.nd.NDArray) -> None:
         """Of a worker's changes the last one counts, in whatever order others tell of them."""

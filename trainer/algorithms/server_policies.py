@@ -10,11 +10,12 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 
 # isort: split
 from server.policies import POLICIES, Decision, Policy, merging
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.worker import Action
 
 __all__ = ["Action", "Decision", "Policy", "PolicyRunner", "UploadReport", "merging"]

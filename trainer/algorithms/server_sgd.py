@@ -9,13 +9,14 @@ from typing import Any
 
 from trainer.array_tree import from_text, to_text
 from trainer.engine import mx
+from trainer.membership import number_of_change
 from trainer.nan_guard import first_not_finite
 from trainer.recovering import Writes
 from trainer.steps import PLAIN, Rule, Stepper
 from utils import die_on_error
 
 GONE = -math.inf  # a worker's number among the counters: it has ended; a number added to it changes nothing
-ENDED = (1 << 23) + 1.0  # the number of a worker's last change (context.Peers), odd as that of a lost one's
+ENDED = number_of_change((1 << 22) + 1, is_lost=True)  # the number of a worker's last change: none comes after it
 
 
 class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]

@@ -3,7 +3,6 @@ server", NIPS 2013): w <- w - eta * g at once as in ASGD, but a worker that is m
 waits. With s = 0 all workers are in step, with a large s it is ASGD."""
 
 from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.server_sgd import GONE
 from trainer.context import Context
 
 
@@ -18,12 +17,10 @@ class SSPTrainer(AsyncTrainer):
 
     def broadcast(self) -> None:
         super().broadcast()
-        if self.rounds:  # resumed
-            self.add_to_counter(self._own, self.rounds)
-        elif self.context.peers.job_age_s() is not None:  # in the place of a lost worker
-            own = float(self.read_counters()[self._own])
+        if not self.rounds and self.context.peers.job_age_s() is not None:  # in the place of a lost worker
+            own = max(0.0, float(self.read_counters()[self._own]))
             self.rounds = round(max(own, self._slowest(default=own)))
-            self.add_to_counter(self._own, self.rounds - own)
+        self.set_number(self.rounds)
 
     def before_pull(self) -> None:
         """Advances this worker's clock once its gradient has arrived, then waits for workers too far behind."""
@@ -37,9 +34,7 @@ class SSPTrainer(AsyncTrainer):
 
     def _slowest(self, default: float) -> float:
         """The least clock of the other workers, as they were read last."""
-        gone = {*self.context.peers.lost(), self.membership.rank}
-        clocks = enumerate(self._values.asnumpy()[self._numbers].tolist())
-        return float(min((steps for rank, steps in clocks if rank not in gone and steps != GONE), default=default))
+        return min(self.numbers_there(but=self.membership.rank).tolist(), default=default)
 
 
 def build(context: Context) -> SSPTrainer:

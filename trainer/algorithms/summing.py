@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trainer import piggyback
+from trainer.algorithms import piggyback
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.parameters import array_of

@@ -12,7 +12,8 @@ from typing import Any
 
 from algorithms import ELASTIC, GREEDY, SWITCH, EventKind
 from config import SAME, Config
-from rates import Ramp, parse_ramp, parse_schedule
+from flag_values import parse_ramp, parse_schedule
+from rates import Ramp
 from trainer.algorithms.schedule import Schedule, phase_under
 from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.sync_switch_optimizer import (

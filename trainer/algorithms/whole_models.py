@@ -22,6 +22,7 @@ import numpy as np
 from trainer.array_tree import from_text, to_text
 from trainer.clock import Clock, RealClock
 from trainer.engine import mx
+from trainer.membership import tells_loss
 from trainer.nan_guard import first_not_finite
 from trainer.recovering import Writes
 from trainer.trainer import Trainer
@@ -195,7 +196,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if rank not in self.lost:
             self.lost.add(rank)
             changed.update(self.remove_worker(rank))
-        if number % 2 == 0:
+        if not tells_loss(number):
             self.lost.discard(rank)
             self.add_worker(rank)
             changed.add(rank)

@@ -23,6 +23,7 @@ UNKNOWN_JOB = ("no-job", "unknown-job")  # not begun yet, or lost in a restart
 # The message is of a round that this worker has left, as where later ones were faster; another sender speaks for it.
 NOT_HEARD = ("stale", "other-sender")
 NO_ROOM = "too-many-jobs"  # until other jobs end
+TRY_LATER = (408, 425, 429)  # HTTP's: the server, or a proxy before it, is busy
 
 # In place of a missing answer, for a worker that leaves: stop the local steps, stay in step, release.
 LEAVE = {"action": "SYNC", "reason": "this worker is about to leave, and the state server does not answer"}
@@ -134,7 +135,7 @@ class Asker:
         trouble = f"answered {reply.status}: {reply.in_short}"
         if code is not None and reply.status == 409:
             trouble = f"refuses this {kind} ({code}): {said.get('error')}"
-        if reply.status < 500:
+        if reply.status < 500 and reply.status not in TRY_LATER:
             raise Refused(f"the state server at {self._link.address} {trouble}")
         raise NoAnswer(trouble)
 

@@ -92,10 +92,6 @@ class StateClient:
         """Usual round trip; 0 before the first."""
         return self._link.round_trip_s
 
-    def check(self) -> None:
-        """Raises SetupError where no state server answers."""
-        self._link.check()
-
     # ------------------------------------------------------------------------------------- messages with answers
 
     @property
@@ -105,11 +101,8 @@ class StateClient:
     def join(
         self, job: str, rank: int, num_workers: int, progress: Progress | None = None, generation: int = 1
     ) -> None:
-        """From now on messages are those of `rank` in `job`, and tell its progress.
-
-        Args:
-            generation: of the job's workers.
-        """
+        """From now on messages are those of `rank` in `job`, and tell its progress. `generation`: of the job's
+        workers."""
         mine = self._messages
         mine.job, mine.rank, mine.num_workers, mine.generation = job, rank, num_workers, generation
         mine.answered = 0
@@ -239,11 +232,8 @@ class StateClient:
         self._asker.stop_waiting()
 
     def leave(self, round_: int = 0) -> None:
-        """REPORT, once, without patience: this worker has left the job in order.
-
-        Args:
-            round_: its last, where that is later than what was told.
-        """
+        """REPORT, once, without patience: this worker has left the job in order. `round_`: its last, where that is
+        later than what was told."""
         self.stop_waiting()
         self._messages.progress.activity = ENDED
         if self._messages.latest is None:

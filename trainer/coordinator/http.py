@@ -22,10 +22,7 @@ class PublishedServer(SetupError):
     """A published state server answers, without this project's messages."""
 
     def __init__(self, address: str, why: str = "which this project's workers ask") -> None:
-        """
-        Args:
-            why: the job needs /message/.
-        """
+        """`why`: the job needs /message/."""
         super().__init__(
             f"{address} is a published ESync state server: it has no /healthz and no /message/, {why}; start this "
             "project's with scripts/state_server.sh: published workers may use it too"
@@ -36,10 +33,7 @@ class HttpLink:
     """Requests to one state server."""
 
     def __init__(self, host: str, port: str, clock: Clock, delay_s: float = 0.0) -> None:
-        """
-        Args:
-            delay_s: emulated network: added to each round trip.
-        """
+        """`delay_s`: emulated network: added to each round trip."""
         self.address = f"http://{authority(host, port)}".replace("%", "%25")  # of a link-local address: its card
         self._clock = clock
         self._delay_s = delay_s

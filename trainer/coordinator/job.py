@@ -1,44 +1,21 @@
-"""The beginning of a job on the state server: its name, which the workers agree on, and its limits."""
+"""A job on the state server: its beginning, with a name that the workers agree on, and notices for its page in modes
+without a rule."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from algorithms import ENTRIES, RELEASE
-from config import Config
-from trainer.clock import Clock
 from trainer.context import Context
-from trainer.coordinator.asker import NOTICE_REST_S, WATCHED_REST_S
-from trainer.coordinator.client import StateClient, draw_job_number, job_id
-from trainer.coordinator.protocol import Link, NoLink
+from trainer.coordinator.client import draw_job_number, job_id
 from trainer.engine import mx
-from trainer.progress import Progress
+from trainer.progress import TRAINING, WAITING, Progress
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
-
-
-def client_of(
-    config: Config, link: Link | None, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
-) -> StateClient | None:
-    """A worker's client by the flags; None in a mode without a rule that tells no state server. Other arguments as in
-    StateClient."""
-    if not (config.tells_state_server or config.algorithm.has_state_server):
-        return None
-    return StateClient(
-        link if link is not None and config.tells_state_server else NoLink(),
-        clock,
-        config.rule,
-        config.epsilon,
-        host_name=host_name,
-        device=config.device,
-        batch_size=config.batch_size,
-        title=ENTRIES[config.entry].title,
-        limits=limits(config),
-        stop_requested=stop_requested,
-        shares_batch=config.algorithm.shares_batch,
-        anchor=config.anchor,
-        notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else WATCHED_REST_S,
-    )
 
 
 def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
@@ -68,17 +45,49 @@ def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> N
     state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
 
 
-def limits(config: Config) -> dict[str, float]:
-    """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out.
+class Watched:
+    """Tells what a worker does in whose mode no rule of the state server decides. Training never waits: a notice takes
+    it a few microseconds. In other modes, whose trainers tell it themselves, and without one, this does nothing."""
 
-    Where the rounds there are releases, no flag limits them. Sync-Switch's steps are rounds under BSP alone.
-    """
-    rounds = [] if RELEASE in config.algorithm.events else [config.max_rounds]
-    if config.mode == "sync-switch" and "0" not in config.switch_order:
-        rounds.append(sum(config.train_steps))
-    found = {
-        "rounds": min(filter(None, rounds), default=0),
-        "seconds": config.max_seconds,
-    }
-    target = config.target_accuracy or config.target
-    return {name: value for name, value in found.items() if value} | ({} if target is None else {"target": target})
+    def __init__(self, trainer: Trainer) -> None:
+        algorithm = trainer.context.config.algorithm
+        self._trainer = trainer
+        self._state = None if algorithm.has_state_server else trainer.context.peers.state_server
+        self._waits = algorithm.waits and algorithm.is_distributed
+
+    def announce(self) -> None:
+        """All workers agree on the job's name. Every worker of the job's begin calls it."""
+        if self._state is None:
+            return
+        trainer = self._trainer
+        numbers = trainer.context.peers.gather("names of the job on the state server", draw_job_number())
+        if numbers is None:
+            logging.warning("there is no status page of this job: a plain MXNet program takes part, or one was lost")
+            self._state = None
+            return
+        membership = trainer.membership
+        self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
+        self._state.announce(trainer.resumes)
+
+    def tell(self) -> None:
+        """Tells of the last local step."""
+        if self._state is not None:
+            self._state.tell(self._trainer.rounds, self._trainer.steps, self._trainer.step_s, 0.0)
+
+    def wait(self) -> None:
+        """The round's local steps are done, and the exchange begins."""
+        if self._state is not None and self._waits:
+            self._trainer.progress.activity = WAITING
+        self.tell()
+
+    def next_round(self) -> None:
+        if self._state is None:
+            return
+        trainer = self._trainer
+        trainer.progress.activity = TRAINING
+        self._state.tell(trainer.rounds + 1, 0, trainer.step_s, 0.0)
+
+    def end(self) -> None:
+        """This worker leaves the job in order."""
+        if self._state is not None:
+            self._state.leave(self._trainer.rounds)

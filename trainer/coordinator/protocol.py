@@ -29,17 +29,11 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer.
+    """An answer."""
 
-    Attributes:
-        status: HTTP's.
-        said: the JSON object; empty where the body is something else.
-        text: the whole body.
-    """
-
-    status: int
-    said: Mapping[str, Any]
-    text: str = ""
+    status: int  # HTTP's
+    said: Mapping[str, Any]  # the JSON object; empty where the body is something else
+    text: str = ""  # the whole body
 
     @property
     def in_short(self) -> str:
@@ -53,9 +47,6 @@ class NoLink:
     """In place of a link to no state server: whatever a worker tells is heard, and by none."""
 
     address, round_trip_s = "nowhere", 0.0
-
-    def check(self) -> None:
-        """All is well."""
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         return Reply(200, {"msg_type": "RESPONSE"})
@@ -71,9 +62,6 @@ class Link(Protocol):
     @property
     def round_trip_s(self) -> float:
         """Usual round trip; 0 before the first."""
-
-    def check(self) -> None:
-        """Raises SetupError where no state server answers."""
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """One try; raises NoAnswer."""

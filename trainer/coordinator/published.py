@@ -27,11 +27,8 @@ SILENCE_STEPS = 10  # of the slowest device, where that is longer
 
 
 def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> Link:
-    """The link to the server at the address, in its protocol.
-
-    Raises:
-        SetupError: there is no state server, or a published one, and the job needs more than that.
-    """
+    """The link to the server at the address, in its protocol. Raises SetupError if there is no state server, or a
+    published one, and the job needs more than that."""
     try:
         http.check()
     except PublishedServer:
@@ -55,17 +52,12 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
 
 
 class State(NamedTuple):
-    """The published server's state.
-
-    Attributes:
-        steps_s: seconds of each rank's last step.
-        is_used: a worker has sent a message.
-    """
+    """The published server's state."""
 
     num_workers: int
     round: int
-    steps_s: tuple[float, ...]
-    is_used: bool
+    steps_s: tuple[float, ...]  # seconds of each rank's last step
+    is_used: bool  # a worker has sent a message
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> State | None:
@@ -111,7 +103,6 @@ class PublishedLink:
 
     def __init__(self, http: HttpLink, clock: Clock, num_workers: int) -> None:
         self.address = http.address
-        self.check = http.check
         self._http = http
         self._clock = clock
         self._num_workers = num_workers

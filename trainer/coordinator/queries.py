@@ -56,10 +56,7 @@ class Queries:
     """
 
     def __init__(self, client: StateClient, clock: Clock, waits: bool, max_under_way: int = MAX_UNDER_WAY) -> None:
-        """
-        Args:
-            waits: for each answer, as the published programs do.
-        """
+        """`waits`: for each answer, as the published programs do."""
         self.waits = waits
         self._client = client
         self._clock = clock
@@ -130,11 +127,8 @@ class Queries:
             self._under_way.append(self._clock.start(question, "question"))
 
     def batch_size(self) -> int | None:
-        """Samples of this worker's batches by the newest answer; None before the first.
-
-        Raises:
-            JobError: the state server refuses the question.
-        """
+        """Samples of this worker's batches by the newest answer; None before the first. Raises JobError if the state
+        server refuses the question."""
         if self._under_way and self._under_way[0].done():
             self._batch_size = self._under_way.pop().result() or self._batch_size
         return self._batch_size
@@ -172,11 +166,8 @@ class Queries:
             return self._unanswered > 0
 
     def _send(self, round_: int, message: Callable[[float], bool | None]) -> Task[None] | None:
-        """Sends a message and waits for its answer, or begins to do so and returns that.
-
-        Args:
-            message: sends it, with this patience in seconds.
-        """
+        """Sends a message and waits for its answer, or begins to do so and returns that. `message`: sends it, with this
+        patience in seconds."""
         self._raise_failure()
         with self._lock:
             if not self._unanswered:

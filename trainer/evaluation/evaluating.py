@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from config import AUTO, NO, YES, Config
+from trainer.membership import tells_loss
 from utils import SetupError
 
 AS_FAST = 1.25  # ratio up to which step times count as equal: of equal workers the lowest rank evaluates
@@ -34,7 +35,7 @@ def present(candidates: Sequence[Candidate], changes: Mapping[int, int]) -> list
     """The candidates, of which only those can be chosen that have been there for longest: so a present evaluator stays
     when another worker is back. Arguments as in Choice."""
     since = {rank: changes.get(rank, 0) for rank, each in enumerate(candidates) if each.evaluate != NO}
-    first = min((number for number in since.values() if number % 2 == 0), default=None)
+    first = min((number for number in since.values() if not tells_loss(number)), default=None)
     return [each if since.get(rank) == first else Candidate(NO, each.step_s) for rank, each in enumerate(candidates)]
 
 

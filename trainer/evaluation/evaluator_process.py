@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from config import Config
 from flag_parser import FlagParser
-from trainer.stop import STOP_SIGNALS
+from trainer.runtime.stop_signals import STOP_SIGNALS
 from utils import SetupError, fail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,9 +135,8 @@ def _answer(given: argparse.Namespace) -> None:
     from trainer.datasets.feed import Feed
     from trainer.engine import mx
     from trainer.evaluation import initial_parameters
-    from trainer.evaluation.evaluator import of_job
     from trainer.jobs.job import job_of
-    from trainer.jobs.network import build
+    from trainer.jobs.network import build, evaluator_of
 
     flags: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.config.items()
@@ -145,7 +144,7 @@ def _answer(given: argparse.Namespace) -> None:
     config = Config(**flags)
     job = job_of(config)
     built = build(config, job, mx.cpu(), lambda text: None)
-    evaluate = of_job(config, job, built, Feed(mx.cpu(), job.prepare))
+    evaluate = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
     for line in sys.stdin:
         initial_parameters.load(built.network, given.model)
         print(json.dumps(Evaluation(int(line), evaluate())), flush=True)

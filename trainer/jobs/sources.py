@@ -61,12 +61,9 @@ def _read(file: Path) -> bytes:
 
 
 def _imports(file: Path, content: bytes, is_top: bool) -> set[str]:
-    """The first names of all imports in a file, also in its functions, without those inside its own package.
-
-    Args:
-        is_top: the file lies in the job's folder. A file of a package that cannot be parsed is left to the run, which
-            may never import it.
-    """
+    """The first names of all imports in a file, also in its functions, without those inside its own package. `is_top`:
+    the file lies in the job's folder. A file of a package that cannot be parsed is left to the run, which may never
+    import it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run repeats them

@@ -3,7 +3,7 @@ the launchers can import it."""
 
 from __future__ import annotations
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 
 # isort: split
 from server.setups import DATA, FROZEN, JOB, PROGRAM, differences, join_names, verdict

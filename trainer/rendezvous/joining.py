@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.clock import Clock
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from utils import JobOver, PeerLost, SetupError, printable
@@ -127,6 +127,7 @@ class Joining:
         self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
         self.name = f"{about.get('role', 'worker')}-{secrets.token_hex(8)}"
         self.patience_s: float = about.get("patience", 0.0)
+        self._is_refused = False  # the last BEAT that was answered
 
     def wait(self, timeout_s: float) -> Start:
         """Waits until all workers are there.
@@ -153,7 +154,7 @@ class Joining:
 
     def beat(self, place: Start, knows: bool = False) -> str | None:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, WAIT
-        where others cannot, or nothing. None: there is no answer.
+        where others cannot, or nothing. None: there is no answer, or the state server refuses the message.
 
         Args:
             knows: the last call was one of these.
@@ -163,6 +164,12 @@ class Joining:
             said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
             return None
+        except SetupError as error:
+            if not self._is_refused:
+                logging.warning("warning: %s; training goes on, and no other worker can join it meanwhile", error)
+            self._is_refused = True
+            return None
+        self._is_refused = False
         return str(said.get("action", ""))
 
     def _until_start(self, timeout_s: float, about: Callable[[], Message], others: Iterable[Member]) -> Start:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import acknowledged, addresses
 from trainer.rendezvous.cluster import node_id
 from utils import PeerLost, SetupError

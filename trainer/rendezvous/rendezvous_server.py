@@ -5,7 +5,7 @@
        +--set-ups differ, or a port is closed--> ENDED <------+--a process is lost; all processes get the reason
 
 With --on-worker-death continue a worker lost in RUNNING does not end the job: the others are notified, and a new
-process on its host may take its place (rejoining.py). Since MXNet's own shutdown waits for all workers, this server
+process on its host may take its place (returns.py). Since MXNet's own shutdown waits for all workers, this server
 then also announces the end of the job.
 
 One thread, one asyncio loop, JSON lines over TCP; `rendezvous_client.py` lists the lines.
@@ -14,41 +14,32 @@ One thread, one asyncio loop, JSON lines over TCP; `rendezvous_client.py` lists 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import os
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from config import CONTINUE, names_of
 from trainer.rendezvous import tcp_proxy
-from trainer.rendezvous.config_check import differences, join_names, verdict
-from trainer.rendezvous.participant import Participant, messages, within_line_s
-from trainer.rendezvous.rendezvous_client import ALL_DONE, EVALUATOR, GONE, RENDEZVOUS_FAILED
-from trainer.rendezvous.scheduler_link import HELLO, JOB, keep_alive, log
+from trainer.rendezvous.config_check import differences, join_names
+from trainer.rendezvous.participant import Participant, ProcessConnections
+from trainer.rendezvous.rendezvous_client import ALL_DONE, EVALUATOR, GONE
+from trainer.rendezvous.returns import Returns, rank_on_device
+from trainer.rendezvous.scheduler_link import JOB, log
 from trainer.runtime.environment import INTERVAL
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, printable
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # isort: split
-from server import wire
-from server.errors import BadMessage, Conflict
-from server.membership import Assignment, Group, decide
-from server.messages import Call, Join, Left, Place, Response
+from server.membership import Group, decide
+from server.messages import Call, Join, Left, Response
 from server.reach import together
 
-LONGEST_LINE = 1 << 18  # bytes; a connection can take the memory of two
-MOST_STRANGERS = 64  # connections beside those of the job's processes
 SETTLE_S = 3.0  # for others to tell the same
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 LATE_S = 15.0  # for late processes to connect and get the reason for the end
 CUT = "the network between them is cut"
 FAREWELL_S = 2.0  # for the other processes to end before the scheduler
-RETURN_S = 120.0  # for a worker to take the place of a lost one, and for that place to become free
-ALARM_S = 3.0  # from a worker's first heartbeat until no alarm about the one before it can come (heartbeat.py)
 
 
 class JobState(enum.Enum):
@@ -59,7 +50,7 @@ class JobState(enum.Enum):
     ENDED = enum.auto()
 
 
-class RendezvousServer:
+class RendezvousServer(ProcessConnections):
     """Runs in a thread of the scheduler's process."""
 
     def __init__(
@@ -74,12 +65,9 @@ class RendezvousServer:
         Args:
             listener: at the scheduler's published address.
         """
-        self._listener = listener
+        super().__init__(listener, 1 + num_servers + num_workers)
         self._num_servers, self._num_workers = num_servers, num_workers
-        self._most_strangers = MOST_STRANGERS + 1 + num_servers + num_workers
         self._settle_s, self._look_every_s = settle_s, look_every_s
-        self._strangers: dict[Participant, None] = {}  # connections of unknown processes, the oldest first
-        self._participants: list[Participant] = []
         self._state = JobState.WAITING
         self._group = Group()  # of the processes, until RUNNING
         self._end: dict[str, Any] = {}  # the last message to all
@@ -88,30 +76,9 @@ class RendezvousServer:
         self._cannot_gather = False
         self._survives = False  # the job continues without lost workers: all have begun, and the flags say so
         self._min_workers = 1
-        self._done: set[int] = set()  # ranks of workers that have said good-bye
-        self._lost: set[int] = set()  # ranks of workers that the job has lost
-        self._just_back: set[int] = set()  # ranks of workers of which MXNet may not have heard yet
-        self._workers: dict[int, Join] = {}  # by rank, also of the lost
-        self._changes: dict[int, int] = {}  # as context.Peers has them
-        self._num_changes = 0
-        self._began = 0.0  # when all were about to train
-        self._plain_addresses: set[str] = set()  # of plain MXNet programs: they lack this rendezvous
+        self._returns = Returns(self._loop, self._tell_all, self._on_closed)
         self._late = 0  # processes still to be told of the end
-        self._scheduler_port = 0  # MXNet's own
-        self._loop = asyncio.new_event_loop()
-        self._running = asyncio.Event()
-        threading.Thread(target=self._run, name="rendezvous server", daemon=True).start()
-
-    def _run(self) -> None:
-        with die_on_error(RENDEZVOUS_FAILED):
-            asyncio.set_event_loop(self._loop)
-            self._loop.run_until_complete(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop.set_exception_handler(_die)
-        server = await asyncio.start_server(self._on_connection, sock=self._listener, limit=LONGEST_LINE)
-        async with server:
-            await server.serve_forever()
+        self._start()
 
     # ------------------------------------------------------------------------------- for the scheduler's other threads
 
@@ -119,8 +86,12 @@ class RendezvousServer:
         """Handles processes, given by role and rank, without heartbeats as lost."""
 
         def tell() -> None:
+            young = {each.worker_rank for each in self._known() if each.no_alarm_before > self._loop.time()}
+            for each in self._known():
+                if each.comes_back and each.number and ("worker", each.rank) in processes and each.rank not in young:
+                    self._returns.send_away(each, f"the others go on without this worker: {why}", EXIT_PEER_LOST)
             # MXNet still expects heartbeats of these.
-            left = self._lost | self._done | self._just_back if self._survives else set()
+            left = self._returns.lost | self._returns.done | young if self._survives else set()
             new = [(role, rank) for role, rank in processes if role != "worker" or rank not in left]
             names = join_names([self._name_of(*process) for process in new])
             self._lose(dict.fromkeys(new, f"no sign of life from {names}: {why}"))
@@ -135,57 +106,7 @@ class RendezvousServer:
         """Waits at most a few seconds until the others have disconnected or said good-bye."""
         asyncio.run_coroutine_threadsafe(self._until_alone(with_goodbye=True), self._loop).result()
 
-    # ------------------------------------------------------------------------------------------------ one connection
-
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with die_on_error(RENDEZVOUS_FAILED):
-            participant = Participant(writer, writer.get_extra_info("peername")[0])
-            self._strangers[participant] = None
-            if len(self._strangers) > self._most_strangers:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.writer.transport.abort()
-            try:
-                keep_alive(writer.get_extra_info("socket"))
-                first = await within_line_s(reader.readexactly(len(HELLO)))
-                if first == HELLO:
-                    await self._converse(participant, reader)
-                elif tcp_proxy.is_zero_mq(first):
-                    await self._serve_plain(participant, first, reader)
-            except asyncio.IncompleteReadError:
-                pass  # a port scanner, or a process that ended at once
-            except ConnectionResetError:
-                self._on_closed(participant)
-            except OSError as error:
-                self._on_broken(participant, error)
-            except SetupError as error:
-                participant.error = printable(str(error))
-                log.warning("a connection from %s was ended: %s", participant.address, participant.error)
-                participant.send(end=participant.error, code=EXIT_SETUP)
-                self._on_closed(participant)
-            else:
-                self._on_closed(participant)
-            finally:
-                self._strangers.pop(participant, None)
-                with contextlib.suppress(ValueError):
-                    self._participants.remove(participant)
-                writer.close()
-
-    async def _converse(self, participant: Participant, reader: asyncio.StreamReader) -> None:
-        participant.send(welcome=True)
-        async for message in messages(reader):
-            try:
-                is_read = isinstance(message, dict) and "msg_type" in message
-                self._handle(participant, wire.understand(message, ()) if is_read else message)
-            except (BadMessage, Conflict) as error:
-                raise SetupError(f"this process sent a wrong message: {error}") from None
-
     def _handle(self, participant: Participant, message: Any) -> None:
-        """Acts on a message.
-
-        Raises:
-            SetupError: this participant may not send it now. Nothing was done.
-        """
         if self._state is JobState.RUNNING and participant.process and participant not in self._participants:
             return  # it has left, or the others have gone on without it
         rank = participant.worker_rank
@@ -208,18 +129,20 @@ class RendezvousServer:
                 participant.error, participant.said_goodbye = cause, not cause
                 participant.send(msg_type="RESPONSE", reason=cause)
                 if rank is not None and not cause:
-                    self._done.add(rank)
+                    self._returns.done.add(rank)
                     self._finish_if_done()
             case {"freed": True} if participant.role == "scheduler" and self._scheduler_port:
                 self._running.set()
             case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
-                self._note_rank(participant, number)
+                self._returns.note_rank(participant, number)
             case {"gather": str(label)} if participant.comes_back and participant.number and rank is not None:
                 if label == EVALUATOR:  # the last one: it is about to train
-                    self._take_back(participant, rank)
+                    self._returns.take_back(participant, rank)
                 participant.send(gathered=label, values=self._known_values.get(label))
             case {"gather": str(label), "value": value} if (
-                rank is not None and not participant.comes_back and not self._waits_for_values(rank)
+                rank is not None
+                and not participant.comes_back
+                and rank not in set[int]().union(*self._gathered.values())
             ):
                 self._gathered.setdefault(label, {})[rank] = value
                 self._answer_gathers()
@@ -238,9 +161,6 @@ class RendezvousServer:
         is_own = participant.rank == rank or (participant.rank is None and not participant.comes_back)
         return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken and is_own)
 
-    def _waits_for_values(self, rank: int) -> bool:
-        return any(rank in values for values in self._gathered.values())
-
     def _join(self, participant: Participant, join: Join) -> None:
         """A process is there, and asks again until the job begins.
 
@@ -254,9 +174,9 @@ class RendezvousServer:
             participant.send(msg_type="RESPONSE", reason="the job has ended")  # the reason comes once it is its turn
             return
         if participant.comes_back:
-            self._offer_place(participant, join)
-            return
-        self._group, answer, reason = decide(self._group, join, self._loop.time(), len(self._plain()))
+            answer, reason = self._returns.offer_place(participant, join, self._known())
+        else:
+            self._group, answer, reason = decide(self._group, join, self._loop.time(), len(self._plain()))
         call = answer.call
         if call is Call.REFUSED:
             self._finish(reason, EXIT_SETUP)
@@ -267,67 +187,6 @@ class RendezvousServer:
             # The scheduler first closes its own listener at MXNet's port: that would swallow messages, sent once.
             call, reason = Call.WAIT, "MXNet's scheduler is about to listen"
         participant.send(**Response(join.sender, join.job, reason, call, None, *answer[1:]).to_wire(""))
-
-    def _place_of(self, join: Join) -> int | None:
-        """The rank of the worker, perhaps lost, of the same device of the same host; None: there is none."""
-        same = (rank for rank, old in self._workers.items() if (old.device, old.address) == (join.device, join.address))
-        return next(same, None)
-
-    def _offer_place(self, participant: Participant, join: Join) -> None:
-        """A worker asks for the place of a lost one; raises SetupError if no worker has ever had it."""
-        rank = self._place_of(join)
-        if rank is None:
-            raise SetupError("this job has no worker on this device")
-        before = self._workers[rank]
-        if found := verdict(differences([(each.member.called(), each.setup) for each in (before, join)])):
-            participant.send(end=f"{found} (the job is at work)", code=EXIT_SETUP)
-            return
-        answer, reason = Assignment(Call.WAIT), f"{self._name_of('worker', rank)} is still there"
-        if rank in self._lost and self._find("worker", rank) is None:
-            participant.rank = rank
-            participant.process = self._workers[rank] = msgspec.structs.replace(join, port=before.port)
-            self._loop.call_later(RETURN_S, self._give_up, participant, rank)
-            others = sorted((each for each in self._known() if each.role != "worker"), key=lambda each: each.rank or 0)
-            processes = [
-                *(each.process for each in others),
-                *(self._workers[each] for each in range(self._num_workers)),
-            ]
-            members = tuple(each.member for each in processes if each)
-            place = Place(self._num_changes + 1, processes.index(participant.process), members)
-            answer, reason = Assignment(Call.START, place), f"takes the place of worker {rank}"
-        participant.send(**Response(join.sender, join.job, reason, answer.call, None, *answer[1:]).to_wire(""))
-
-    def _note_rank(self, participant: Participant, rank: int) -> None:
-        participant.rank = rank
-        if participant.role == "worker" and participant.process:
-            self._workers[rank] = participant.process
-        if participant.comes_back:
-            participant.number = self._next_change(is_lost=False)
-            changes = [*{**self._changes, rank: participant.number}.items()]
-            participant.send(changes=changes, age=self._loop.time() - self._began)
-
-    def _next_change(self, is_lost: bool) -> int:
-        self._num_changes += 1
-        return 2 * self._num_changes - is_lost
-
-    def _take_back(self, participant: Participant, rank: int) -> None:
-        participant.comes_back = False
-        self._lost.discard(rank)
-        self._just_back.add(rank)
-        self._loop.call_later(int(os.environ.get(INTERVAL) or 0) + ALARM_S, self._just_back.discard, rank)
-        self._changes[rank] = participant.number
-        self._tell_all(back=rank, number=participant.number, who=participant.name)
-
-    def _give_up(self, participant: Participant, rank: int | None) -> None:
-        """Sends a worker away that is not back in time; without a rank, one whose place was not free in time."""
-        if not participant.comes_back or participant not in self._participants or participant.rank != rank:
-            return
-        if rank is None:
-            text = f"the worker of this device is still there after {RETURN_S:g} s: start no more"
-            participant.send(end=text, code=EXIT_SETUP)
-        else:
-            participant.send(end=f"it did not train within {RETURN_S:g} s", code=EXIT_PEER_LOST)
-        self._on_closed(participant)
 
     def _admit(self, participant: Participant, join: Join) -> None:
         self._strangers.pop(participant, None)
@@ -340,9 +199,8 @@ class RendezvousServer:
         agree = all(
             (each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in self._joins()
         )
-        if self._survives and join.role == "worker" and self._place_of(join) is not None:
-            participant.comes_back = True
-            self._loop.call_later(RETURN_S, self._give_up, participant, None)
+        if self._survives and join.role == "worker" and rank_on_device(self._returns.workers, join) is not None:
+            self._returns.expect(participant)
         elif self._state is JobState.RUNNING or (len(there) >= wanted and agree):
             names = join_names([other.name for other in there])
             setups = [(each.member.called(), each.setup) for each in (*self._joins(), join)]
@@ -354,7 +212,6 @@ class RendezvousServer:
         log.info("%s is here", participant.name)
 
     def _on_closed(self, participant: Participant) -> None:
-        """The other side has closed the connection."""
         if participant not in self._participants:
             return
         self._participants.remove(participant)
@@ -365,13 +222,12 @@ class RendezvousServer:
         elif self._state is JobState.RUNNING and participant.comes_back:
             log.warning("%s went away before it was back", participant.name)
             if participant.number and participant.rank is not None:  # the server may count it
-                self._tell_lost(participant.rank, f"{participant.name} went away before it was back")
+                self._returns.lose(participant.rank, f"{participant.name} went away before it was back")
         elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
             how = f"ended: {participant.error}" if participant.error else GONE
             self._lose({(participant.role, participant.rank): f"{participant.name} {how}"})
 
     def _on_broken(self, participant: Participant, error: OSError) -> None:
-        """The network has lost the connection."""
         gone = participant.comes_back or participant not in self._participants
         if self._state is not JobState.RUNNING or gone:
             self._on_closed(participant)
@@ -380,25 +236,6 @@ class RendezvousServer:
         log.warning("the connection to %s broke (%s)", participant.name, why)  # missing heartbeats show its death
         self._cannot_gather = True
         self._answer_gathers()
-
-    # ------------------------------------------------------------------------------------------ connected processes
-
-    def _known(self) -> list[Participant]:
-        return [participant for participant in self._participants if participant.process]
-
-    def _joins(self) -> list[Join]:
-        return [participant.process for participant in self._participants if participant.process]
-
-    def _plain(self) -> list[Participant]:
-        return [participant for participant in self._participants if not participant.process]
-
-    def _find(self, role: str, rank: int) -> Participant | None:
-        there = tuple(self._participants)  # a copy: called by other threads too
-        return next((each for each in there if (each.role, each.rank) == (role, rank)), None)
-
-    def _name_of(self, role: str, rank: int) -> str:
-        participant = self._find(role, rank)
-        return participant.name if participant else f"{role} {rank}"
 
     def _begin(self) -> None:
         self._state = JobState.RUNNING
@@ -419,7 +256,7 @@ class RendezvousServer:
                 if answer is not None:
                     self._known_values[label] = answer
                 if label == EVALUATOR and not self._cannot_gather:
-                    self._began = self._loop.time()
+                    self._returns.began = self._loop.time()
                     self._survives = self._flag("on_worker_death") == CONTINUE
                     self._min_workers = int(self._flag("min_workers") or 1)
                 for participant in self._known():
@@ -438,7 +275,7 @@ class RendezvousServer:
             lost: role and rank of processes, and why they are lost.
             on_request: they were asked to leave.
         """
-        left = self._num_workers - len(self._lost | {rank for _, rank in lost if rank is not None})
+        left = self._num_workers - len(self._returns.lost | {rank for _, rank in lost if rank is not None})
         text = "; ".join(dict.fromkeys(lost.values()))
         if not self._survives or any(role != "worker" or rank is None for role, rank in lost):
             self._finish(text, EXIT_PEER_LOST)
@@ -448,16 +285,11 @@ class RendezvousServer:
         else:
             for (role, rank), why in lost.items():
                 assert rank is not None
-                self._lost.add(rank)
                 if participant := self._find(role, rank):  # it may still be running
                     participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
                     self._participants.remove(participant)
-                self._tell_lost(rank, why)
+                self._returns.lose(rank, why)
             self._finish_if_done()
-
-    def _tell_lost(self, rank: int, why: str) -> None:
-        self._changes[rank] = self._next_change(is_lost=True)
-        self._tell_all(lost=rank, number=self._changes[rank], why=why)
 
     def _judge_reach(self) -> None:
         """Leaves out the workers that cannot exchange with a server; a server with which none can is lost."""
@@ -483,14 +315,10 @@ class RendezvousServer:
         self._lose(told)
 
     def _finish_if_done(self) -> None:
-        if self._survives and len(self._done | self._lost) == self._num_workers:
+        if self._survives and len(self._returns.done | self._returns.lost) == self._num_workers:
             self._finish(ALL_DONE, EXIT_OK)
 
     # ------------------------------------------------------------------------------------------------- the end
-
-    def _tell_all(self, **message: Any) -> None:
-        for participant in self._known():
-            participant.send(**message)
 
     def _finish(self, text: str, code: int, late: int = 0) -> None:
         """Tells all processes why the job is over: the scheduler last, since it runs this server.
@@ -528,31 +356,6 @@ class RendezvousServer:
         ):
             await asyncio.sleep(0.01)
 
-    # ------------------------------------------------------------------------------------------ plain MXNet programs
-
-    async def _serve_plain(self, participant: Participant, first: bytes, reader: asyncio.StreamReader) -> None:
-        """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
-        if len(self._plain()) >= self._most_strangers:
-            return
-        self._strangers.pop(participant, None)
-        if participant.address not in self._plain_addresses:  # warn once: it may reconnect often
-            self._plain_addresses.add(participant.address)
-            log.warning("%s wants to take part: its set-up cannot be compared", participant.name)
-        self._participants.append(participant)
-        running = self._loop.create_task(self._running.wait())
-        more = self._loop.create_task(tcp_proxy.read_chunk(reader))  # without an answer, completes only at EOF
-        await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)
-        if not self._running.is_set():
-            running.cancel()
-            return
-        address = await tcp_proxy.forward(
-            tcp_proxy.PlainConnection(first, more, reader, participant.writer),
-            self._listener.getsockname()[0],
-            self._scheduler_port,
-        )
-        if address:
-            await self._watch_plain(participant, *address)
-
     async def _watch_plain(self, participant: Participant, address: str, port: int) -> None:
         """Ends the job if a plain MXNet program, which sends no good-bye, stops listening in RUNNING.
 
@@ -565,8 +368,3 @@ class RendezvousServer:
             if self._state is not JobState.RUNNING or any(known.said_goodbye for known in self._known()):
                 return
         self._finish(f"{participant.name} {GONE}", EXIT_PEER_LOST)
-
-
-def _die(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    with die_on_error(RENDEZVOUS_FAILED):
-        raise context.get("exception") or RuntimeError(context["message"])

@@ -21,7 +21,7 @@ from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.rendezvous.scheduler_link import tell_failure
 from trainer.runtime import environment, library, zmq_guard
 from trainer.runtime.library import ServingStore
-from trainer.stop import SignalWatch
+from trainer.runtime.stop_signals import SignalWatch
 from utils import JobOver
 
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.collectives.connecting import Acceptor
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
@@ -119,9 +119,6 @@ class SchedulerLink:
         self._acceptor: Acceptor | None = None  # answers calls there until then
         self.address = f"{cluster.root_uri}:{cluster.root_port}"
         self.lines: Lines | None = None
-
-    def check(self) -> None:
-        """Processes wait for the scheduler."""
 
     def close(self) -> None:
         if self.lines is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from trainer import state_server_path  # noqa: F401  (the imports of the server below need it)
 from trainer.clock import Clock
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports of the server below need it)
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
-from utils import SetupError
 
 # isort: split
 from server import policies, wire
@@ -54,10 +53,6 @@ class InProcessLink:
         self._server = server
         self._clock = clock
         self.round_trip_s = round_trip_s
-
-    def check(self) -> None:
-        if self._server.is_away:
-            raise SetupError("no state server answers in this process")
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """Takes the round trip, whatever the timeouts."""

@@ -24,12 +24,11 @@ from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.job import client_of
 from trainer.emulation import Speed
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.from_flags import client_of, learning_task, model_card, run_settings
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all

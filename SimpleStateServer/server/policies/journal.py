@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.worker import Action, Activity, Decision
 
 LATE_S, LATE_STEPS = 1.0, 5  # seconds, and a worker's own reach-server times

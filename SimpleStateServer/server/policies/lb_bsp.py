@@ -16,7 +16,8 @@ import math
 from collections.abc import Sequence
 
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.throughputs import in_units, throughput
 from server.worker import Decision
 

@@ -4,7 +4,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.worker import Action, Decision
 
 

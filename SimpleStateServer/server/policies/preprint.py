@@ -10,7 +10,8 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 
 from server import anchor
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.worker import Action, Decision
 
 

@@ -23,7 +23,8 @@ from fractions import Fraction
 
 from server.max_tree import OUT
 from server.policies.policy import Marks, Policy, Sync, Watch, mark_none, sync, train
-from server.state import STEP_TIME_WINDOW, Row, Table
+from server.row import STEP_TIME_WINDOW, Row
+from server.state import Table
 from server.throughputs import Throughputs, throughput
 from server.worker import Action, Decision
 

@@ -10,7 +10,8 @@ This is not in the paper. Of equal links it makes little difference: m_s is then
 
 from server.policies import journal
 from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync
-from server.state import Row, Table
+from server.row import Row
+from server.state import Table
 from server.worker import Decision
 
 

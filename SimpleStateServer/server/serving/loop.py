@@ -53,7 +53,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see trainer/stop.py
+        if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see SignalWatch
             loop.add_signal_handler(number, over.set)
     service = make_service(listener, limits)
     listener.setblocking(False)

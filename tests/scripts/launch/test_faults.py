@@ -18,6 +18,8 @@ from error_lines import ENDLESS, assert_one_error_line, port_that_hangs_up, run_
 from few_images import few_images, on_few_images
 from state_server_process import http_client
 
+from trainer.clock import RealClock
+from trainer.coordinator.http import HttpLink
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 
@@ -65,16 +67,20 @@ def some_other_server(healthz, healthz_status=200, root=b""):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield http_client(server.server_address[1])
+        yield server.server_address[1]
         server.shutdown()
+
+
+def link(port):
+    return HttpLink("127.0.0.1", str(port), RealClock())
 
 
 @pytest.mark.parametrize("healthz", [b"<html>welcome</html>", b"[1]", b"{}"])
 def test_another_server_is_not_taken_for_a_state_server(healthz):
-    with some_other_server(healthz) as client, pytest.raises(SetupError, match=r"not a state server.*state_server\.sh"):
-        client.check()
-    with some_other_server(healthz, 404) as client, pytest.raises(SetupError, match="not a state server: it answers 4"):
-        client.check()
+    with some_other_server(healthz) as port, pytest.raises(SetupError, match=r"not a state server.*state_server\.sh"):
+        link(port).check()
+    with some_other_server(healthz, 404) as port, pytest.raises(SetupError, match="not a state server: it answers 4"):
+        link(port).check()
 
 
 PUBLISHED_STATE = b'{"num_workers": 6, "t": 1, "epsilon": 0.5, "records": [[0, 0, 0.0, 0.0, false, 1]]}'
@@ -86,8 +92,8 @@ PUBLISHED_STATE = b'{"num_workers": 6, "t": 1, "epsilon": 0.5, "records": [[0, 0
     ids=["with a job", "before its first job", "without Django's list of paths"],
 )
 def test_a_published_state_server_is_told_by_what_it_lacks(debug, root):
-    with some_other_server(not_found_of_django(debug), 404, root) as client, pytest.raises(SetupError) as error:
-        client.check()
+    with some_other_server(not_found_of_django(debug), 404, root) as port, pytest.raises(SetupError) as error:
+        link(port).check()
     assert "is a published ESync state server: it has no /healthz and no /message/" in str(error.value)
     assert "scripts/state_server.sh" in str(error.value)
 
@@ -110,10 +116,10 @@ sys.stdout.buffer.write(Client().get("/healthz").content)
 
 
 def test_an_answer_that_is_no_response_is_an_error_at_once():
-    with some_other_server(b'{"status": "ok"}') as client:
-        client.check()
+    with some_other_server(b'{"status": "ok"}') as port:
+        link(port).check()
         with pytest.raises(JobError, match="welcome"):
-            client.begin_job()
+            http_client(port).begin_job()
 
 
 @pytest.mark.parametrize(

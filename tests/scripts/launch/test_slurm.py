@@ -189,7 +189,7 @@ def test_an_id_is_that_of_slurm_or_pbs_or_the_given_one():
 
 WATCH = """
 import os, signal, time
-from trainer.stop import SignalWatch
+from trainer.runtime.stop_signals import SignalWatch
 watch = SignalWatch("first")
 watch.be_patient()
 for number in (signal.SIGTERM, signal.{}):

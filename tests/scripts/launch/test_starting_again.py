@@ -282,6 +282,7 @@ def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp
     assert lines[-1].startswith(
         "the way to b ended with exit code 255: what came after round 5 is lost: all others are"
     )
+    assert lines[-1].endswith("; 4 more tries without a new checkpoint.")  # worker b's end and the host's are one loss
 
 
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):

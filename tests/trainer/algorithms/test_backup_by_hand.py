@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
-from rates import parse_schedule
+from flag_values import parse_schedule
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_optimizer import BackupStatus
 from trainer.algorithms.backup_versions import Versions

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, device_folders, running, wait_for
 from few_images import on_few_images
-from memory_cluster import Trained, Worker, batch, gradient, train
+from memory_cluster import Killed, Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO
 from rates import Ramp
-from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer, RescaledTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
 from trainer.algorithms.ringleader import RingleaderSGD
@@ -112,6 +112,33 @@ def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_
     )
     assert ended_s[0] == ended_s[2] == 16.2 + 4.0 + 4.0
     assert trained.trainers[1].rounds == 9
+
+
+def killed_at_its_end(trainer: AsyncTrainer, context: Context) -> AsyncTrainer:
+    """The first process of worker 0 is killed between its end and its good-bye."""
+    if trainer.membership.rank == 0 and context.peers.job_age_s() is None:
+
+        def end() -> None:
+            AsyncTrainer.end(trainer)
+            raise Killed
+
+        trainer.end = end  # type: ignore[method-assign]
+    return trainer
+
+
+def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_no_more_for_ssp_and_rescaled_asgd() -> None:
+    """It ends at 2 s, and does one more round from 5.1 s on; the other one's end at 3 and 6 s."""
+    for build in (lambda context: SSPTrainer(context, ETA, staleness=2), lambda context: RescaledTrainer(context, ETA)):
+        trained, _ = run(
+            lambda context, build=build: killed_at_its_end(build(context), context), (1.0, 3.0), {}, 2, back_s={0: 0.1}
+        )
+        values = trained.trainers[0].context.shared.server.values  # type: ignore[attr-defined]
+        assert values[max(values)].asnumpy().tolist() == [0.0, -np.inf, -np.inf]
+    # Rescaled ASGD: the mean time of those that are there is 2 s, and then 3 s.
+    weight = after_steps(ZERO, 0, 0, factor=1 / 2)
+    weight = third = weight - ETA * 3 / 2 * gradient(ZERO, batch(1))  # at 3 s
+    weight = after_steps(weight, 1) - ETA * 1 / 3 * gradient(third, batch(0))  # at 6 and 6.1 s
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
 def build_backup(context: Context) -> Trainer:

@@ -30,8 +30,8 @@ from trainer.datasets.samples import Samples
 from trainer.emulation import COMPUTE, NETWORK, Slowdown
 from trainer.engine import mx
 from trainer.loop import Loop
+from trainer.progress import Limits
 from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
-from trainer.stop import Limits
 from trainer.transport.kvstore import KVStoreTransport
 
 ROUNDS = 3

@@ -52,7 +52,7 @@ def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> Non
 
 
 @pytest.mark.parametrize(
-    "module", ["state_server_path", "algorithms.decoupled_optimizer", "algorithms.sync_switch_optimizer"]
+    "module", ["coordinator.state_server_path", "algorithms.decoupled_optimizer", "algorithms.sync_switch_optimizer"]
 )
 def test_a_parameter_server_needs_no_django(module: str) -> None:
     code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"
@@ -74,7 +74,7 @@ def test_all_that_a_parameter_server_runs_is_compared_when_the_processes_meet() 
 
 def test_the_rules_alone_need_neither_numpy_nor_mxnet() -> None:
     code = (
-        "import sys; from trainer import state_server_path; import server.policies, server.state; "
+        "import sys; from trainer.coordinator import state_server_path; import server.policies, server.state; "
         "print({'numpy', 'mxnet', 'django', 'prometheus_client', 'msgspec'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

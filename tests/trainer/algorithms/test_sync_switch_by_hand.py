@@ -14,7 +14,8 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import TransportKind
-from rates import CONSTANT, Ramp, RateSchedule, parse_schedule
+from flag_values import parse_schedule
+from rates import CONSTANT, Ramp, RateSchedule
 from trainer.algorithms.sync_switch import SyncSwitchTrainer, phase_rules
 from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettings
 from trainer.command_line import parse

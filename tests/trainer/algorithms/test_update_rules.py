@@ -7,7 +7,7 @@ import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
 from algorithms import TransportKind
-from rates import parse_schedule
+from flag_values import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer, RescaledTrainer
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD

@@ -13,7 +13,7 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
-from rates import parse_schedule
+from flag_values import parse_schedule
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
 from trainer.emulation import Slowdown

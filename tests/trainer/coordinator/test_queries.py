@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from state_server_process import clients, http_client, running_state_server
 
 from trainer.clock import Clock, RealClock
+from trainer.coordinator.http import HttpLink
 from trainer.coordinator.queries import AWAY_S, FORWARD_SHARE, MAX_UNDER_WAY, Queries, worthwhile_wait
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from utils import JobError, PeerLost, SetupError
@@ -362,7 +363,7 @@ def test_an_address_where_nobody_answers_is_named():
     (port,) = free_ports(1)
     client = http_client(port, patience_s=0.2)
     with pytest.raises(SetupError, match=f"http://127.0.0.1:{port} .Connection refused"):
-        client.check()
+        HttpLink("127.0.0.1", str(port), RealClock()).check()
     with pytest.raises(PeerLost, match=f"http://127.0.0.1:{port} does not answer"):
         client.begin_job()
 

@@ -15,8 +15,8 @@ from state_server_process import clients, http_client, running_state_server
 
 from trainer import command_line
 from trainer.clock import RealClock
-from trainer.coordinator.job import limits
 from trainer.coordinator.queries import Queries
+from trainer.from_flags import limits
 from trainer.progress import EVALUATING, TRAINING, Progress
 from utils import JobError
 

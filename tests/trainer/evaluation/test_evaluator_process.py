@@ -21,10 +21,10 @@ from trainer.evaluation.evaluator_process import NICE, Evaluation, EvaluatorProc
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.jobs.job import job_of
 from trainer.loop import Loop
+from trainer.progress import Limits
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
 from trainer.run_logs.measure import EVALUATION, iter_file
 from trainer.run_logs.round_log import read_rounds
-from trainer.stop import Limits
 from utils import read_json, write_json
 
 ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}

@@ -22,10 +22,10 @@ from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
 from trainer.loop import Loop
+from trainer.progress import Limits
 from trainer.run_logs.measure import SAVING
 from trainer.run_logs.round_log import read_rounds
 from trainer.run_logs.run_folder import RunFolder
-from trainer.stop import Limits
 from utils import DIVERGED, JobError, SetupError, read_json
 
 RANDOM = np.random.default_rng(0)

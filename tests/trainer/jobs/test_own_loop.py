@@ -20,8 +20,8 @@ from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
+from trainer.progress import Limits
 from trainer.run_logs.round_log import read_rounds
-from trainer.stop import Limits
 from utils import EXIT_SETUP, SetupError
 
 X = np.arange(20, dtype=np.float32).reshape(20, 1)

@@ -15,6 +15,7 @@ from server.membership import WAITING_S, Assignment, Group
 from server.messages import Call, Join, Left, Place
 from server.worker import Device
 
+from trainer.coordinator.protocol import Reply
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
@@ -245,6 +246,28 @@ def test_who_leaves_for_a_loss_hears_who_was_the_first() -> None:
 
     run_all(gathering.clock, [leave])
     assert words == ["worker 2 (cpu2 on host h1, 10.0.0.1:4002) is gone: it was killed or crashed"] * 2 + [""]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 429, 200])
+def test_a_state_server_that_refuses_a_beat_ends_no_worker_and_only_a_busy_one_is_joined_later(status, caplog) -> None:
+    """The last one is no state server."""
+    gathering = Gathering()
+    joining = gathering.joining(0, 1)
+    refused = Reply(status, {"error": "by the test"} | ({"code": "token"} if status == 409 else {}), "by the test")
+    answers = [refused, refused, None, refused]
+
+    def work() -> None:
+        place = joining.wait(0.0)
+        answer = gathering.server.answer
+        gathering.server.answer = lambda message: answers.pop(0) or answer(message)  # type: ignore[method-assign]
+        assert [joining.beat(place) for _ in range(4)] == [None, None, "", None]
+        with pytest.raises(PeerLost if status == 429 else SetupError, match="by the test"):
+            answers.extend([refused] * 99)
+            joining.wait(1.0)
+
+    run_all(gathering.clock, [work])
+    lines = [record.getMessage() for record in caplog.records if "training goes on" in record.getMessage()]
+    assert len(lines) == (0 if status == 429 else 2)
 
 
 def test_there_is_room_for_a_bounded_number_of_jobs_and_the_one_that_was_silent_for_longest_goes() -> None:

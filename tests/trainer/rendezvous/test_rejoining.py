@@ -12,7 +12,7 @@ import time
 import pytest
 from cluster_processes import free_ports
 
-from trainer import state_server_path  # noqa: F401  (the imports below need it)
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import rejoining
 from trainer.runtime import zmq_guard
 from trainer.runtime.library import library

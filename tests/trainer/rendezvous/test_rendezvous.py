@@ -28,6 +28,7 @@ from trainer.rendezvous import (
     rejoining,
     rendezvous_client,
     rendezvous_server,
+    returns,
     scheduler_link,
     tcp_proxy,
 )
@@ -37,6 +38,7 @@ from trainer.rendezvous.config_check import JOB, differences, verdict
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.rendezvous.scheduler_link import HELLO, Lines, left, tell_failure
+from trainer.runtime.environment import INTERVAL
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobOver, PeerLost, SetupError
 
 # isort: split
@@ -614,7 +616,7 @@ def test_what_only_begins_like_a_scheduler_is_named(sent):
     ids=["nothing", "part of a hello", "a hello", "half a line", "too long a line", "a greeting"],
 )
 def test_connections_that_do_not_go_on_are_few_and_end(monkeypatch, begins):
-    monkeypatch.setattr(rendezvous_server, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(participant, "MOST_STRANGERS", 2)
     monkeypatch.setattr(participant, "LINE_S", 0.3)
     job = Job(num_workers=1)
     crowd = [socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) for _ in range(40)]
@@ -803,10 +805,12 @@ def test_a_new_process_on_the_same_device_takes_the_place_of_a_lost_one_as_often
     assert server.ended.wait(DEADLINE_S) and server.end == ("all workers are done", EXIT_OK)
 
 
-@pytest.mark.parametrize("how", ["it dies", "its connection breaks", "it is frozen"])
+@pytest.mark.parametrize("how", ["it dies", "its connection breaks", "it is frozen", "it does not train"])
 def test_a_worker_that_is_lost_again_before_it_trains_is_lost_to_all_that_may_count_it(how, monkeypatch):
     monkeypatch.setattr(rejoining, "take_place", lambda *given: None)
-    monkeypatch.setattr(rendezvous_server, "RETURN_S", 1.0 if how == "it is frozen" else 99.0)
+    monkeypatch.setattr(returns, "RETURN_S", 1.0 if how == "it does not train" else 99.0)
+    monkeypatch.setattr(returns, "ALARM_S", 0.0)
+    monkeypatch.delenv(INTERVAL, raising=False)
     job, (scheduler, server, *workers) = job_that_goes_on()
     workers[1].is_killed()
     wait_for(lambda: lost(workers[0]) == {1}, "the news")
@@ -818,11 +822,16 @@ def test_a_worker_that_is_lost_again_before_it_trains_is_lost_to_all_that_may_co
     elif how == "its connection breaks":
         (there,) = [each for each in job.server._participants if each.comes_back]
         job.server._loop.call_soon_threadsafe(job.server._on_broken, there, OSError(errno.ETIMEDOUT, "timed out"))
+    elif how == "it is frozen":
+        job.server.declare_lost([("worker", 1)], how)
     for each in (workers[0], workers[2]):
         wait_for(lambda each=each: each.session.changes == {1: 5}, "the news")
-    if how == "it is frozen":
+    ends = {"it is frozen": "the others go on without this worker: it is frozen"}
+    ends["it does not train"] = "it did not train within 1 s"
+    if how in ends:
         assert first.ended.wait(DEADLINE_S)  # should it wake up
-        assert first.end == ("it did not train within 1 s", EXIT_PEER_LOST)
+        assert first.end == (ends[how], EXIT_PEER_LOST)
+    monkeypatch.setattr(returns, "ALARM_S", 3.0)
     workers[1] = comes_back(job)
     for each in workers:
         wait_for(lambda each=each: each.session.changes == {1: 8}, "its successor")
@@ -844,7 +853,7 @@ def test_the_end_of_the_job_ends_the_wait_for_the_lost_ones_connections():
 
 
 def test_a_process_on_a_device_whose_worker_stays_is_sent_away(monkeypatch):
-    monkeypatch.setattr(rendezvous_server, "RETURN_S", 0.1)
+    monkeypatch.setattr(returns, "RETURN_S", 0.1)
     job, members = job_that_goes_on()
     assert "the worker of this device is still there" in str(Member(job, "worker", "cpu1", setup=SETUP).failure())
     assert not any(member.end for member in members)

@@ -23,6 +23,7 @@ from scripts import demo
 from trainer.emulation import COMPUTE, SAMPLE, Slowdown
 from trainer.emulation import NETWORK as LINK
 from trainer.loop import Loop
+from trainer.progress import Limits
 from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
@@ -38,7 +39,6 @@ from trainer.run_logs.pace import (
     too_slow,
 )
 from trainer.run_logs.round_log import read_rounds
-from trainer.stop import Limits
 
 KEPT = Pace(1.2, 1.0, 0.1)
 SLOW = Pace(0.3, 0.1, 0.0)

@@ -31,7 +31,7 @@ class StateServerWSGIServer(WSGIServer):
         return connection, address
 
 
-class Command(DjangoRunserver):
+class Runserver(DjangoRunserver):
     """Django's runserver with the port of the published state server."""
 
     default_port = "10010"
@@ -42,3 +42,6 @@ class Command(DjangoRunserver):
         super().add_arguments(parser)
         parser.print_usage = lambda file=None: None  # type: ignore[method-assign]  # an error is one line
         parser.set_defaults(use_reloader=False)
+
+
+Command = Runserver  # Django looks for this name

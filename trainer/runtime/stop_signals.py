@@ -1,13 +1,11 @@
-"""A worker's reasons to stop. The ranks agree whether the job stops (loop.py)."""
+"""The signals that ask a worker to stop. The ranks agree whether the job stops (loop.py)."""
 
 import logging
 import os
 import signal
 import threading
-from dataclasses import dataclass
 
-from trainer.metric import ACCURACY, Metric
-from utils import EXIT_FORCED, REACHED
+from utils import EXIT_FORCED
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # mpiexec passes on the last, and kills after others
 
@@ -47,27 +45,3 @@ class SignalWatch:
 
 def _is_ignored(number: signal.Signals) -> bool:
     return signal.getsignal(number) is signal.SIG_IGN
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a job ends by itself; 0, and a target of None: no limit."""
-
-    max_rounds: int = 0
-    max_seconds: float = 0.0
-    target: float | None = None  # of the metric
-    metric: Metric = ACCURACY
-    evaluations: int = 1  # in a row, whose mean is to be at the target
-
-    def rounds_done(self, rounds: int) -> str:
-        """The reason in words if the limit of rounds is reached, else an empty string."""
-        return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
-
-    def reached(self, elapsed_s: float, value: float | None) -> str:
-        """The reason in words if time or the metric's value has reached its limit, else an empty string. `value` is the
-        mean of the last `evaluations`; None while there are fewer."""
-        if self.target is not None and value is not None and self.metric.reached(value, self.target):
-            return f"test {self.metric.name} {self.metric.text(value)} {REACHED} {self.target}"
-        if self.max_seconds and elapsed_s >= self.max_seconds:
-            return f"{elapsed_s:.1f} s of {self.max_seconds:g} s passed"
-        return ""

@@ -1,7 +1,7 @@
 """Puts SimpleStateServer/, a project of its own, on sys.path: the optimizers on the parameter server use its policies,
 and a virtual cluster runs its handlers in its own process.
 
-    from trainer import state_server_path  # noqa: F401  (the imports below need it)
+    from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 
     # isort: split
     from server.policies import POLICIES
@@ -12,6 +12,6 @@ The modules that are imported from there need no Django.
 import sys
 from pathlib import Path
 
-_FOLDER = str(Path(__file__).resolve().parents[1] / "SimpleStateServer")
+_FOLDER = str(Path(__file__).resolve().parents[2] / "SimpleStateServer")
 if _FOLDER not in sys.path:
     sys.path.append(_FOLDER)

@@ -1,11 +1,11 @@
-"""trainer/piggyback.py: what travels beside the arrays of a sum, by hand."""
+"""trainer/algorithms/piggyback.py: what travels beside the arrays of a sum, by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from trainer.piggyback import Piggyback
+from trainer.algorithms.piggyback import Piggyback
 
 
 def test_numbers_come_back_as_sums_under_their_names():

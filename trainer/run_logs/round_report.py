@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from algorithms import EVENTS
 from trainer.run_logs.pace import EMULATED
 from trainer.run_logs.round_log import EVALUATED
 from trainer.trainer import Trainer
@@ -62,7 +63,8 @@ class RoundReport:
         if trainer.recovery is not None:
             notes = _added(notes, trainer.recovery.notes())
         evaluated = {} if value is None else trainer.context.task.metric.logged(value)
-        trainer.progress.end_round(trainer.rounds, loss, notes.get("events", ()))
+        events = [event for event in notes.get("events", ()) if not EVENTS[event["kind"]].is_frequent]
+        trainer.progress.end_round(trainer.rounds, loss, events)
         record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         if pacing is not None:
             pacing.add(record)
