@@ -15,11 +15,7 @@ def marks(what: str) -> tuple[str, str]:
 
 
 def updated(text: str, what: str, part: str) -> str:
-    """The page with another part between its marks.
-
-    Raises:
-        SetupError: they are not there.
-    """
+    """The page with another part between its marks. Raises SetupError if they are not there."""
     begin, end = marks(what)
     before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(end)

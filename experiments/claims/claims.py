@@ -150,11 +150,7 @@ class Claims:
 
 
 def read(file: Path = FILE) -> Claims:
-    """Reads claims.
-
-    Raises:
-        SetupError: the file cannot be read, or a claim is wrong; the message names it.
-    """
+    """Reads claims. Raises SetupError if the file cannot be read, or a claim is wrong; the message names it."""
     try:
         content = tomllib.loads(file.read_text())
         parts = {name: Part(**part) for name, part in content["parts"].items()}

@@ -41,11 +41,7 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def mounted(folder: Path, mib: int) -> Iterator[Path]:
-    """A disk in a folder, unmounted at the end of the block.
-
-    Raises:
-        OSError: it cannot be mounted.
-    """
+    """A disk in a folder, unmounted at the end of the block. Raises OSError if it cannot be mounted."""
     _unmount(folder)  # the disk of a drill that was killed
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "esync-drill", str(folder)]

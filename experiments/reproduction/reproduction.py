@@ -93,11 +93,7 @@ class Row(run_lines.Run):
 
 
 def read(folder: Path) -> list[Row]:
-    """All runs of a folder.
-
-    Raises:
-        SetupError: they cannot be read.
-    """
+    """All runs of a folder. Raises SetupError if they cannot be read."""
     return run_lines.read(folder, Row, MAKER)
 
 

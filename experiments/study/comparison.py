@@ -119,11 +119,7 @@ class RunLine(run_lines.Run):
 
 
 def read(folder: Path) -> list[RunLine]:
-    """All runs, in order; of those of the same thing only the last.
-
-    Raises:
-        SetupError: they cannot be read.
-    """
+    """All runs, in order; of those of the same thing only the last. Raises SetupError if they cannot be read."""
     return run_lines.read(folder, RunLine, "experiments/study/study.py")
 
 

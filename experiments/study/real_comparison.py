@@ -25,7 +25,6 @@ import math
 import re
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,34 +105,31 @@ def reported(folder: Path, entries: Sequence[str]) -> list[RunLine]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Makes the missing runs, until the budget is spent, and prints the table; returns the exit code."""
+    """Makes the missing runs and prints the table; returns the exit code."""
     parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("virtual", type=Path, help="folder of the comparison")
     parser.add_argument("real", type=Path, help="folder of what is made")
     parser.add_argument("--entries", type=job_options.names(ENTRIES), default=tuple(ENTRIES), help="the algorithms")
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     parser.add_argument("--jobs", type=int, default=1, help="side by side")
-    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     given = parser.parse_args(arguments)
     return exit_code_of(lambda: _do(given))
 
 
 def _do(given: argparse.Namespace) -> int:
     setup_logging("study")
-    until = time.monotonic() + given.budget
     lines = reported(given.virtual, given.entries)
     given.real.mkdir(parents=True, exist_ok=True)
     done = comparison.read(given.real) if (given.real / run_lines.RUNS_FILE).exists() else []
     processes = Processes(Path("logs") / "real-comparison" / given.real.name)
 
-    def run_in_time(virtual: RunLine) -> RunLine | None:
-        line = dataclasses.replace(unmade(virtual), command=real_command(virtual.command))
-        return make(processes, line, measured) if time.monotonic() <= until else None
+    def real(virtual: RunLine) -> RunLine | None:
+        return make(processes, dataclasses.replace(unmade(virtual), command=real_command(virtual.command)), measured)
 
     known = {line.key for line, _ in pairs(lines, done)}
     todo = [] if given.table else sorted((line for line in lines if line.key not in known), key=lambda line: line.seed)
     with processes.stopped_by_signals():
-        for virtual, line in run_lines.made(todo, run_in_time, given.jobs, given.real):
+        for virtual, line in run_lines.made(todo, real, given.jobs, given.real):
             done.append(line)
             both = line.seconds_to(TARGET), virtual.seconds_to(TARGET)
             said = line.failed or "{:.1f} s, {:.1f} virtual".format(*both)

@@ -100,11 +100,7 @@ class SlowRun(RunLine):
 
 
 def group(name: str, share: float) -> Path:
-    """Makes a control group with a quota; returns its folder.
-
-    Raises:
-        SetupError: none can be made here.
-    """
+    """Makes a control group with a quota; returns its folder. Raises SetupError if none can be made here."""
     for mount, files in GROUPS.items():
         folder = mount / f"esync-{os.getpid()}-{name}"
         try:

@@ -1,6 +1,6 @@
 """The same jobs on real processes and in virtual time: how far apart are they?
 
-    .venv/bin/python experiments/study/real_vs_virtual.py --budget 3600     # on a quiet machine; again to go on
+    .venv/bin/python experiments/study/real_vs_virtual.py               # on a quiet machine; Ctrl-C, and again to go on
     .venv/bin/python experiments/study/real_vs_virtual.py --table           # of the runs that are done
 
 LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. With
@@ -32,7 +32,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -309,16 +308,12 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a folder, in the order in which they were made.
-
-    Raises:
-        OSError: it has none.
-    """
+    """The runs of a folder, in the order in which they were made. Raises OSError if it has none."""
     return [json.loads(line) for line in (folder / RUNS_FILE).read_text().splitlines()]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the missing runs, until the budget is spent, and the table."""
+    """Makes the missing runs and the table."""
     parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--modes", type=names(MODES), default=MODES)
@@ -326,19 +321,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--network", default="lenet")
     parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")
-    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     given = parser.parse_args(arguments)
-    folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
+    folder, program = given.folder.resolve(), version.files_hash()
     folder.mkdir(parents=True, exist_ok=True)
     rows = read(folder) if (folder / RUNS_FILE).exists() else []
     # Real runs take hours and change little with the program; virtual ones are made anew.
     done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
     for job, kind in ((job, kind) for job in jobs(given) for kind in ("real", "virtual")):
-        if given.table or time.monotonic() - began > given.budget:
-            break
-        if (*dataclasses.astuple(job), kind) in done:
+        if given.table or (*dataclasses.astuple(job), kind) in done:
             continue
         costs = calibrate(job, folder)
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs, job.network)

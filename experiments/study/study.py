@@ -13,7 +13,7 @@ trial also ends at 1.3 times the best one's time. The limit of a job is the time
 all training samples --epochs times. Each run is a line of FOLDER/runs.jsonl (comparison.py beside this), also one that
 diverged or failed. The same command makes the missing runs, those of this version of the program (or of any); Ctrl-C
 ends it. What follows `--` goes to every run.
-Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
+Exit codes: 0 all done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
 if __name__ == "__main__":
@@ -248,24 +248,18 @@ class Study:
     plan: Plan
     processes: Processes
     jobs: int
-    budget_s: float
     any_version: bool
     failed: int = 0
     made: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._until = time.monotonic() + self.budget_s
         there = (self.plan.folder / run_lines.RUNS_FILE).exists()
         self._lines = {line.key: line for line in (comparison.read(self.plan.folder) if there else ())}
         self._program = version.files_hash()
 
     def do(self) -> None:
-        """Makes them, several rows side by side.
-
-        Raises:
-            KeyboardInterrupt: it was stopped.
-        """
+        """Makes them, several rows side by side. Raises KeyboardInterrupt if it was stopped."""
         with ThreadPoolExecutor(self.jobs) as pool:
             for done in [pool.submit(self._row, *row) for row in self.plan.rows]:
                 done.result()
@@ -287,7 +281,7 @@ class Study:
         return [Trial.of(each.step_size, each.momentum or 0.0, each.parameters) for each in chosen]
 
     def _make(self, task: RunLine) -> RunLine | None:
-        if self.processes.stopped or time.monotonic() > self._until:
+        if self.processes.stopped:
             return None
         begin = time.monotonic()
         line = make(self.processes, task, measured)
@@ -352,7 +346,6 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=4.0, help="of the fastest machine alone, in a run's time")
     parser.add_argument("--jobs", type=at_least(1), default=len(usable_cores()), help="runs at the same time")
-    parser.add_argument("--budget", type=above_zero, default=math.inf, help="seconds after which no run is begun")
     parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")
     given, more = job_options.parse(parser, arguments)
     if given.trials % len(given.momenta):
@@ -380,7 +373,7 @@ def _do(arguments: Sequence[str]) -> int:
     logging.info("%d rows, %d runs and further trials, at most %.1f hours of CPU", rows, rows * plan.runs, plan.hours())
     plan.folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(Path("logs") / "study" / plan.folder.name)
-    study = Study(plan, processes, given.jobs, given.budget, given.any_version)
+    study = Study(plan, processes, given.jobs, given.any_version)
     with processes.stopped_by_signals():
         study.do()
     return EXIT_BUG if study.failed else EXIT_OK

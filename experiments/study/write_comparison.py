@@ -93,11 +93,7 @@ def details(fair: Fair) -> str:
 
 
 def write(folder: Path) -> None:
-    """Writes all of it.
-
-    Raises:
-        SetupError: the runs cannot be read, or the page has no place for the tables.
-    """
+    """Writes all of it. Raises SetupError if the runs cannot be read, or the page has no place for the tables."""
     fair = Fair(Comparison(comparison.read(folder)))
     markdown.write(folder / "README.md", part_of_page(fair))
     write_atomically(folder / "details.md", details(fair).encode())

@@ -69,11 +69,7 @@ def _trial(row: Mapping[str, Any]) -> Trial:
 
 
 def write(path: Path, settings: Mapping[str, Any], trials: Sequence[Trial], goal: Goal) -> None:
-    """Writes the table atomically.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
+    """Writes the table atomically. Raises SetupError if it cannot be written."""
     is_within = verdicts(means(trials, goal.seeds), goal)
     rows = [
         {"bsp_share": trial.bsp_share, **vars(trial), "within_margin": is_within.get(trial.bsp_steps)}

@@ -134,7 +134,7 @@ def test_each_row_of_a_crossing_gets_what_its_own_searches_chose_on_the_other_cl
         best = dataclasses.replace(task, step_sizes={"local_lr": size}, momentum=0.9, parameters={"anchor": 3})
         lines += [best, dataclasses.replace(best, phase=REPORT, seed=100)]
     plan = rows("--folder", str(tmp_path), "--entries", "esync-outer")
-    its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, math.inf, any_version=True)
+    its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, any_version=True)
     its._lines = {line.key: line for line in lines}
     found = its._others(HALF, "esync-outer")
     assert [(each.momentum, each.step_size, each.own) for each in found] == [
@@ -161,7 +161,7 @@ def test_rows_that_are_other_rows_by_construction_are_left_out():
 
 def test_what_is_there_is_not_made_again(tmp_path):
     plan = rows("--folder", str(tmp_path), "--entries", "alone")
-    its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, math.inf, any_version=False)
+    its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, any_version=False)
     task = next(plan.tasks(HALF, "alone"))
     line = dataclasses.replace(task, validation=[(1.0, 0.5)], program=its._program)
 
