@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_925, 6_298
+PRODUCT, EXPERIMENTS = 39_925, 6_299
 
 
 @pytest.fixture(scope="module")
