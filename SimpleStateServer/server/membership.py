@@ -1,4 +1,4 @@
-"""How the processes of a job meet, and who of them is a member: a pure function, like the policies.
+"""How the processes of a job meet, and which of them are members: a pure function, like the policies.
 
 `decide(group, event, now) -> (group, answer, reason)`, without Django, lock or clock. The state server applies it to
 workers that sum among themselves, the scheduler to the processes that MXNet connects. They JOIN with the address at

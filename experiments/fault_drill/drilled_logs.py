@@ -81,8 +81,9 @@ class Logs:
         return round(max((times[MORE_ROUNDS - 1] for times in later), default=since) - since, 2)
 
     def pause_s(self, worker: str, since: float) -> float:
-        """The longest time between two rounds of which the later one came after `since`."""
-        times = sorted(self.rounds(worker).values())
+        """The longest time between two rounds of which the later one came after `since`, without the last round, which
+        waits for the evaluation of the final model."""
+        times = sorted(self.rounds(worker).values())[:-1]
         return round(max((later - sooner for sooner, later in pairwise(times) if later > since), default=0.0), 2)
 
     def longest_s(self, before: Mapping[str, Collection[int]]) -> float:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import operator
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,8 +54,9 @@ class Fair:
         return {line.seed: line.seconds_to(target) for line in self.its.runs(REPORT, job, entry)}
 
     def rows(self, job: Workload) -> list[str]:
-        """The algorithms whose runs are complete, in the order of their table."""
-        counts = {entry: len(self.its.runs(REPORT, job, entry)) for entry in self.its.entries}
+        """The algorithms whose runs are complete, and of one trial, in the order of their table."""
+        runs = {entry: self.its.runs(REPORT, job, entry) for entry in self.its.entries}
+        counts = {entry: len(lines) for entry, lines in runs.items() if len({line.trial for line in lines}) == 1}
         return [entry for entry, count in counts.items() if count and count == max(counts.values())]
 
     def fastest_k(self, job: Workload) -> str | None:
@@ -103,8 +105,8 @@ class Fair:
         return min(again, key=lambda lines: rank(lines, self.target(job)))[0]
 
     def chosen(self, job: Workload, entry: str) -> RunLine:
-        """A run of the trial whose numbers are reported."""
-        return self.trials(job, entry)[self.its.runs(REPORT, job, entry)[0].trial][0]
+        """A run that is reported: it has the chosen numbers."""
+        return self.its.runs(REPORT, job, entry)[0]
 
     def untried(self, chosen: RunLine) -> list[str]:
         """The numbers of the chosen trial of which no lesser or no greater value was tried with its momentum, though
@@ -146,8 +148,8 @@ def shared(made: Comparison) -> list[RunLine]:
 
 
 def family(job: Workload) -> tuple[str, ...]:
-    """The same for the jobs of a crossing, whose clusters differ in the slow half's speed."""
-    return (job.cluster.split("-")[0], *job[1:])
+    """The same for the jobs of the crossing, whose clusters differ in the slow half's speed."""
+    return (re.sub(r"^half-\d+$", "half", job.cluster), *job[1:])
 
 
 def rank(lines: Sequence[RunLine], target: float) -> tuple[float, float]:

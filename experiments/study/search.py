@@ -1,7 +1,7 @@
 """How the numbers of a row are searched: step size, momentum and the row's own parameters together. Pure functions.
 
 Every row has the same number of quasi-random trials. Then come trials near the best one, which differ from it in one
-number, until none of these is better or there are MOST_NEAR of them. So both sides of every chosen number were tried.
+number, until none of these is better or there are MOST_NEAR of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from algorithms import ENTRIES, Workers
+from experiments.study.comparison import RunLine
 
 SEED = 2026  # of the shift of the points
 MOST_NEAR = 10  # trials of a row near its best one
@@ -95,9 +96,10 @@ class Trial:
     values: Mapping[str, float]
 
     @classmethod
-    def of(cls, step_size: float, momentum: float, own: Mapping[str, float]) -> "Trial":
-        """The trial that has this step size."""
-        return cls(momentum, {STEP_SIZE: float(f"{step_size / (1 - momentum):.3g}"), **own})
+    def of(cls, line: RunLine) -> "Trial":
+        """The trial that a run belongs to."""
+        momentum = line.momentum or 0.0
+        return cls(momentum, {STEP_SIZE: float(f"{line.step_size / (1 - momentum):.3g}"), **line.parameters})
 
     @property
     def step_size(self) -> float:

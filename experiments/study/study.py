@@ -128,11 +128,13 @@ class Plan:
             if self.entries is None or entry in self.entries
         ]
 
-    def tasks(self, workload: Workload, entry: str, others: Sequence[Trial] = ()) -> Generator[RunLine, RunLine, None]:
+    def tasks(
+        self, workload: Workload, entry: str, others: Sequence[tuple[int, Trial]] = ()
+    ) -> Generator[RunLine, RunLine, None]:
         """The runs of a row, one after the other: yields each before it is made, and is sent it with its results.
 
         Args:
-            others: what was chosen for this row on other clusters of the crossing; it is tried too.
+            others: what was chosen for this row on other clusters of the crossing, with the numbers of these trials.
         """
         workers = len(step_times_s(workload.cluster))
         size = Parameter(STEP_SIZE, *STEP_SIZES, is_whole=False)
@@ -155,13 +157,13 @@ class Plan:
                 break
             tried.append((untried[0], (yield tasked(untried[0], len(tried)))))
         of_others: list[tuple[Trial, RunLine]] = []
-        for number, trial in enumerate(others[:MOST_OTHERS], FROM_OTHERS):
-            if trial not in [known for known, _ in (*tried, *of_others)]:
+        for number, trial in others[:MOST_OTHERS]:
+            if trial not in [known for known, _ in tried]:
                 of_others.append((trial, (yield tasked(trial, number))))
-        least_s = min(line.seconds_to(self.target) for _, line in (*tried, *of_others))
+        limit_s = SLACK * by_rank(tried)[0][1].seconds_to(self.target)
         best = [*by_rank(tried)[:FINALISTS], *by_rank(of_others)[:FINALISTS]]
-        found = [(trial, [line]) for trial, line in best if line.seconds_to(self.target) <= SLACK * least_s]
-        if len(found) > 1 and math.isfinite(least_s):
+        found = [(trial, [line]) for trial, line in best if line.seconds_to(self.target) <= limit_s]
+        if len(found) > 1 and any(math.isfinite(line.seconds_to(self.target)) for _, (line,) in found):
             for (trial, lines), seed in itertools.product(found, AGAIN_SEEDS):
                 lines.append((yield self._task(TUNING, workload, entry, trial, lines[0].trial, seed)))
         trial, lines = min(found, key=lambda each: rank(each[1], self.target))
@@ -273,12 +275,19 @@ class Study:
             while line := self._there(task) or self._make(task):
                 task = tasks.send(line)
 
-    def _others(self, workload: Workload, entry: str) -> list[Trial]:
-        """What this row's own searches have chosen on the other clusters of its crossing, where it is complete."""
+    def _others(self, workload: Workload, entry: str) -> list[tuple[int, Trial]]:
+        """What this row's own searches have chosen on the other clusters of its crossing, where it is complete. A trial
+        that was made keeps its number."""
         its = Fair(Comparison([*self._lines.values()]))
         jobs = [job for job in its.made.workloads if job != workload and family(job) == family(workload)]
-        chosen = [its.best(job, entry) for job in jobs if its.made.runs(REPORT, job, entry)]
-        return [Trial.of(each.step_size, each.momentum or 0.0, each.parameters) for each in chosen]
+        made = its.trials(workload, entry).items()
+        found = [(number, Trial.of(lines[0])) for number, lines in made if number >= FROM_OTHERS]
+        for job in jobs:
+            if its.made.runs(REPORT, job, entry):
+                trial = Trial.of(its.best(job, entry))
+                if trial not in [known for _, known in found]:
+                    found.append((max(number for number, _ in (*found, (FROM_OTHERS - 1, trial))) + 1, trial))
+        return found
 
     def _make(self, task: RunLine) -> RunLine | None:
         if self.processes.stopped:

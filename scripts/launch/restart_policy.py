@@ -54,7 +54,7 @@ class RestartPolicy:
         self._checkpoint = newest()
         self._began = RestartHistory(self._checkpoint)
         self._histories: dict[str, RestartHistory] = {}  # by process where the others continue, else of all
-        self._before = self._began  # the last failure of all
+        self._before = self._began  # as it was before the last failure
 
     def after(
         self, name: str, reports: Sequence[ExitReport], uptime_s: float, is_same: bool = False, **more: Any

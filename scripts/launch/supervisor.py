@@ -441,7 +441,7 @@ class Supervisor:
                 failed[0].role.name,
                 reports,
                 now - max(self._started_at.get(process.role.name, self._since) for process in failed),
-                is_same=self._is_restarting and {*failed} <= {*self._connections},  # why a worker ended before
+                is_same=self._is_restarting and {*failed} <= {*self._connections},  # the cause of the failure before
                 service_was_away=self._service_was_away,
                 any_worker_left=not self._of(Kind.WORKER) or any(map(self._can_continue, others)),
                 has_begun=self._has_begun,

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_925, 6_277
+PRODUCT, EXPERIMENTS = 39_923, 6_291
 
 
 @pytest.fixture(scope="module")

@@ -252,7 +252,7 @@ class Acceptor:
         return came
 
     def _take(self, job: str, rank: int, expected: Collection[int], came: dict[int, socket.socket]) -> list[int]:
-        """Takes the calls that are expected, one of each worker, and hangs up on strangers; returns who is missing."""
+        """Takes the calls that are expected, one of each worker, and hangs up on strangers; returns the missing."""
         with self._lock:
             waiting, self._calls = self._calls, []
             for call in waiting:

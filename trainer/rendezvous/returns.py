@@ -62,7 +62,7 @@ def offer(
 
 
 class Returns:
-    """Who is lost, and who comes back.
+    """The lost workers of a job, and those that come back.
 
     Attributes:
         workers: by rank, also of the lost.

@@ -9,7 +9,7 @@ again and again the rule comes to rest only where all steps take equally long: b
 t_k is the same for all. So c0 and c1 need not be told apart. Where c0 is most of a step it takes more rounds.
 
 A dead band, as OmniLearn's (arXiv:2503.17469): the sizes change only where the round is expected to get shorter by more
-than DEAD_BAND, so that noise moves nothing. Times are smoothed (state.py): the lower median of the last five.
+than DEAD_BAND, so that noise moves nothing. Times are smoothed (row.py): the lower median of the last five.
 """
 
 import math

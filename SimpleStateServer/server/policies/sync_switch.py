@@ -10,7 +10,7 @@ more than one standard deviation. SYNC tells the asker to stay in step with the 
 
 Under BSP all workers wait for the slowest and so all have its pace. So a throughput counts what is a worker's own: its
 step, and the push and the pull of it, without the wait for others. The published stragglers are delays of the network.
-Both times are smoothed (step times in state.py, transmission times by the worker: the lower median of the last five),
+Both times are smoothed (step times in row.py, transmission times by the worker: the lower median of the last five),
 so one outlier makes no straggler.
 
 One addition: a straggler is also at least MARGIN below the mean. Of a few equally fast workers the slowest is nearly

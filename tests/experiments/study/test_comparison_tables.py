@@ -79,7 +79,9 @@ def test_what_another_cluster_chose_can_be_reported_but_is_not_the_rows_own_choi
     reports = [dataclasses.replace(each, trial=FROM_OTHERS) for each in fair.made.runs(REPORT, job, "esync")]
     rest = [each for each in fair.made.lines if each not in fair.made.runs(REPORT, job, "esync")]
     changed = Fair(Comparison([*rest, others, *reports]))
-    assert changed.chosen(job, "esync") is others and changed.best(job, "esync").trial == 1
+    assert changed.chosen(job, "esync").trial == FROM_OTHERS and changed.best(job, "esync").trial == 1
+    mixed = Fair(Comparison([*rest, others, *reports[:1], *fair.made.runs(REPORT, job, "esync")[1:]]))
+    assert "esync" in changed.rows(job) and "esync" not in mixed.rows(job)
 
 
 def test_the_shares_at_which_an_algorithm_is_ahead(fair):

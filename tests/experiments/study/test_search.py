@@ -109,9 +109,9 @@ def test_a_row_that_never_reaches_the_target_reports_its_most_accurate_trial():
 
 def test_what_other_clusters_of_a_crossing_chose_is_tried_too_and_made_again_where_it_is_nearly_the_best():
     plan = rows("--entries", "sync", "--trials", "2", "--seeds", "1")
-    others = [Trial(0.0, {"step_size": size}) for size in (0.001, 0.002, 0.003)]
+    others = [(100 + place, Trial(0.0, {"step_size": 0.001 * (1 + place)})) for place in range(3)]
     own = made(plan, "sync", lambda task: 40.0)
-    others.append(Trial.of(own[0].step_size, own[0].momentum, {}))  # tried already
+    others.append((103, Trial.of(own[0])))  # tried already
     seconds = {100: 60.0, 101: 38.0, 102: 45.0}
 
     def seconds_of(task):
@@ -137,9 +137,12 @@ def test_each_row_of_a_crossing_gets_what_its_own_searches_chose_on_the_other_cl
     its = study.Study(plan, study.Processes(tmp_path / "logs"), 1, any_version=True)
     its._lines = {line.key: line for line in lines}
     found = its._others(HALF, "esync-outer")
-    assert [(each.momentum, each.step_size, each.own) for each in found] == [
-        (0.9, 0.001, {"anchor": 3}), (0.9, 0.002, {"anchor": 3})
+    assert [(number, each.momentum, each.step_size, each.own) for number, each in found] == [
+        (100, 0.9, 0.001, {"anchor": 3}), (101, 0.9, 0.002, {"anchor": 3})
     ]  # fmt: skip
+    made = dataclasses.replace(lines[2], cluster="half", trial=107)  # as that of half-60
+    its._lines[made.key] = made
+    assert [number for number, _ in its._others(HALF, "esync-outer")] == [107, 108]
 
 
 @pytest.mark.parametrize("cluster", ["half", "paper", "wbsp-h1"])
