@@ -37,7 +37,7 @@ class Normalisation:
     @property
     def divisor(self) -> float:
         """Of this worker's update; 1 without a complete step."""
-        return self._norm or 1.0 if self._is_on else 1.0
+        return (self._norm or 1.0) if self._is_on else 1.0
 
     def numbers(self, sample_share: float) -> list[float]:
         """This worker's term of tau_eff, which the workers sum."""
