@@ -86,7 +86,7 @@ FAULTS = {
     ),
     "disk-full": Fault("the disk of logs and checkpoints is full for 10 s", fills_disk=ALL),
     "disk-of-one": Fault("the disk of a worker's logs is full for 10 s", fills_disk=ONE, leaves_out=True),
-    "flapping": Fault("a worker is killed three times, with `--restarts 2`", ["worker2"], times=3),
+    "flapping": Fault("a worker is killed three times, with `--restarts 2`", ["worker2"], leaves_out=True, times=3),
     "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),
 }
 

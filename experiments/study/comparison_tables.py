@@ -23,7 +23,8 @@ from scripts.run_lines import programs
 LIMIT_MARK = "*"
 END_MARK = "!"
 ALONE = "alone"
-FROM_OTHERS = 100  # the numbers of trials with what was chosen on another cluster
+FROM_OTHERS = 100  # the numbers of trials with what was chosen on another cluster,
+NEAR_OTHERS = 200  # and of those near the best of them
 CEILING = "samples/s of all, of the best K fastest in step"
 NAMES = {FASTEST: "K", BSP_SHARE: "BSP share", "sync_every": "H", "anchor": "A", "max_delay": "R", "dcasgd_lambda": "λ"}
 

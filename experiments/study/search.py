@@ -1,7 +1,7 @@
 """How the numbers of a row are searched: step size, momentum and the row's own parameters together. Pure functions.
 
 Every row has the same number of quasi-random trials. Then come trials near the best one, which differ from it in one
-number, until none of these is better or there are MOST_NEAR of them.
+number, until none of these is better or there are MOST_NEAR of them for each number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from algorithms import ENTRIES, Workers
 from experiments.study.comparison import RunLine
 
 SEED = 2026  # of the shift of the points
-MOST_NEAR = 10  # trials of a row near its best one
+MOST_NEAR = 5  # trials near the best one for each number that is searched, momentum too
 STEP_SIZE, FASTEST, BSP_SHARE = "step_size", "fastest", "bsp_share"  # numbers that are no field of Config
 # Irrational steps of the further coordinates: the fractional parts of multiples of these are evenly spread.
 _STEPS = (0.6180339887, 0.4142135624)

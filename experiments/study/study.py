@@ -40,7 +40,7 @@ from algorithms import ENTRIES, OWNERS, Workers
 from config import NETWORKS, Config, names_of
 from experiments.study import comparison
 from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload, measured, rate_of
-from experiments.study.comparison_tables import FROM_OTHERS, Fair, family, rank
+from experiments.study.comparison_tables import FROM_OTHERS, NEAR_OTHERS, Fair, family, rank
 from experiments.study.search import (
     BSP_SHARE,
     FASTEST,
@@ -65,7 +65,7 @@ from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
 STEP_SIZES = 1e-4, 2e-2  # the range of the first trials, times 1 - momentum
 SLACK = 1.3  # a trial ends at so many times the best one's seconds
 FINALISTS, AGAIN_SEEDS = 3, (1, 2)  # the best trials within that are made again with these seeds
-MOST_OTHERS = 6  # clusters of a crossing whose choices are tried too
+MOST_OTHERS = 7  # choices of other clusters of a crossing, or of another row, that are tried too
 IN_A_ROW = 3  # evaluations whose mean is to be at the target
 EVALUATIONS = 100  # in the limit
 MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
@@ -150,16 +150,23 @@ class Plan:
 
         for trial in first_trials(searched, self.momenta, self.trials):
             tried.append((trial, (yield tasked(trial, len(tried)))))
-        for _ in range(MOST_NEAR):
-            known = [trial for trial, _ in tried]
-            untried = [trial for trial in near(searched, self.momenta, by_rank(tried)[0][0]) if trial not in known]
-            if not untried:
-                break
-            tried.append((untried[0], (yield tasked(untried[0], len(tried)))))
         of_others: list[tuple[Trial, RunLine]] = []
+
+        def neighbour() -> Trial | None:
+            (best, _), *rest = by_rank([*tried, *of_others])
+            known = [trial for trial, _ in rest]
+            return next((trial for trial in near(searched, self.momenta, best) if trial not in known), None)
+
+        most_near = MOST_NEAR * (len(searched) + 1)
+        while len(tried) < self.trials + most_near and (trial := neighbour()):
+            tried.append((trial, (yield tasked(trial, len(tried)))))
         for number, trial in others[:MOST_OTHERS]:
             if trial not in [known for known, _ in tried]:
                 of_others.append((trial, (yield tasked(trial, number))))
+        for number in range(NEAR_OTHERS, NEAR_OTHERS + most_near):
+            if by_rank([*tried, *of_others])[0] in tried or not (trial := neighbour()):
+                break
+            of_others.append((trial, (yield tasked(trial, number))))
         limit_s = SLACK * by_rank(tried)[0][1].seconds_to(self.target)
         best = [*by_rank(tried)[:FINALISTS], *by_rank(of_others)[:FINALISTS]]
         found = [(trial, [line]) for trial, line in best if line.seconds_to(self.target) <= limit_s]
@@ -232,7 +239,8 @@ class Plan:
             speed = sum(1 / times_s[place] for place in taking_part.among(times_s))
             step_s, evaluation_s = STEP_CPU_S[workload.network], EVALUATION_CPU_S[workload.network]
             run_s = self.limit_s(workload.cluster) * speed * step_s + EVALUATIONS * evaluation_s + START_CPU_S
-            seconds += (self.runs + MOST_NEAR + MOST_OTHERS) * run_s
+            near_and_others = MOST_NEAR * (2 + len(parameters(entry, len(times_s)))) + MOST_OTHERS
+            seconds += (self.runs + near_and_others) * run_s
         return seconds / 3600
 
 
@@ -276,17 +284,19 @@ class Study:
                 task = tasks.send(line)
 
     def _others(self, workload: Workload, entry: str) -> list[tuple[int, Trial]]:
-        """What this row's own searches have chosen on the other clusters of its crossing, where it is complete. A trial
-        that was made keeps its number."""
+        """What this row's own searches chose on the other clusters of its crossing, where it is complete; of local SGD
+        with an outer optimiser also ESync's numbers here, on all machines. A trial that was made keeps its number."""
         its = Fair(Comparison([*self._lines.values()]))
         jobs = [job for job in its.made.workloads if job != workload and family(job) == family(workload)]
         made = its.trials(workload, entry).items()
-        found = [(number, Trial.of(lines[0])) for number, lines in made if number >= FROM_OTHERS]
-        for job in jobs:
-            if its.made.runs(REPORT, job, entry):
-                trial = Trial.of(its.best(job, entry))
-                if trial not in [known for _, known in found]:
-                    found.append((max(number for number, _ in (*found, (FROM_OTHERS - 1, trial))) + 1, trial))
+        found = [(number, Trial.of(lines[0])) for number, lines in made if FROM_OTHERS <= number < NEAR_OTHERS]
+        chosen = [Trial.of(its.best(job, entry)) for job in jobs if its.made.runs(REPORT, job, entry)]
+        for line in its.made.runs(REPORT, workload, "esync-outer")[:1] if entry == "fastest-outer" else ():
+            own = {FASTEST: len(line.step_times_s), "sync_every": line.parameters["anchor"]}
+            chosen.append(Trial.of(replace(line, parameters=own)))
+        for trial in chosen:
+            if trial not in [known for _, known in found]:
+                found.append((1 + max([FROM_OTHERS - 1, *(number for number, _ in found)]), trial))
         return found
 
     def _make(self, task: RunLine) -> RunLine | None:

@@ -84,7 +84,7 @@ def test_a_row_has_its_trials_and_those_near_the_best_then_the_best_ones_again_a
     done = made(plan, "fastest-outer", seconds_of)
     trials, reports = [each for each in done if each.phase == TUNING], [each for each in done if each.phase == REPORT]
     firsts, again = [each for each in trials if each.seed == 0], [each for each in trials if each.seed]
-    assert [task.trial for task in firsts] == [*range(len(firsts))] and 4 < len(firsts) <= 4 + study.MOST_NEAR
+    assert [task.trial for task in firsts] == [*range(len(firsts))] and 4 < len(firsts) <= 4 + 4 * study.MOST_NEAR
     limits = [float(run_lines.value_in(task.command, "max_seconds")) for task in firsts]
     assert limits[:3] == [150, 80.6, 59.8]  # a curve at 60 s has three at the target at 62 s
     assert set(limits[3:]) == {limits[3]}
@@ -107,7 +107,7 @@ def test_a_row_that_never_reaches_the_target_reports_its_most_accurate_trial():
     assert {task.seed for task in done} == {0, 100}
 
 
-def test_what_other_clusters_of_a_crossing_chose_is_tried_too_and_made_again_where_it_is_nearly_the_best():
+def test_what_other_clusters_of_a_crossing_chose_is_tried_too_and_searched_near_where_it_is_best():
     plan = rows("--entries", "sync", "--trials", "2", "--seeds", "1")
     others = [(100 + place, Trial(0.0, {"step_size": 0.001 * (1 + place)})) for place in range(3)]
     own = made(plan, "sync", lambda task: 40.0)
@@ -119,9 +119,11 @@ def test_what_other_clusters_of_a_crossing_chose_is_tried_too_and_made_again_whe
 
     done = [task for task in made(plan, "sync", seconds_of, others) if task not in own]
     assert [(task.trial, task.seed) for task in done if task.phase == TUNING] == [
-        (100, 0), (101, 0), (102, 0), (101, 1), (101, 2), (102, 1), (102, 2)
+        (100, 0), (101, 0), (102, 0), (200, 0), (201, 0), (202, 0),
+        (101, 1), (101, 2), (200, 1), (200, 2), (201, 1), (201, 2),
     ]  # fmt: skip
-    assert {float(run_lines.value_in(task.command, "max_seconds")) for task in done[:3]} == {54.6}
+    assert [task.step_size for task in done[3:6]] == [0.0032, 0.00125, 0.0002]  # the last with momentum
+    assert {float(run_lines.value_in(task.command, "max_seconds")) for task in done[:6]} == {54.6}
 
 
 def test_each_row_of_a_crossing_gets_what_its_own_searches_chose_on_the_other_clusters(tmp_path):
@@ -143,6 +145,13 @@ def test_each_row_of_a_crossing_gets_what_its_own_searches_chose_on_the_other_cl
     made = dataclasses.replace(lines[2], cluster="half", trial=107)  # as that of half-60
     its._lines[made.key] = made
     assert [number for number, _ in its._others(HALF, "esync-outer")] == [107, 108]
+    near = dataclasses.replace(made, trial=200)
+    reported = dataclasses.replace(made, phase=REPORT, seed=100)
+    its._lines |= {line.key: line for line in (near, reported)}
+    assert len(its._others(HALF, "esync-outer")) == 2
+    ((_, all_machines),) = its._others(HALF, "fastest-outer")
+    assert (all_machines.own, all_machines.momentum) == ({FASTEST: 8, "sync_every": 3}, 0.9)
+    assert all_machines.step_size == made.step_size
 
 
 @pytest.mark.parametrize("cluster", ["half", "paper", "wbsp-h1"])
