@@ -79,6 +79,8 @@ class _Threaded(Generic[Result]):
             return self._future.result(timeout)
         except FutureTimeout:  # another class than Python's own before 3.11
             raise TimeoutError from None
+        finally:
+            del self  # an error's traceback keeps this frame, and with it the error and the frames of its callers
 
 
 class RealClock:

@@ -195,7 +195,7 @@ class TcpMesh:
         buffers go with the last user's reference."""
         self.interrupt()
         if self._error is not None:
-            self._error.__traceback__ = None
+            self._error.__traceback__ = self._error.__context__ = None
         for peer in self._peers.values():
             peer.connection.close()
 

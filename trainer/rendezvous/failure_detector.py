@@ -116,6 +116,7 @@ class FailureDetector:
     def close(self) -> None:
         """Stops, and closes the connections: the others see that this worker has ended."""
         self.stop()
+        self._on_lost = lambda lost, why: None  # it leads back to what has this detector
         for each in (self._stopped, self._stops, *self._connections.values()):
             each.close()
 
