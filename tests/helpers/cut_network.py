@@ -237,7 +237,7 @@ class CutNetwork:
         connections = taken.connections
         assert isinstance(connections, _Connections)
         try:
-            pauses = connections.exchange(generations.newcomer_waits)
+            pauses = connections.exchange(taken.newcomer_waits)
             self.rounds.append(Round(self.clock.now(), taken.number, connections.all))
             if pauses:
                 generations.pause()

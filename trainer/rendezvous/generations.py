@@ -61,6 +61,7 @@ class Generation:
         start: this worker's rank, and the members.
         connections: None where they could not be connected.
         lost: ranks that this worker has seen to be gone; of silent ones tests tell (joining.py).
+        newcomer_waits: a worker waits to take part, as this one has heard from the state server.
     """
 
     def __init__(self, start: Start) -> None:
@@ -69,6 +70,7 @@ class Generation:
         self.lost: set[int] = set()
         self.is_broken = False
         self.is_over = False  # the next one has started
+        self.newcomer_waits = False
         self.names = [member.called(rank) for rank, member in enumerate(start.members)]
 
     @property
@@ -101,7 +103,6 @@ class Generations:
 
     Attributes:
         taken: the generation in which the training thread is.
-        newcomer_waits: a worker waits to take part, as rank 0 has heard.
     """
 
     taken: Generation
@@ -129,7 +130,6 @@ class Generations:
         self._newest: Generation | None = None  # None: none has formed since the last one broke
         self._failure: Exception | None = None  # for which this worker can take part no more
         self._is_over = False
-        self.newcomer_waits = False
 
     def begin(self, start: Start) -> Generation:
         """The first generation that this worker takes part in; raises JobError where it can take part in none."""
@@ -242,7 +242,6 @@ class Generations:
     def _connected(self, start: Start) -> Generation:
         """A generation; without connections where not all of its workers could be reached."""
         made = Generation(start)
-        self.newcomer_waits = False
         try:
             made.connections = self._connect(start, made.names, lambda lost, why: self._break(made, lost, why))
         except JobError as error:
@@ -267,5 +266,5 @@ class Generations:
                 call, answered = said, self._clock.now()
             elif is_first and call and self._clock.now() - answered > STOPS * self._joining.patience_s:
                 self._break(generation, (), "")  # else the others might go on beside this generation
-            self.newcomer_waits = self.newcomer_waits or said == "PAUSE"
+            generation.newcomer_waits |= said == "PAUSE"
             self._clock.sleep(ASK_EVERY_S if is_first else OTHERS_ASK_EVERY_S)

@@ -23,7 +23,7 @@ from trainer.run_logs.round_log import logged_rounds
 from trainer.survival.trainer_state import come_to_job
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.protocol import SummedArrays
-from utils import LEFT, PeerLost
+from utils import LEFT, JobOver, PeerLost
 
 if TYPE_CHECKING:
     from trainer.engine import mx
@@ -133,7 +133,7 @@ class Recovery:
 
     @property
     def wants_pause(self) -> bool:
-        return self._generations.newcomer_waits or self._trainer.context.peers.leaves()
+        return self._generations.taken.newcomer_waits or self._trainer.context.peers.leaves()
 
     def come_together(self) -> None:
         """A worker that joins a running job gets its model, and all choose an evaluator again. If workers are lost
@@ -321,6 +321,8 @@ class Recovery:
             missed -= 1
             trainer.measure.skip(missed)
             self._missed += missed
+        elif report.is_over:
+            raise JobOver(f"job {trainer.context.config.job_name!r} has ended")
         elif report.takes_part:
             self.job_age_s = report.elapsed_s
         else:

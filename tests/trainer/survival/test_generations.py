@@ -6,6 +6,7 @@ workers in a ring a sum is four exchanges, in the last of which rank 2 sends the
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,9 +20,12 @@ from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.sync import SyncTrainer
 from trainer.collectives.schedules import SUMS
 from trainer.coordinator.queries import Queries
+from trainer.rendezvous.generations import Generations
+from trainer.rendezvous.joining import Member, Start
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.survival import recovery
 from trainer.survival.recovery import Arrangement
-from utils import LEFT, SetupError
+from utils import LEFT, JobOver, SetupError
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -146,6 +150,15 @@ def test_a_worker_leaves_after_its_round_and_the_others_sum_with_their_shares() 
     assert [worker.generations.taken.start.rank for worker in workers[1:]] == [0, 1]
 
 
+def test_a_newcomer_that_is_taken_in_after_the_last_round_ends_and_the_others_do_too() -> None:
+    """It waits when worker 2 dies after the last sum."""
+    ends_s = 3.0 + 3.0  # three test steps, three rounds
+    workers = [Worker(3), Worker(2), Worker(1, dies_in=(3, LAST + 1)), Worker(begins_s=ends_s - 1e-6)]
+    job = Job(workers, ssgd, rounds=3)
+    check(job, after_rounds([{0: 3, 1: 2, 2: 1}] * 3), 3, [0, 1])
+    assert isinstance(workers[3].error, JobOver)
+
+
 def test_a_newcomer_takes_over_the_velocity_of_the_outer_optimiser() -> None:
     """u <- beta u + (x - x'), x <- x - u, x' the mean after two local steps. The newcomer sums from round 3 on."""
     beta, missed = 0.5, 2
@@ -194,6 +207,43 @@ def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_fo
     assert [record["num_samples"] for record in workers[2].records] == [1] * 4
     assert all(record["num_samples"] > 1 for record in workers[0].records)
     assert workers[0].batches.drawn == list(range(drawn[0]))
+
+
+def test_a_call_to_pause_that_comes_late_does_not_concern_the_next_generation() -> None:
+    """The generation breaks while the answer to its BEAT is under way."""
+    clock = VirtualClock()
+    start = Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),))
+
+    class Connections:
+        group = interrupt = let_leave = stop_watching = close = lambda self: None
+
+    class Joins:
+        patience_s = PATIENCE_S
+
+        def beat(self, place: Start, knows: bool) -> str:
+            if place.generation > 1:
+                return ""
+            clock.sleep(2.0)
+            return "PAUSE"
+
+        def come_back(self, before: Start, lost: object) -> Start:
+            return msgspec.structs.replace(start, generation=2)
+
+        def leave(self, cause: str) -> None: ...
+
+    def worker() -> None:
+        generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
+        first = generations.begin(start)
+        clock.sleep(1.0)
+        generations.pause()
+        assert generations.take() is not first
+        clock.sleep(5.0)
+        found.append(generations.taken.newcomer_waits)
+        generations.leave()
+
+    found: list[bool] = []
+    run_all(clock, [worker])
+    assert found == [False]
 
 
 @settings(max_examples=20, deadline=None)
