@@ -166,6 +166,10 @@ class Loop:
         self._save_if_due(last=bool(reason))
         return reason
 
+    def evaluate_last(self) -> None:
+        """Evaluates the last model, after the log of its round, in place of a worker that is lost."""
+        self._report.add(self._evaluations.after_round(last=True, is_stopped=self.trainer.stop_request() == STOPPED))
+
     def _local_steps(self) -> int:
         """Does the round's local steps; returns the number of samples of its complete and good steps."""
         trainer, measure, batches = self.trainer, self.trainer.measure, self._context.task.batches

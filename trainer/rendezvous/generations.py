@@ -183,6 +183,10 @@ class Generations:
         if newest is not None:
             newest.close()
 
+    def need_no_others(self) -> None:
+        """The last round is done: from here on this worker does not wait for --min-workers."""
+        self._joining.about["min_workers"] = 1
+
     def let_leave(self) -> None:
         """From here on others may end without being lost."""
         if self.taken.connections is not None:

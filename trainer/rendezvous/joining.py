@@ -97,6 +97,7 @@ class Joining:
 
     Attributes:
         name: of this process.
+        about: as below.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Joining:
         self._asker = Asker(link, clock, self._complete)
         self._clock = clock
         self._job = job
-        self._about = about
+        self.about = about
         self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
         self.name = f"{about.get('role', 'worker')}-{secrets.token_hex(8)}"
         self.patience_s: float = about.get("patience", 0.0)
@@ -159,7 +160,7 @@ class Joining:
         Args:
             knows: the last call was one of these.
         """
-        about = {"knows": knows, "setup": self._about.get("setup", {}), **place.to_wire()}
+        about = {"knows": knows, "setup": self.about.get("setup", {}), **place.to_wire()}
         try:
             said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
@@ -180,7 +181,7 @@ class Joining:
         waits_for = ""
         while True:
             found = {} if tests is None else tests.to_wire()
-            message = {"msg_type": "JOIN", **self._about, **about(), **found}
+            message = {"msg_type": "JOIN", **self.about, **about(), **found}
             try:
                 said = self._ask(message, PATIENT)
             except NoAnswer as trouble:

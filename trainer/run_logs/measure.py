@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +118,16 @@ class Measure:
         }
         record |= extra
         record["time"] = {str(step): times for step, times in enumerate(self._steps)}
+        self.log(record)
+        self._reset()
+        return record
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Logs a round; the newest one perhaps once more, since entries were added."""
         text = json.dumps(record, allow_nan=False)
         self._kept.append((self._folder / (LINES_FILE if self._as_lines else iter_file(self._round)), text))
         self._size += len(text)
         self._write()
-        self._reset()
-        return record
 
     def _write(self) -> None:
         """Writes what is kept, as far as the disk takes it."""

@@ -21,6 +21,7 @@ class RoundReport:
         self._trainer = trainer
         self._run = trainer.context.run
         self._notes: dict[str, Any] = {}  # for the next entry alone
+        self._record: dict[str, Any] = {}  # the newest round's log
         self._told_s = -math.inf  # seconds from the begin of training to the last console line
 
     def note_once(self, notes: Mapping[str, Any]) -> None:
@@ -65,7 +66,7 @@ class RoundReport:
         evaluated = {} if value is None else trainer.context.task.metric.logged(value)
         events = [event for event in notes.get("events", ()) if not EVENTS[event["kind"]].is_frequent]
         trainer.progress.end_round(trainer.rounds, loss, events)
-        record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
+        self._record = record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         if pacing is not None:
             pacing.add(record)
         if record["num_iters"] == MANY_FILES and not self._run.logs_lines:
@@ -82,6 +83,13 @@ class RoundReport:
                 self._run.board = None
         if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
             self._tell(record["total_time"], loss, value)
+
+    def add(self, value: float | None) -> None:
+        """Adds the metric's value to the log of the last round, which is written already."""
+        if value is not None:
+            self._record |= self._trainer.context.task.metric.logged(value)
+            self._trainer.measure.log(self._record)
+            self._tell(self._record["total_time"], self._record.get("loss"), value)
 
     def _tell(self, total_s: float, loss: float | None, value: float | None) -> None:
         self._told_s = total_s

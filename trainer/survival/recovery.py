@@ -190,16 +190,24 @@ class Recovery:
         if self._trainer.has_left:
             return
         self._is_over = True
+        self._generations.need_no_others()
         while True:
-            self._generations.let_leave()
+            was_evaluator = self._trainer.is_evaluator
             try:
+                self._transport.barrier()  # before it one that falls silent is lost; after it all leave at once
+                self._generations.let_leave()
                 self._transport.barrier()
             except PeerLost:
                 if not self.is_broken:
                     raise
-                self._regroup()
             else:
                 return
+            try:
+                self._regroup()
+            except JobOver:  # the others have ended without this worker
+                return
+            if self._trainer.is_evaluator and not was_evaluator:
+                self._loop.evaluate_last()
 
     def notes(self) -> dict[str, Any]:
         notes: dict[str, Any] = {}

@@ -14,8 +14,9 @@ from state_server_process import running_state_server
 import summary
 from algorithms import MEMBERS
 from report import metrics
+from trainer.rendezvous.heartbeat import SILENT
 from trainer.run_logs.round_log import read_rounds
-from utils import LEFT, RUN_FILE, STOPPED, read_json
+from utils import EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
 
 pytestmark = pytest.mark.cluster
 ROUNDS = 45  # some seconds of them are left when the last workers are killed
@@ -188,3 +189,54 @@ def test_a_worker_that_dies_when_all_begin_ends_no_job(tmp_path: Path) -> None:
         records = read_rounds(job.logs / f"cpu{worker}", no_warnings)
         assert [record["num_iters"] for record in records] == [1, 2, 3, 4, 5]
     assert len({job.run(worker)["final_weights_sha256"] for worker in (0, 1)}) == 1
+
+
+STRIKES = """
+import os, sys
+from trainer.evaluation.evaluations import Evaluations
+from trainer.rendezvous import peers
+evaluates = Evaluations.after_round
+def after_round(self, last, **more):
+    if last and self._trainer.is_evaluator and sys.argv[2] in sys.argv[3:]:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    return evaluates(self, last, **more)
+Evaluations.after_round = after_round
+peers.SILENT_S = 1.0
+import main
+main.main(sys.argv[3:])
+"""
+ENDS_S = 30.0  # before, ten minutes
+
+
+def start_with_a_last_evaluation_that_fails(job: Job, folder: Path, processes: Processes, number: signal.Signals):
+    """Two workers, of which cpu0 evaluates first, and sends itself a signal in the last evaluation."""
+    (folder / "strikes.py").write_text(STRIKES)
+    for worker, evaluates in ((0, "yes"), (1, "auto")):
+        own = ["--device-name", f"cpu{worker}", "--evaluate", evaluates, "--max-rounds", "5", "-e", "100"]
+        processes.start_worker(worker, str(folder / "strikes.py"), str(int(number)), "cpu0", *job.flags, *own)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_the_last_evaluation_is_done_by_another_worker_where_the_one_that_does_it_is_lost(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Also where fewer than --min-workers are left; and the lost one ends in order, if it wakes up after all."""
+    with running_state_server() as server, cluster(tmp_path, num_workers=2, start=False) as processes:
+        flags = ["-m", "sync", "--collective", "ring", "--fault-timeout", "2", "--min-workers", "2"]
+        job = Job(tmp_path, processes, server.port, *flags)
+        start_with_a_last_evaluation_that_fails(job, tmp_path, processes, number)
+        assert end_of(processes.running["worker1"], ENDS_S) == 0, processes.log("worker1")
+        processes.running["worker0"].send(signal.SIGCONT)
+        assert end_of(processes.running["worker0"], ENDS_S) == (0 if number is signal.SIGSTOP else -number)
+    last = list(read_rounds(job.logs / "cpu1", no_warnings))[-1]
+    assert last["num_iters"] == 5 and "accuracy" in last
+    assert (job.logs / "cpu1" / "final.json").exists()
+    assert job.run(1)["ended"] and bool(job.run(0)["ended"]) == (number is signal.SIGSTOP)
+
+
+def test_a_worker_that_freezes_in_the_last_evaluation_ends_a_job_that_does_not_survive(tmp_path: Path) -> None:
+    with running_state_server() as server, cluster(tmp_path, num_workers=2, start=False) as processes:
+        job = Job(tmp_path, processes, server.port, "-m", "sync", "--collective", "ring", "--on-worker-death", "end")
+        start_with_a_last_evaluation_that_fails(job, tmp_path, processes, signal.SIGSTOP)
+        assert end_of(processes.running["worker1"], ENDS_S) == EXIT_PEER_LOST
+        assert "worker 0 (cpu0 on host" in processes.log("worker1") and SILENT in processes.log("worker1")
