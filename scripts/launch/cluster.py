@@ -357,6 +357,8 @@ def checkpoints(
         time.sleep(POLL_S)
     lost |= {connection: f"{connection.host.where} does not answer" for connection, _ in waiting}
     if lost and not (has_any and gives_up):
+        for connection, _ in waiting:
+            connection.give_up_answer()
         raise SetupError(next(iter(lost.values())))
     for connection, why in lost.items():
         if connection.exit_code is None:

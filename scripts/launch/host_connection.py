@@ -99,6 +99,7 @@ class HostConnection:
         self._outgoing, self._partial = b"", b""
         self._pinged_at = time.monotonic()
         self._answers: list[dict[str, Any]] = []
+        self._num_late = 0  # answers that are not waited for any longer
         self._hello: dict[str, Any] | None = None
         self._processes: dict[str, RemoteProcess] = {}
 
@@ -141,6 +142,8 @@ class HostConnection:
                 process.take(message)
         elif kind in ("warm", "cold"):
             self._warmth = message
+        elif self._num_late:
+            self._num_late -= 1
         else:
             self._answers.append(message)
 
@@ -159,6 +162,11 @@ class HostConnection:
             raise self._error(self._why_gone())
         return None
 
+    def give_up_answer(self) -> None:
+        """The next answer is not waited for any longer, and is not taken for that to a later request."""
+        self._num_late += not self._answers
+        del self._answers[:1]
+
     def _error(self, text: str) -> SetupError:
         return SetupError(f"{self.host.where}: {self.host.name}: {text}")
 
@@ -171,6 +179,7 @@ class HostConnection:
                 last = time.monotonic()
             if time.monotonic() > last + ANSWER_S:
                 self._is_broken = True
+                self.give_up_answer()
                 raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
             self._meanwhile()
             select.select([self._from], [], [], 0.2)

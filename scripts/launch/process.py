@@ -88,7 +88,8 @@ def open_log(role: Role) -> IO[bytes]:
 
 def last_lines(log: Path) -> list[str]:
     """The lines of the process that was started last."""
-    _, is_again, text = log.read_text(errors="replace").rpartition(STARTED_AGAIN)
+    lines = log.read_text(errors="replace") if log.exists() else ""  # HostConnection.reap removes an empty log
+    _, is_again, text = lines.rpartition(STARTED_AGAIN)
     return text.splitlines()[1 if is_again else 0 :]
 
 

@@ -53,8 +53,8 @@ class RestartPolicy:
         self._starts = 0
         self._checkpoint = newest()
         self._began = RestartHistory(self._checkpoint)
-        self._histories: dict[str, RestartHistory] = {}  # by process where the others continue, else of all
-        self._before = self._began  # as it was before the last failure
+        self._histories: dict[str, RestartHistory] = {}  # by service; of the others by worker, or of all
+        self._before = self._began  # as that of all was before the last failure
 
     def after(
         self, name: str, reports: Sequence[ExitReport], uptime_s: float, is_same: bool = False, **more: Any
@@ -62,13 +62,18 @@ class RestartPolicy:
         """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now. `name`
         is that of the (first) failed process; `more` is for restarts.decide. `is_same`: the failure before was part
         of this one, and they count once."""
-        whose = name if self.others_continue else ""
-        self._checkpoint = self._newest()
-        if not is_same or self.others_continue:
-            self._before = self._histories.get(whose, self._began)
-        decision = self._decide(reports, uptime_s, self._checkpoint, self._before, **more)
+        of_services = all(report.kind is Kind.SERVICE and not report.is_connection for report in reports)
+        whose = name if self.others_continue or of_services else ""
+        self.look()
+        before = self._before if is_same and not whose else self._histories.get(whose, self._began)
+        self._before = self._before if whose else before
+        decision = self._decide(reports, uptime_s, self._checkpoint, before, **more)
         self._histories[whose] = decision.history
         return decision
+
+    def look(self) -> None:
+        """Looks for the newest checkpoint. Hosts that do not answer are lost. Raises SetupError if none does."""
+        self._checkpoint = self._newest()
 
     def roles(self) -> list[Role]:
         """The processes of a restart of all, which append to their logs. Raises SetupError if a host can no longer take
@@ -76,11 +81,15 @@ class RestartPolicy:
         self._starts += 1
         return [self.restarted(role) for role in self._build(self._checkpoint is not None, self._starts)]
 
-    def restarted(self, role: Role) -> Role:
-        """The role with which a failed process is started again."""
+    def restarted(self, role: Role, num_workers: int = 0) -> Role:
+        """The role with which a failed process is started again. `num_workers`: those that are neither done nor left
+        out; 0: as many as before. If all were lost, they begin once so many are there."""
         is_worker = role.kind is Kind.WORKER and RESUME[0] not in role.command
         flags = RESUME if is_worker and self._resumes(role) else ()
-        return dataclasses.replace(role, command=[*role.command, *flags], appends=True)
+        environment, number = dict(role.environment), "DMLC_NUM_WORKER"
+        if number in environment and num_workers and not self.beside_server:  # MXNet's scheduler keeps it
+            environment[number] = str(num_workers)
+        return dataclasses.replace(role, command=[*role.command, *flags], environment=environment, appends=True)
 
 
 def of_job(

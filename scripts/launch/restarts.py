@@ -92,7 +92,7 @@ def decide(
         return end_job
     if is_host := any(report.is_connection for report in reports):
         only_workers = all(
-            report.is_connection and not report.with_service and report.has_trained for report in reports
+            report.is_connection and not report.with_service and (has_begun or report.has_trained) for report in reports
         )
         if not (any_worker_left and only_workers):
             return end_job

@@ -115,6 +115,7 @@ class Supervisor:
         self._connections = connections
         self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
         self._others_continue = policy is not None and policy.others_continue
+        self._is_beside_server = policy is not None and policy.beside_server
         self._leave_together &= not self._others_continue  # one may leave
         self._policy = policy
         self._wants_change = wants_change
@@ -130,10 +131,12 @@ class Supervisor:
         self._left_out: list[RunningProcess] = []
         self._due: list[tuple[float, RunningProcess]] = []  # when failed processes are started again alone
         self._is_restarting = False  # it has been decided, and nothing is started yet
+        self._killed: list[RunningProcess] = []  # for this restart
         self._service_was_away = False  # since the last start of all
         self._up: set[RunningProcess] = set()  # services that have answered
         self._frozen: set[RunningProcess] = set()  # of these, those that were killed since they did so no longer
-        self._done_at: float | None = None  # when the first worker had done the job
+        self._done_at: float | None = None  # when the first worker had done the job; beside a server, the last so far
+        self._back: set[str] = set()  # names of workers that were started again alone
 
     def run(self) -> JobOutcome:
         """Runs the job, in the main thread. Every process has ended when this returns or raises."""
@@ -230,15 +233,19 @@ class Supervisor:
         ending = [process for process in self._processes if process not in services]
         self._due = []
         _kill(ending)
+        self._processes, self._killed = services, [*self._killed, *ending]
         self._give_up_lost_hosts(ending)
-        self._processes = services
         until = time.monotonic() + again.wait_s
         while time.monotonic() < until:
             self._step()
             time.sleep(POLL_S)
         assert self._policy is not None
         try:
-            self._roles = self._policy.roles()
+            if again.wait_s:
+                self._policy.look()  # it ends the connections to hosts that have fallen silent
+                time.sleep(POLL_S)
+                self._step()
+            self._roles, self._killed = self._policy.roles(), []
             self._is_restarting = False
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
@@ -269,10 +276,12 @@ class Supervisor:
             if process.role.kind is Kind.WORKER and now < at + self._timeouts.ready_s and not self._services_answer():
                 continue
             self._due = [each for each in self._due if each[1] is not process]
+            num_workers = sum(worker.exit_code not in _DONE for worker in self._of(Kind.WORKER))
             self._processes.remove(process)
             _kill([process])
+            self._back.add(process.role.name)
             again = dataclasses.replace(process.role, appends=True)
-            self._start_one(self._policy.restarted(process.role) if self._policy else again)
+            self._start_one(self._policy.restarted(process.role, num_workers) if self._policy else again)
 
     def _services_answer(self) -> bool:
         return all(role.is_ready() for role in self._roles if role.is_ready and not role.is_for_page)
@@ -317,8 +326,8 @@ class Supervisor:
         new = self._newly_ended(now + CAUSE_S)
         for process in new:
             process.ended_at = now
-            if self._done_at is None and process.role.kind is Kind.WORKER and _is_done(process):
-                self._done_at = now
+            if process.role.kind is Kind.WORKER and _is_done(process):
+                self._done_at = now if self._is_beside_server else self._done_at or now
         failed = [process for process in new if process.exit_code not in _DONE or process.role.kind is Kind.SERVICE]
         if self._state is _State.SETTLING:
             for process in failed:
@@ -363,6 +372,8 @@ class Supervisor:
         left = [worker for worker in workers if worker.ended_at is None]
         grace_s = self._timeouts.grace_s
         failed_at = min((worker.ended_at or now for worker in due), default=0.0)
+        # Beside a server, which ends without those that are frozen.
+        have_own_rounds = self._is_beside_server and any(worker.role.name not in self._back for worker in left)
         if ended_at and not left and max(ended_at) >= failed_at:
             self._due = []  # the others have finished the job meanwhile
             self._enter(_State.SETTLING, now)
@@ -370,7 +381,7 @@ class Supervisor:
             self._fail_to_end(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
             self._fail_to_end(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
-        elif left and self._others_continue and self._done_at is not None:
+        elif left and self._others_continue and self._done_at is not None and not have_own_rounds:
             has_any = any(has_trained(worker.role) for worker in left)  # else they were started when the job was over
             if now > self._done_at + (grace_s if has_any else self._timeouts.lead_s):
                 self._say(f"warning: {', '.join(each.role.label for each in left)} did not end with the others; killed")
@@ -378,7 +389,7 @@ class Supervisor:
 
     def _others_are_done(self, server: RunningProcess) -> bool:
         """Whether the workers that still run, or are to, are lost ones, without which the others have finished."""
-        if self._policy is None or not self._policy.beside_server or server.exit_code != EXIT_OK:
+        if not self._is_beside_server or server.exit_code != EXIT_OK:
             return False
         self._due = []
         if left := ", ".join(worker.role.label for worker in self._of(Kind.WORKER) if worker.ended_at is None):
@@ -424,7 +435,8 @@ class Supervisor:
         """The processes on a connection's host; none of a process that is no connection."""
         if connection not in self._connections:
             return []
-        return [process for process in self._processes if process.role.host == connection.role.host]
+        known = [*self._processes, *self._killed]
+        return [process for process in known if process.role.host == connection.role.host]
 
     def _end(self, failure: Failure, exit_code: int = EXIT_PEER_LOST) -> None:
         """Ends the job, unless the policy decides otherwise."""
@@ -434,16 +446,18 @@ class Supervisor:
             raise _Finished(exit_code, f"error: {how}; stopping the job.{log}", failed_log)
         reports = [report_of(process, self._on_host_of(process), process in self._connections) for process in failed]
         now = time.monotonic()
-        gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
+        lost = [connection for connection in self._connections if connection.ended_at is not None]
+        gone = [*failed, *(other for connection in lost for other in self._on_host_of(connection))]
+        workers = [worker for worker in (*self._of(Kind.WORKER), *self._killed) if worker.role.kind is Kind.WORKER]
         try:
-            others = [worker for worker in self._of(Kind.WORKER) if worker not in gone]
+            others = [worker for worker in workers if worker not in gone]
             decision = self._policy.after(
                 failed[0].role.name,
                 reports,
                 now - max(self._started_at.get(process.role.name, self._since) for process in failed),
                 is_same=self._is_restarting and {*failed} <= {*self._connections},  # the cause of the failure before
                 service_was_away=self._service_was_away,
-                any_worker_left=not self._of(Kind.WORKER) or any(map(self._can_continue, others)),
+                any_worker_left=not workers or any(map(self._can_continue, others)),
                 has_begun=self._has_begun,
                 num_left=sum(worker.exit_code not in _DONE or _is_done(worker) for worker in others),
             )

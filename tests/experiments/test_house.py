@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_954, 6_291
+PRODUCT, EXPERIMENTS = 39_958, 6_302
 
 
 @pytest.fixture(scope="module")

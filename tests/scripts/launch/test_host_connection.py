@@ -21,15 +21,15 @@ from pathlib import Path
 import pytest
 from cluster_processes import DEADLINE_S, running, wait_for
 from few_images import few_images, on_few_images
-from stand_ins import IDLE
+from stand_ins import FOREVER, IDLE, ROUND
 from stand_ins import role as stand_in
 
-from scripts.launch import cluster
+from scripts.launch import cluster, host_connection
 from scripts.launch.host_connection import HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_file import Host
 from scripts.launch.ports import free_ports
-from scripts.launch.process import Kind, Role
+from scripts.launch.process import Kind, Process, Role
 from scripts.launch.remote import PART_BYTES
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import ROOT
@@ -140,6 +140,30 @@ def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(con
     assert link.unconfirmed() == []
 
 
+def test_the_others_are_started_again_without_a_host_that_does_not_confirm_an_end(connect, tmp_path, monkeypatch):
+    monkeypatch.setattr(host_connection, "KILL_S", 0.2)
+    link = connect()
+    link.hello()
+    (tmp_path / "there").mkdir()
+    once = "if not (here / 'again').exists(): (here / 'again').touch(); os.kill(os.getpid(), 9)"
+    waits = "while not (here / 'h1-cpu.pid').exists(): time.sleep(0.01)\n"
+    here = stand_in(tmp_path, Kind.WORKER, f"{ROUND}{waits}time.sleep(0.3)\n{once}", "worker 0")
+    there = role(tmp_path, ROUND + FOREVER)
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if line.startswith("worker 0 was killed"):
+            link.send(signal.SIGSTOP)
+
+    policy = RestartPolicy(5, lambda: 5, lambda resumes, start: [here])
+    start = lambda role: link.start(role, tmp_path / "there", None) if role.host else Process(role)  # noqa: E731
+    outcome = Supervisor([here, there], say, Timeouts(), start, [link], policy=policy).run()
+    assert outcome.exit_code == 0, lines
+    assert lines[-1].startswith("the end of h1 cpu is not confirmed: what came after round 5 is lost: all others are")
+    wait_for(lambda: not running(tmp_path), "the end of every process")
+
+
 def all_names() -> set[str]:
     """What `ps -o comm` calls the processes of this machine."""
     found = set()
@@ -210,6 +234,15 @@ def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, 
     with pytest.raises(SetupError, match=r"there is no way from here to the scheduler's 255\.255\.255\.255"):
         cluster.checkpoints(links, [("h1", tmp_path)], ("255.255.255.255", 9))
     assert links["h1"].is_sound  # no other host has answered
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(connect, tmp_path):
+    links = {"h1": connect()}
+    links["h1"].hello()
+    for _ in range(2):
+        with pytest.raises(SetupError, match="does not answer"):
+            cluster.checkpoints(links, [("h1", tmp_path)], gives_up=False, longest_s=0.0)
+    assert len(links["h1"].ask(do="ports", count=3)["ports"]) == 3
 
 
 def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_path):

@@ -101,6 +101,15 @@ def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_l
     assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 
+@pytest.mark.parametrize("others_continue", [True, False])
+def test_a_host_may_be_lost_before_a_worker_that_was_started_again_has_done_a_round(others_continue):
+    just_started = ExitReport(Kind.SERVICE, 255, is_connection=True)
+    decision = decide(
+        [just_started], 10.0, 20, RestartHistory(), LIMIT, others_continue=others_continue, has_begun=True
+    )
+    assert decision.action is (Action.LEAVE_OUT if others_continue else Action.RESTART_ALL)
+
+
 @pytest.mark.parametrize(
     ("reports", "any_worker_left", "action"),
     [

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ from few_images import on_few_images
 from stand_ins import DONE, FOREVER, LINE, ROUND, SERVER, UP, role
 
 import summary
-from scripts.launch import health, local_cluster
+from scripts.launch import health, local_cluster, restarts
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.restart_policy import RestartPolicy, of_job
+from scripts.launch.restarts import Action, ExitReport
 from scripts.launch.roles import LocalJobSpec, build_roles
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.run_logs.round_log import read_rounds
@@ -204,6 +207,24 @@ def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, li
     assert any(said.startswith(line) for said in lines), lines
 
 
+@pytest.mark.parametrize("was_lost", [False, True])
+def test_beside_a_server_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of_the_others(was_lost, tmp_path):
+    lost = f"{ROUND}{PIDS}\n{ONCE.replace('state-server', 'worker-1')}{FOREVER}"
+    others = UNTIL_AGAIN.format(name="worker-0") if was_lost else ""
+    roles = (
+        role(tmp_path, Kind.WORKER, lost if was_lost else ROUND, "worker 0"),
+        role(tmp_path, Kind.WORKER, f"{UP}{ROUND}{others}", "worker 1"),
+        role(tmp_path, Kind.WORKER, f"{ROUND}{others}time.sleep(0.8)\nprint('has all rounds')", "worker 2"),
+    )
+    lines: list[str] = []
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_server=True)
+    waits = Timeouts(grace_s=0.2, settle_s=5, lead_s=0.1)
+    outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
+    assert (tmp_path / "worker 2.log").read_text().splitlines()[-1] == "has all rounds"
+    assert lines[1:] == ["warning: worker 0 did not end with the others; killed"] * was_lost
+
+
 class Elsewhere:
     """The connection to a host, which ends when a file is there; or a process on it, whose end is not confirmed."""
 
@@ -256,7 +277,10 @@ class Remote(Elsewhere):
         return self._code
 
     def send(self, number: signal.Signals) -> None:
-        self._code = -number
+        self.end(-number)
+
+    def end(self, code: int) -> None:
+        self._code = code if self._code is None else self._code
 
 
 def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp_path):
@@ -283,6 +307,80 @@ def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp
         "the way to b ended with exit code 255: what came after round 5 is lost: all others are"
     )
     assert lines[-1].endswith("; 4 more tries without a new checkpoint.")  # worker b's end and the host's are one loss
+
+
+@pytest.mark.parametrize("lost_at", ["the wait", "its end"])
+@pytest.mark.parametrize("service", [Kind.SERVER, None])
+def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_path, monkeypatch):
+    """Its scheduler would be missing there too."""
+    monkeypatch.setattr(restarts, "LONGEST_WAIT_S", 0.3)
+    here, there = (role(tmp_path, Kind.WORKER, "", f"worker {host}", host=host) for host in "ab")
+    more = [role(tmp_path, service, "", "scheduler", host="b")] if service else []
+    links = [
+        Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
+    ]
+    for each in (here, there, *more, *(link.role for link in links)):
+        each.log.write_text(LINE if each.kind is Kind.WORKER else "")
+    codes = {"worker a": [-9, -9, EXIT_OK], "worker b": [None, None], "scheduler": [None, None]}
+    lines, asked = list[str](), []
+
+    def newest() -> int:
+        asked.append(1)
+        if len(asked) == 4 and lost_at == "its end":  # it is asked once more, and does not answer
+            (tmp_path / "b").touch()
+        return 5
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if "in 0.3 s" in line and lost_at == "the wait":
+            threading.Timer(0.1, (tmp_path / "b").touch).start()
+
+    starts = iter([[here, there, *more], [here]])
+    policy = RestartPolicy(5, newest, lambda resumes, start: next(starts))
+    start = lambda given: Remote(given, codes[given.name].pop(0))  # noqa: E731
+    outcome = Supervisor([here, there, *more], say, Timeouts(), start, links, policy=policy).run()
+    how = "the way to b ended with exit code 255"
+    if service:
+        assert (outcome.exit_code, lines[-1]) == (EXIT_PEER_LOST, f"error: {how}; stopping the job.")
+    else:
+        assert outcome.exit_code == EXIT_OK, lines
+        assert lines[-1].startswith(f"{how}: what came after round 5 is lost: all others are started again in 0.3 s")
+
+
+def test_those_that_are_left_do_not_wait_for_one_that_has_left(tmp_path):
+    """Where all are lost, they begin once as many are there as they expect."""
+    roles = [role(tmp_path, Kind.WORKER, "", f"worker {number}") for number in range(3)]
+    roles = [replace(each, environment={"DMLC_NUM_WORKER": "3"}) for each in roles]
+    roles[1].log.write_text(f"ended after round 1: {LEFT}; logs in x")
+    for number in (0, 2):
+        roles[number].log.write_text("")
+    codes, started = [None, EXIT_OK, None, None, None], list[Remote]()
+
+    def end(processes: Sequence[Remote], code: int) -> None:
+        for process in processes:
+            process.end(code)
+
+    def start(given: Role) -> Remote:
+        started.append(Remote(given, codes[len(started)]))
+        if len(started) == 3:  # it has left before the others are lost
+            threading.Timer(0.3, end, (started[:3], -9)).start()
+        elif len(started) == 5:
+            end(started[3:], EXIT_OK)
+        return started[-1]
+
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    assert Supervisor(roles, print, Timeouts(), start, policy=policy).run().exit_code == EXIT_OK
+    assert [each.role.environment["DMLC_NUM_WORKER"] for each in started] == ["3", "3", "3", "2", "2"]
+    beside = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_server=True)
+    assert beside.restarted(roles[0], 2).environment == roles[0].environment  # MXNet expects the number of before
+
+
+def test_the_deaths_of_a_service_and_of_the_workers_count_apart():
+    killed, service = (ExitReport(kind, -9) for kind in (Kind.WORKER, Kind.SERVICE))
+    for first, then in (((service, "state server"), (killed, "w")), ((killed, "w"), (service, "state server"))):
+        policy = RestartPolicy(2, lambda: 5, lambda resumes, start: [])
+        actions = [policy.after(name, [report], 1.0).action for report, name in (first, first, first, then)]
+        assert actions[2] is Action.END_JOB and actions[3] is not Action.END_JOB
 
 
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
