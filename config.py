@@ -562,7 +562,7 @@ class Config:
         "with fewer workers the job waits until others join; with a parameter server, or where the launchers have "
         "given up the others, it ends",
         type=at_least(1),
-        needs=("on_worker_death", CONTINUE),
+        needs=("on_worker_death", (RESTART, CONTINUE)),
     )
     fault_timeout: float = _flag(
         10.0,

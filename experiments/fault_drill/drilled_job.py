@@ -191,6 +191,7 @@ class Job:
         if fault.freeze_s:
             threading.Timer(fault.freeze_s, send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
+        gone |= {*fault.victims} if fault.times > 1 else set()  # started again only after a new checkpoint
         never_back = fault.freeze_s or fault.times > 1
         if fault.then:
             time.sleep(AGAIN_S)

@@ -310,7 +310,11 @@ def policy_of(
     def build_again(flags: Sequence[str]) -> list[Role]:
         return roles_of(*place(remaining(flags), connections, infos), connections)
 
-    policy = restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
+    def workers() -> list[str]:
+        there = reachable(connections)
+        return [worker.name for worker in layout.workers if worker.node.name in there]
+
+    policy = restart_policy.of_job(job, configs[0], files, workers, build_again)
     has_begun = True
     return policy
 

@@ -47,6 +47,7 @@ def report_of(process: RunningProcess, on_host: Sequence[RunningProcess], is_con
         process.role.kind,
         process.exit_code,
         last_error(process.role),
+        process.role.name,
         is_connection=is_connection,
         with_service=len(on_host) > len(workers),
         has_trained=bool(workers) and all(has_trained(worker.role) for worker in workers),

@@ -257,8 +257,8 @@ def policy_of(
         )
 
     folder = ROOT / worker_config.checkpoint_folder
-    num_workers = len(job.devices)
-    return restart_policy.of_job(job, worker_config, lambda host="": files_in(folder), lambda: num_workers, build_again)
+    workers = [worker.name for worker in local_layout(job).workers]
+    return restart_policy.of_job(job, worker_config, lambda host="": files_in(folder), lambda: workers, build_again)
 
 
 def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:

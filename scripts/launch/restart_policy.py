@@ -4,7 +4,7 @@ scripts/launch/restarts.py decides; scripts/launch/supervisor.py asks and acts.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class RestartPolicy:
         others_continue: workers continue without the failed ones.
         resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
         beside_server: where workers continue, they need the scheduler and the parameter servers.
-        min_workers: where they do, the job ends with fewer.
+        min_workers: with fewer the job ends, in place of leaving a worker out.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class RestartPolicy:
         self._newest = newest
         self._build = build
         self._starts = 0
+        self.left_out: set[str] = set()  # names of workers without which all are restarted
         self._checkpoint = newest()
         self._began = RestartHistory(self._checkpoint)
         self._histories: dict[str, RestartHistory] = {}  # by service; of the others by worker, or of all
@@ -69,6 +70,7 @@ class RestartPolicy:
         self._before = self._before if whose else before
         decision = self._decide(reports, uptime_s, self._checkpoint, before, **more)
         self._histories[whose] = decision.history
+        self.left_out.update(decision.left_out)
         return decision
 
     def look(self) -> None:
@@ -79,7 +81,10 @@ class RestartPolicy:
         """The processes of a restart of all, which append to their logs. Raises SetupError if a host can no longer take
         part."""
         self._starts += 1
-        return [self.restarted(role) for role in self._build(self._checkpoint is not None, self._starts)]
+        built = self._build(self._checkpoint is not None, self._starts)
+        roles = [role for role in built if role.name not in self.left_out]
+        num_workers = sum(role.kind is Kind.WORKER for role in roles)
+        return [self.restarted(role, num_workers) for role in roles]
 
     def restarted(self, role: Role, num_workers: int = 0) -> Role:
         """The role with which a failed process is started again. `num_workers`: those that are neither done nor left
@@ -96,7 +101,7 @@ def of_job(
     job: JobSpec,
     worker_config: Config,
     files: Callable[..., Mapping[str, int]],
-    num_workers: Callable[[], int],
+    workers: Callable[[], Collection[str]],
     build: Callable[[Sequence[str]], Sequence[Role]],
 ) -> RestartPolicy | None:
     """Makes the policy that a job's flags ask for; None: a failed process ends the job.
@@ -104,7 +109,7 @@ def of_job(
     Args:
         worker_config: a worker's flags.
         files: the names in the checkpoint folder, and when each was written; of all hosts, or of the one that is given.
-        num_workers: the number that would be restarted now.
+        workers: the names of those that would be restarted now, but for those that are left out.
         build: makes the processes of a restart, given flags for the workers beside the job's.
     """
     if worker_config.on_worker_death == END:
@@ -144,9 +149,12 @@ def of_job(
         )
 
     def newest() -> int | None:
-        return checkpoint_rounds.newest(files(), before, worker_config, num_workers())
+        found, left_out = files(), policy.left_out if policy else set[str]()  # files() finds out which hosts are gone
+        return checkpoint_rounds.newest(found, before, worker_config, len({*workers()} - left_out) or 1)
 
-    return RestartPolicy(job.restarts, newest, build_again)
+    policy: RestartPolicy | None = None
+    policy = RestartPolicy(job.restarts, newest, build_again, min_workers=worker_config.min_workers)
+    return policy
 
 
 def files_in(folder: Path) -> dict[str, int]:

@@ -4,7 +4,8 @@
 
 Nothing is restarted where it would fail again: after a wrong flag or file, after training has diverged, after
 --restarts restarts without a new checkpoint. Nothing is restarted on a host that is gone. Where the others continue, a
-worker's failures count for this worker alone: in place of the end of the job it is left out.
+worker's failures count for this worker alone: in place of the end of the job it is left out. So is a worker for which
+alone all were restarted so many times.
 """
 
 import enum
@@ -17,6 +18,7 @@ from utils import DIVERGED, EXIT_PEER_LOST, EXIT_SETUP
 DEFAULT_RESTARTS = 5
 STABLE_S = 60.0  # a process that fails after this uptime is restarted at once
 LONGEST_WAIT_S = 30.0
+FEWEST_LEFT = 2  # workers for which all are restarted without one
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class ExitReport:
     kind: Kind
     exit_code: int | None  # negative: the signal that killed it; None: it runs and does not answer
     error: str = ""  # the last line of its log with an error
+    name: str = ""
     is_connection: bool = False  # to a host
     with_service: bool = False  # of a connection: the host had other processes than workers
     has_trained: bool = False  # a round at least; of a connection: all workers of the host
@@ -47,6 +50,7 @@ class RestartHistory:
     checkpoint: int | None = None  # the newest round that the job could resume from; None: there was none
     restarts: int = 0  # since that checkpoint
     in_a_row: int = 0  # failures since that checkpoint, each less than STABLE_S after the start before it
+    causes: frozenset[str] = frozenset()  # names of the processes that have failed since then; "": an unknown one
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class RestartDecision:
     wait_s: float  # seconds until the restart
     text: str  # what is lost and what follows; empty where the reports alone explain the end of the job
     history: RestartHistory  # with this restart
+    left_out: Sequence[str] = ()  # the worker without which all others are restarted
 
 
 def decide(
@@ -85,7 +90,7 @@ def decide(
         beside_server: where they do, beside a scheduler and parameter servers, without which no worker can.
         has_begun: the workers have begun to train, with the flags and files that all were started with.
         num_left: other workers that have not left the job.
-        min_workers: with fewer the job ends.
+        min_workers: with fewer the job ends; without a worker that fails again and again likewise.
     """
     end_job = RestartDecision(Action.END_JOB, 0.0, "", history)
     if any(DIVERGED in report.error for report in reports):
@@ -111,6 +116,7 @@ def decide(
         history = RestartHistory(checkpoint)  # the job makes progress
     if others_continue and uptime_s >= STABLE_S:
         history = replace(history, restarts=0)
+    history = replace(history, causes=history.causes.union({report.name for report in causes} or {""}))
     without = f"in less than {STABLE_S:g} s each" if others_continue else "without a new checkpoint"
     if history.restarts >= limit:
         text = f"given up after {_count(limit, 'start')} {without} (--restarts)"
@@ -118,6 +124,13 @@ def decide(
             return RestartDecision(Action.LEAVE_OUT, 0.0, f"{text}, and the others go on without it", history)
         if only_its_own:
             text += f"; {_count(num_left, 'worker')} would be left, and --min-workers is {min_workers}"
+        worker = [report.name for report in causes if report.kind is Kind.WORKER]
+        num_others = num_left + sum(report.kind is Kind.WORKER for report in reports) - 1
+        is_its_own = limit > 0 and len(worker) == 1 and history.causes == {*worker} and not others_continue
+        if is_its_own and num_others >= max(min_workers, FEWEST_LEFT):
+            where = "from the beginning" if checkpoint is None else f"after round {checkpoint}"
+            text += f", each for this worker: all others are started again without it, and go on {where}"
+            return RestartDecision(Action.RESTART_ALL, 0.0, text, RestartHistory(checkpoint), worker)
         return RestartDecision(Action.END_JOB, 0.0, text, history)
     in_a_row = 0 if uptime_s >= STABLE_S else history.in_a_row
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0

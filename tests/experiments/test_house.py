@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 39_958, 6_302
+PRODUCT, EXPERIMENTS = 39_984, 6_303
 
 
 @pytest.fixture(scope="module")

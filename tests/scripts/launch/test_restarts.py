@@ -190,14 +190,46 @@ def test_it_is_given_up_after_so_many_starts_without_a_new_checkpoint():
     )  # fmt: skip
 
 
+OFTEN, OTHER = replace(KILLED, name="worker 1"), replace(KILLED, name="worker 2")
+
+
+@pytest.mark.parametrize(
+    ("failures", "more", "left_out"),
+    [
+        ([[OFTEN], [OFTEN, LOST], [OFTEN]], {}, ["worker 1"]),
+        ([[OFTEN], [OFTEN], [LOST, OFTEN, LOST]], {"num_left": 0}, ["worker 1"]),  # the two others have lost it
+        ([[OFTEN], [OTHER], [OFTEN]], {}, []),
+        ([[OFTEN], [OFTEN], [OFTEN, OTHER]], {}, []),
+        ([[LOST], [OFTEN], [OFTEN]], {}, []),  # of one that is frozen, perhaps another one
+        ([[OFTEN], [OFTEN], [LOST]], {}, []),
+        ([[OFTEN], [replace(OFTEN, kind=Kind.SERVER)], [OFTEN]], {"num_left": 1}, []),
+        ([[OFTEN], [OFTEN], [OFTEN]], {"num_left": 1}, []),
+        ([[OFTEN], [OFTEN], [OFTEN]], {"min_workers": 3}, []),
+    ],
+)
+def test_all_others_are_started_again_without_the_one_worker_that_has_used_all_tries(failures, more, left_out):
+    history = RestartHistory(20)
+    for reports in failures:
+        decision = decide(reports, 1.0, 20, history, 2, **{"num_left": 2, **more})
+        history = decision.history
+    assert [*decision.left_out] == left_out
+    text = "given up after 2 starts without a new checkpoint (--restarts)"
+    if left_out:
+        text += ", each for this worker: all others are started again without it, and go on after round 20"
+        assert (decision.action, history) == (Action.RESTART_ALL, RestartHistory(20))  # the tries begin anew
+    else:
+        assert decision.action is Action.END_JOB
+    assert decision.text == text
+
+
 def test_a_new_checkpoint_gives_all_tries_back_and_the_next_start_is_at_once():
     decision = decide([KILLED], 1.0, 21, RestartHistory(checkpoint=20, restarts=LIMIT, in_a_row=3), LIMIT)
     assert decision.action is Action.RESTART_ALL and decision.wait_s == 0
-    assert decision.history == RestartHistory(checkpoint=21, restarts=1, in_a_row=1)
+    assert decision.history == RestartHistory(checkpoint=21, restarts=1, in_a_row=1, causes=frozenset({""}))
 
 
 def test_with_no_restarts_the_first_death_ends_the_job():
-    assert decide([KILLED], 1.0, 20, RestartHistory(), limit=0).action is Action.END_JOB
+    assert decide([OFTEN], 1.0, 20, RestartHistory(), limit=0, num_left=9).action is Action.END_JOB
 
 
 def test_what_is_lost_and_where_it_goes_on_is_said():

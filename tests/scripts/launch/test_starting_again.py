@@ -383,6 +383,25 @@ def test_the_deaths_of_a_service_and_of_the_workers_count_apart():
         assert actions[2] is Action.END_JOB and actions[3] is not Action.END_JOB
 
 
+def test_the_job_goes_on_without_the_worker_that_has_used_all_tries(tmp_path):
+    numbers = "\nwith (here / f'{sys.argv[2]}.n').open('a') as file: print(os.environ['DMLC_NUM_WORKER'], file=file)\n"
+    count = "\ndef count(name): return (here / name).exists() and len((here / name).read_text().split())\n"
+    lasts = f"{count}{numbers}{PIDS}\nwhile count('worker-0.n') < 3: time.sleep(0.01)"
+    others = "min(count('worker-0.pids'), count('worker-2.pids'))"
+    dies = f"{count}{PIDS}\nwhile {others} < count('worker-1.pids'): time.sleep(0.01)\n{DIE}"
+    programs = enumerate([lasts, dies, lasts])
+    roles = [role(tmp_path, Kind.WORKER, program, f"worker {number}") for number, program in programs]
+    roles = [replace(each, environment={**each.environment, "DMLC_NUM_WORKER": "3"}) for each in roles]
+    outcome, lines = supervise(*roles, limit=1, newest=(None, 5))
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
+    assert [starts(tmp_path, f"worker-{number}") for number in range(3)] == [3, 2, 3]
+    assert (tmp_path / "worker-0.n").read_text().split() == ["3", "3", "2"]
+    assert lines[-1] == (
+        "worker 1 was killed by signal 9: given up after 1 start without a new checkpoint (--restarts), each for this "
+        "worker: all others are started again without it, and go on after round 5."
+    )
+
+
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
     worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
     for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
@@ -401,7 +420,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
     told = next(local_cluster.worker_configs(given))[0]
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
-    policy = of_job(given, told, lambda host="": dict(there), lambda: 2, lambda flags: [])
+    policy = of_job(given, told, lambda host="": dict(there), list, lambda flags: [])
     assert policy is not None
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
     assert "--resume" not in policy.restarted(first).command
@@ -410,6 +429,13 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     there[file_name(worker_name("host-cpu0"), 5)] = 2
     assert "--resume" in policy.restarted(first).command
     assert "--resume" not in policy.restarted(second).command
+
+
+def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
+    given = options(tmp_path, own=["-m", "async"])
+    told = next(local_cluster.worker_configs(given))[0]
+    policy = of_job(given, told, lambda host="": {}, list, lambda flags: [])
+    assert policy is not None and policy.look() is None  # the supervisor ends the job
 
 
 def test_two_that_die_at_once_are_both_named(tmp_path):
