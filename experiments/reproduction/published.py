@@ -85,8 +85,6 @@ SYNC_SWITCH = {  # by the share of BSP in percent
 }
 WBSP_COMPUTING = "0.91"  # computing time ratio of WBSP with overlap
 OTHERS_COMPUTING = "0.55 to 0.72"  # of the methods that WBSP was compared with
-
-
 # Headlines that stand in no table here, by name, as published.
 HEADLINES = {
     "as accurate as standalone": "at most 0.005 apart",

@@ -249,19 +249,14 @@ def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | No
     return table
 
 
-def shares_of_bsp(runs: Sequence[Row], of_bsp: Sequence[Row]) -> list[float]:
-    """Each run's time over that of BSP alone with the same seed."""
-    seconds = {row.seed: row.seconds for row in of_bsp}
-    return [row.seconds / seconds[row.seed] for row in runs if row.seed in seconds]
-
-
 def _switch(rows: Sequence[Row]) -> list[list[str]]:
     table = [["BSP, % of the steps", "time / that of BSP: published", "here", "ratio"]]
     table[0] += ["accuracy: published (standard deviation)", "here"]
     by_share = {int(runs[0].case): runs for runs in by_experiment(rows)}
+    bsp_s = {row.seed: row.seconds for row in by_share.get(100, ())}
     for share, runs in sorted(by_share.items()):
         its = published.SYNC_SWITCH[share]
-        shares = shares_of_bsp(runs, by_share.get(100, ()))
+        shares = [row.seconds / bsp_s[row.seed] for row in runs if row.seed in bsp_s]
         table.append(
             [
                 str(share),

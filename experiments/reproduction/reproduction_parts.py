@@ -50,6 +50,8 @@ LONG_S = {10: 5000, 30: 1750, 150: 360, 300: 180}  # in which ESync trains on so
 STRAGGLERS = {"one, 10 ms": "sync-switch-1x10ms", "two, 30 ms": "sync-switch-2x30ms"}
 POLICIES = ("none", "greedy", "elastic")
 HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
+# Sync-Switch's second and third: the network, the percentage of the steps under BSP before the switch, flags.
+SETUPS = {2: (NO_NETWORK, 12.5, ()), 3: ("mlp", 50, ("-l", "0.001", "--momentum", "0.9", "--eval-seconds", "20"))}
 SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
 COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", SSGD: "sync", "SSP": "ssp", "ASGD": "async"}
 
@@ -214,13 +216,17 @@ def _heterogeneity(_: Scale) -> Iterator[Row]:
             yield _run(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
 
 
+def _phases(steps: int, share: float) -> list[str]:
+    """Flags of so many percent of the steps under BSP, the others under ASP."""
+    bsp = round(steps * share / 100)
+    order, its = {0: ("0", [steps]), steps: ("1", [steps])}.get(bsp, ("10", [bsp, steps - bsp]))
+    return ["--switch-order", order, "--train-steps", *map(str, its)]
+
+
 def _switch(scale: Scale) -> Iterator[Row]:
     for share in published.SYNC_SWITCH:
-        first = round(scale.switch_steps * share / 100)
-        phases = {"1": first, "0": scale.switch_steps - first}  # BSP, ASP; one without steps is left out
-        words = ["--switch-order", "".join(kind for kind, steps in phases.items() if steps)]
-        words += ["--train-steps", *(str(steps) for steps in phases.values() if steps)]
-        words += ["-l", f"{SWITCH_STEP_SIZE:g}", "-b", str(SWITCH_BATCH), "--eval-seconds", "20"]
+        words = [*_phases(scale.switch_steps, share), "-l", f"{SWITCH_STEP_SIZE:g}"]
+        words += ["-b", str(SWITCH_BATCH), "--eval-seconds", "20"]
         yield _run(SWITCH, "Sync-Switch", "sync-switch", "mlp", "sync-switch-paces", *words, case=str(share))
 
 
@@ -228,10 +234,8 @@ def _wbsp(scale: Scale) -> Iterator[Row]:
     for case, cluster in SLEEPS.items():
         for name, entry in COMPARED_WITH_WBSP.items():
             words = [*_step_size(entry, WBSP_STEP_SIZE), "-b", str(WBSP_BATCH), "--max-seconds", f"{scale.cluster_s:g}"]
-            if scale.wbsp_network == NO_NETWORK:
-                words += ["--model-bytes", str(MODEL_BYTES["cnn"])]
-            else:
-                words += ["--eval-seconds", "3"]
+            has_model = scale.wbsp_network != NO_NETWORK
+            words += ["--eval-seconds", "3"] if has_model else ["--model-bytes", str(MODEL_BYTES["cnn"])]
             yield _run(WBSP, name, entry, scale.wbsp_network, cluster, *words, case=case)
 
 
@@ -256,6 +260,11 @@ def _headlines(scale: Scale) -> Iterator[Row]:
         for ratio, seconds in LONG_S.items() if entry == "esync" else ():
             long = [*journal, *Limit(seconds, seconds / 50, to_target=False).words, *_bytes("mlp")]
             yield _run(HEADLINES, name, entry, "mlp", HETEROGENEITIES[ratio], *long, case=f"ratio {ratio}, long")
+    for setup, (network, share, words) in SETUPS.items():
+        for percent in (100, 0, share):
+            its = [*_phases(scale.switch_steps, percent), "-b", str(SWITCH_BATCH), *words]
+            case = f"setup {setup}, {percent} % BSP"
+            yield _run(HEADLINES, "Sync-Switch", "sync-switch", network, f"sync-switch-paces-{setup}", *its, case=case)
     for case, cluster in STRAGGLERS.items():
         for policy in POLICIES:  # BSP lasts for some hundred virtual seconds, the stragglers for sixty of them
             words = ["--train-steps", "2000", "2000", "--model-bytes", str(MODEL_BYTES["resnet32"])]
