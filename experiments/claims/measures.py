@@ -273,6 +273,12 @@ def _in_turns(folder: Path, network: str, way: str, over: str) -> Found:
     return Found(Number(f"{median(ratios):.2f}", f"{low:.2f} to {high:.2f}", len(ratios)))
 
 
+def _core_time(folder: Path, network: str, samples: float, unit_s: float = 1) -> Found:
+    """Seconds of a core, or units of so many, for some samples, by the median of the measured steps."""
+    paces = read_json(folder / "step.json")["samples_per_s"][network]
+    return Found(Number(f"{samples / median(paces) / unit_s:.1f}", n=len(paces)))
+
+
 @dataclass(frozen=True)
 class Form:
     """A form of raw data: how it is read, and what is computed from it."""
@@ -297,16 +303,10 @@ FORMS = {
         },
     ),
     "reproduction": Form(
-        reproduction.read,
-        {
-            "measured": _measured,
-            "fast half": _fast_half,
-            "sooner": _sooner,
-            "ratio": _ratio,
-        },
+        reproduction.read, {"measured": _measured, "fast half": _fast_half, "sooner": _sooner, "ratio": _ratio}
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
-    "turns": Form(lambda folder: folder, {"in turns": _in_turns}),
+    "turns": Form(lambda folder: folder, {"in turns": _in_turns, "core time": _core_time}),
     "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),
     "none": Form(lambda folder: (), {"coverage": _coverage}),
     "verdicts": Form(

@@ -170,9 +170,8 @@ def _cluster(rows: Sequence[Row]) -> list[list[str]]:
     table = [head]
     for row in rows:
         its = published.RESNET18.get(row.entry)
-        fast, slow = (
-            span(side, ".2f") if side else "" for side in (row.computing[:NUM_GPUS], row.computing[NUM_GPUS:])
-        )
+        sides = row.computing[:NUM_GPUS], row.computing[NUM_GPUS:]
+        fast, slow = (span(side, ".2f") if side else "" for side in sides)
         paces = [*beside([row.samples_per_s], its and its.samples_per_s), *beside([row.traffic], its and its.traffic)]
         computing = [its.computing_fast if its else "", fast, its.computing_slow if its else "", slow]
         table.append([row.name, *paces, *computing])

@@ -253,8 +253,7 @@ def _headlines(scale: Scale) -> Iterator[Row]:
         entry, flags = ALL_ROWS[name]
         journal = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *flags]
         limit = {"esync": Limit(1800, 30), "sync": Limit(14400, 300)}[entry]
-        case = "ResNet-18, ratio 150"
-        yield _run(HEADLINES, name, entry, RESNET18, HETEROGENEITIES[150], *journal, *limit.words, case=case)
+        yield _run(HEADLINES, name, entry, RESNET18, "journal", *journal, *limit.words, case="ResNet-18, ratio 150")
         equal = [*journal, *Limit(14400, 60).words, *_bytes("mlp")]
         yield _run(HEADLINES, name, entry, "mlp", "journal-1", *equal, case="ratio 1")
         for ratio, seconds in LONG_S.items() if entry == "esync" else ():
