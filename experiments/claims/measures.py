@@ -276,7 +276,7 @@ def _in_turns(folder: Path, network: str, way: str, over: str) -> Found:
 def _core_time(folder: Path, network: str, samples: float, unit_s: float = 1) -> Found:
     """Seconds of a core, or units of so many, for some samples, by the median of the measured steps."""
     paces = read_json(folder / "step.json")["samples_per_s"][network]
-    return Found(Number(f"{samples / median(paces) / unit_s:.1f}", n=len(paces)))
+    return Found(Number(f"{samples / median(paces) / unit_s:.2g}", n=len(paces)))
 
 
 @dataclass(frozen=True)

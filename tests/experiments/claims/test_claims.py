@@ -72,7 +72,7 @@ ALLOWED = {
     "final": {"120"},
     "journal": {"150"},
     "journal-ratios": {"10", "300", "1"},
-    "switch-headline": {"3.8"},
+    "switch-headline": {"3.8", "1", "2"},
     **{f"switch-{setup}": {str(setup)} for setup in (1, 2, 3)},
     "sure-virtual": {"3", "10"},
 }
