@@ -259,9 +259,9 @@ def _headlines(scale: Scale) -> Iterator[Row]:
         for ratio, seconds in LONG_S.items() if entry == "esync" else ():
             long = [*journal, *Limit(seconds, seconds / 50, to_target=False).words, *_bytes("mlp")]
             yield _run(HEADLINES, name, entry, "mlp", HETEROGENEITIES[ratio], *long, case=f"ratio {ratio}, long")
-    for setup, (network, share, words) in SETUPS.items():
+    for setup, (network, share, more) in SETUPS.items():
         for percent in (100, 0, share):
-            its = [*_phases(scale.switch_steps, percent), "-b", str(SWITCH_BATCH), *words]
+            its = [*_phases(scale.switch_steps, percent), "-b", str(SWITCH_BATCH), *more]
             case = f"setup {setup}, {percent} % BSP"
             yield _run(HEADLINES, "Sync-Switch", "sync-switch", network, f"sync-switch-paces-{setup}", *its, case=case)
     for case, cluster in STRAGGLERS.items():

@@ -158,15 +158,15 @@ class Plan:
             return next((trial for trial in near(searched, self.momenta, best) if trial not in known), None)
 
         most_near = MOST_NEAR * (len(searched) + 1)
-        while len(tried) < self.trials + most_near and (trial := neighbour()):
-            tried.append((trial, (yield tasked(trial, len(tried)))))
+        while len(tried) < self.trials + most_near and (another := neighbour()):
+            tried.append((another, (yield tasked(another, len(tried)))))
         for number, trial in others[:MOST_OTHERS]:
             if trial not in [known for known, _ in tried]:
                 of_others.append((trial, (yield tasked(trial, number))))
         for number in range(NEAR_OTHERS, NEAR_OTHERS + most_near):
-            if by_rank([*tried, *of_others])[0] in tried or not (trial := neighbour()):
+            if by_rank([*tried, *of_others])[0] in tried or not (another := neighbour()):
                 break
-            of_others.append((trial, (yield tasked(trial, number))))
+            of_others.append((another, (yield tasked(another, number))))
         limit_s = SLACK * by_rank(tried)[0][1].seconds_to(self.target)
         best = [*by_rank(tried)[:FINALISTS], *by_rank(of_others)[:FINALISTS]]
         found = [(trial, [line]) for trial, line in best if line.seconds_to(self.target) <= limit_s]
