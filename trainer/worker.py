@@ -112,6 +112,8 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
     if folder.missing:  # the others do not need this worker any more
         raise Incomplete(folder.missing)
+    if config.leaves_out:
+        raise JobOver("this worker is done")  # at once: MXNet's own end would wait for lost ones
     return EXIT_OK
 
 

@@ -115,7 +115,7 @@ def join(
 ) -> Iterator[RendezvousInfo]:
     """Joins the cluster as a worker, once all processes of the job are there and agree.
 
-    Leaving the block waits for every worker's end, unless `leaves_out`. After an exception it waits for none: the
+    Leaving the block waits for every worker's end. With `leaves_out`, or after an exception, it waits for none: the
     process has to leave by os._exit, since the kvstore's own shutdown waits for workers that wait for this one.
 
     Args:
@@ -125,8 +125,7 @@ def join(
 
     Raises:
         SetupError: the set-ups differ, or a port is closed.
-        JobOver: with `leaves_out` this worker is done, and ends at once. Raised in the block, it means that this worker
-            leaves alone.
+        JobOver: raised in the block, it means that this worker leaves alone.
         PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
@@ -159,7 +158,7 @@ def join(
         raise
     session.leave()
     if leaves_out:
-        raise JobOver("this worker is done")
+        return
     # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. This takes the worker
     # out of the cluster; the handle is invalid afterwards, so `__del__` must not free it.
     mx.base.check_call(mx.base._LIB.MXKVStoreFree(store.handle))

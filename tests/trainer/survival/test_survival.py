@@ -16,7 +16,7 @@ from algorithms import MEMBERS
 from report import metrics
 from trainer.rendezvous.heartbeat import SILENT
 from trainer.run_logs.round_log import read_rounds
-from utils import EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
+from utils import EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
 
 pytestmark = pytest.mark.cluster
 ROUNDS = 45  # some seconds of them are left when the last workers are killed
@@ -240,3 +240,27 @@ def test_a_worker_that_freezes_in_the_last_evaluation_ends_a_job_that_does_not_s
         start_with_a_last_evaluation_that_fails(job, tmp_path, processes, signal.SIGSTOP)
         assert end_of(processes.running["worker1"], ENDS_S) == EXIT_PEER_LOST
         assert "worker 0 (cpu0 on host" in processes.log("worker1") and SILENT in processes.log("worker1")
+
+
+FULL = """
+import sys
+from trainer.run_logs.run_folder import RunFolder
+from utils import SetupError
+describes = RunFolder.describe
+def describe(self, facts, ended=None):
+    if ended:
+        raise SetupError("the disk is full")
+    describes(self, facts, ended)
+RunFolder.describe = describe
+import main
+main.main(sys.argv[1:])
+"""
+
+
+def test_a_disk_that_is_full_at_the_end_is_an_exit_code_also_beside_a_parameter_server(tmp_path: Path) -> None:
+    with cluster(tmp_path, num_workers=1) as processes:
+        job = Job(tmp_path, processes, 1, "-m", "ssp", "--max-rounds", "2", "--evaluate", "no")
+        (tmp_path / "full.py").write_text(FULL)
+        processes.start_worker(0, str(tmp_path / "full.py"), *job.flags, "--device-name", "cpu0")
+        assert processes.exit_codes() == {"scheduler": 0, "server0": 0, "worker0": EXIT_INCOMPLETE}
+        assert "the disk is full" in processes.log("worker0")
