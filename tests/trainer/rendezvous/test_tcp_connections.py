@@ -60,7 +60,7 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
         made.add(mesh)
 
     def in_thread(work: object, name: str) -> None:
-        threads.append(threading.Thread(target=work, name=name))  # type: ignore[arg-type]
+        threads.append(threading.Thread(target=work, name=name, daemon=True))  # type: ignore[arg-type]
         threads[-1].start()
 
     monkeypatch.setattr(TcpMesh, "__init__", noted)
@@ -89,6 +89,8 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
                     transport.barrier()
             for each, transport in zip(workers, transports, strict=True):
                 transport.go_over_to(each.take().group)
+        for each in workers:
+            each.let_leave()  # else the second one would take the first for lost
         for each in workers:
             each.leave()
         for thread in threads:
