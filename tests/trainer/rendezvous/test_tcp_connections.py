@@ -28,19 +28,32 @@ from server.messages import Member
 WAIT_S = 20.0
 
 
+class Meeting(threading.Barrier):
+    """Both workers start each generation together."""
+
+    generation = 1
+
+    def __init__(self) -> None:
+        super().__init__(2, self._next, WAIT_S)
+
+    def _next(self) -> None:
+        self.generation += 1
+
+
 class Joining:
     """A rendezvous at which the same workers start each time."""
 
     patience_s = WAIT_S
 
-    def __init__(self, rank: int, members: tuple[Member, ...]) -> None:
-        self._rank, self._members = rank, members
+    def __init__(self, rank: int, members: tuple[Member, ...], meeting: Meeting) -> None:
+        self._rank, self._members, self._meeting = rank, members, meeting
 
     def start(self, generation: int = 1) -> Start:
         return Start(generation, self._rank, self._members)
 
     def come_back(self, before: Start, lost: object) -> Start:
-        return self.start(before.generation + 1)
+        self._meeting.wait()
+        return self.start(self._meeting.generation)
 
     def beat(self, place: Start, knows: bool = False) -> str:
         return ""
@@ -68,7 +81,8 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
     members = tuple(Member(f"w{n}", "127.0.0.1", each.getsockname()[1], "h", "cpu") for n, each in enumerate(listeners))
     with contextlib.ExitStack() as stack:
         acceptors = [stack.enter_context(contextlib.closing(Acceptor(each))) for each in listeners]
-        meetings = [Joining(rank, members) for rank in range(2)]
+        meeting = Meeting()
+        meetings = [Joining(rank, members, meeting) for rank in range(2)]
 
         def worker(rank: int) -> Generations:
             def connect(*about):
