@@ -560,7 +560,7 @@ class Config:
     min_workers: int = _flag(
         1,
         "with fewer workers the job waits until others join; with a parameter server, or where the launchers have "
-        "given up the others, it ends",
+        "given up the others, it ends; with restart no worker is left out below this",
         type=at_least(1),
         needs=("on_worker_death", (RESTART, CONTINUE)),
     )

@@ -29,7 +29,7 @@ class RestartPolicy:
         others_continue: workers continue without the failed ones.
         resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
         beside_server: where workers continue, they need the scheduler and the parameter servers.
-        min_workers: with fewer the job ends, in place of leaving a worker out.
+        min_workers: with fewer no worker is left out: the job ends.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class RestartPolicy:
         decision = self._decide(reports, uptime_s, self._checkpoint, before, **more)
         self._histories[whose] = decision.history
         self.left_out.update(decision.left_out)
+        if decision.left_out:
+            self._before = decision.history  # a host that is lost in this restart begins with all tries, too
         return decision
 
     def look(self) -> None:

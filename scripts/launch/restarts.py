@@ -18,7 +18,7 @@ from utils import DIVERGED, EXIT_PEER_LOST, EXIT_SETUP
 DEFAULT_RESTARTS = 5
 STABLE_S = 60.0  # a process that fails after this uptime is restarted at once
 LONGEST_WAIT_S = 30.0
-FEWEST_LEFT = 2  # workers for which all are restarted without one
+FEWEST_LEFT = 2  # workers, where one is left out of a restart
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def decide(
         beside_server: where they do, beside a scheduler and parameter servers, without which no worker can.
         has_begun: the workers have begun to train, with the flags and files that all were started with.
         num_left: other workers that have not left the job.
-        min_workers: with fewer the job ends; without a worker that fails again and again likewise.
+        min_workers: with fewer the job ends, where the others continue; else no worker is left out below it.
     """
     end_job = RestartDecision(Action.END_JOB, 0.0, "", history)
     if any(DIVERGED in report.error for report in reports):
@@ -124,13 +124,13 @@ def decide(
             return RestartDecision(Action.LEAVE_OUT, 0.0, f"{text}, and the others go on without it", history)
         if only_its_own:
             text += f"; {_count(num_left, 'worker')} would be left, and --min-workers is {min_workers}"
-        worker = [report.name for report in causes if report.kind is Kind.WORKER]
+        workers = [report.name for report in causes if report.kind is Kind.WORKER]
         num_others = num_left + sum(report.kind is Kind.WORKER for report in reports) - 1
-        is_its_own = limit > 0 and len(worker) == 1 and history.causes == {*worker} and not others_continue
+        is_its_own = limit > 0 and len(workers) == 1 and history.causes == {*workers} and not others_continue
         if is_its_own and num_others >= max(min_workers, FEWEST_LEFT):
             where = "from the beginning" if checkpoint is None else f"after round {checkpoint}"
             text += f", each for this worker: all others are started again without it, and go on {where}"
-            return RestartDecision(Action.RESTART_ALL, 0.0, text, RestartHistory(checkpoint), worker)
+            return RestartDecision(Action.RESTART_ALL, 0.0, text, RestartHistory(checkpoint), workers)
         return RestartDecision(Action.END_JOB, 0.0, text, history)
     in_a_row = 0 if uptime_s >= STABLE_S else history.in_a_row
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0

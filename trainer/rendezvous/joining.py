@@ -97,7 +97,7 @@ class Joining:
 
     Attributes:
         name: of this process.
-        about: as below.
+        about: of this process, for its JOIN.
     """
 
     def __init__(

@@ -194,8 +194,8 @@ class Recovery:
         while True:
             was_evaluator = self._trainer.is_evaluator
             try:
-                self._transport.barrier()  # before it one that falls silent is lost; after it all leave at once
-                self._generations.let_leave()
+                self._transport.barrier()  # up to here one that falls silent is lost
+                self._generations.let_leave()  # the first to leave the next one closes its connections
                 self._transport.barrier()
             except PeerLost:
                 if not self.is_broken:

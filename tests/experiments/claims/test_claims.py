@@ -65,7 +65,7 @@ ALLOWED = {
     "verdict-wbsp": {"0.85"},
     "fair-half": {"0.85", "60", "5"},
     "answer-crossing": {"1", "5", "10", "20", "33", "60", "100"},
-    "answer-harmonic": {"0.85", "100"},
+    "answer-harmonic": {"0.85"},
     "answer-half": {"0.85"},
     "minutes": {"0.80"},
     "verdict-speed-up": {"0.80"},

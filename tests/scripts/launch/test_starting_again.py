@@ -383,6 +383,16 @@ def test_the_deaths_of_a_service_and_of_the_workers_count_apart():
         assert actions[2] is Action.END_JOB and actions[3] is not Action.END_JOB
 
 
+def test_a_host_that_is_lost_while_a_worker_is_left_out_does_not_end_the_job():
+    policy = RestartPolicy(1, lambda: 5, lambda resumes, start: [])
+    killed = ExitReport(Kind.WORKER, -9, name="w")
+    host = ExitReport(Kind.WORKER, None, is_connection=True, has_trained=True)
+    actions = [policy.after("w", [killed], 1.0, num_left=3, has_begun=True).action for _ in range(2)]
+    assert (actions, policy.left_out) == ([Action.RESTART_ALL] * 2, {"w"})
+    lost = policy.after("b", [host], 1.0, is_same=True, num_left=2, any_worker_left=True, has_begun=True)
+    assert lost.action is Action.RESTART_ALL
+
+
 def test_the_job_goes_on_without_the_worker_that_has_used_all_tries(tmp_path):
     numbers = "\nwith (here / f'{sys.argv[2]}.n').open('a') as file: print(os.environ['DMLC_NUM_WORKER'], file=file)\n"
     count = "\ndef count(name): return (here / name).exists() and len((here / name).read_text().split())\n"
