@@ -293,13 +293,6 @@ def policy_of(
         for worker, parsed in zip(layout.workers, configs, strict=True)
     }
 
-    def remaining(flags: Sequence[str] = ()) -> LaunchPlan:
-        """The plan without the hosts that are gone, with more flags for the workers."""
-        arguments = (*plan.job.worker_arguments, *flags)
-        # The state server keeps its port.
-        again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
-        return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
-
     has_begun = False  # before, a host that does not answer is to be put right
 
     def files(only: str = "") -> dict[str, int]:
@@ -308,7 +301,12 @@ def policy_of(
         return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S)
 
     def build_again(flags: Sequence[str]) -> list[Role]:
-        return roles_of(*place(remaining(flags), connections, infos), connections)
+        """Without the hosts that are gone."""
+        arguments = (*plan.job.worker_arguments, *flags)
+        # The state server keeps its port.
+        again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
+        remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
+        return roles_of(*place(remaining, connections, infos), connections)
 
     def workers() -> list[str]:
         there = reachable(connections)

@@ -30,6 +30,7 @@ class RestartPolicy:
         resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
         beside_server: where workers continue, they need the scheduler and the parameter servers.
         min_workers: with fewer no worker is left out: the job ends.
+        left_out: the names of workers without which all are restarted; it grows.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class RestartPolicy:
         resumes: Callable[[Role], bool] = lambda role: False,
         beside_server: bool = False,
         min_workers: int = 1,
+        left_out: set[str] | None = None,
     ) -> None:
         self.others_continue = others_continue
         self.beside_server = beside_server
@@ -51,7 +53,7 @@ class RestartPolicy:
         self._newest = newest
         self._build = build
         self._starts = 0
-        self.left_out: set[str] = set()  # names of workers without which all are restarted
+        self.left_out = set[str]() if left_out is None else left_out
         self._checkpoint = newest()
         self._began = RestartHistory(self._checkpoint)
         self._histories: dict[str, RestartHistory] = {}  # by service; of the others by worker, or of all
@@ -67,12 +69,11 @@ class RestartPolicy:
         whose = name if self.others_continue or of_services else ""
         self.look()
         before = self._before if is_same and not whose else self._histories.get(whose, self._began)
-        self._before = self._before if whose else before
         decision = self._decide(reports, uptime_s, self._checkpoint, before, **more)
         self._histories[whose] = decision.history
         self.left_out.update(decision.left_out)
-        if decision.left_out:
-            self._before = decision.history  # a host that is lost in this restart begins with all tries, too
+        if not whose:  # a host that is lost in a restart without a worker begins with all tries, too
+            self._before = decision.history if decision.left_out else before
         return decision
 
     def look(self) -> None:
@@ -151,12 +152,11 @@ def of_job(
         )
 
     def newest() -> int | None:
-        found, left_out = files(), policy.left_out if policy else set[str]()  # files() finds out which hosts are gone
+        found = files()  # it finds out which hosts are gone
         return checkpoint_rounds.newest(found, before, worker_config, len({*workers()} - left_out) or 1)
 
-    policy: RestartPolicy | None = None
-    policy = RestartPolicy(job.restarts, newest, build_again, min_workers=worker_config.min_workers)
-    return policy
+    left_out = set[str]()
+    return RestartPolicy(job.restarts, newest, build_again, min_workers=worker_config.min_workers, left_out=left_out)
 
 
 def files_in(folder: Path) -> dict[str, int]:

@@ -184,13 +184,17 @@ class Generations:
             newest.close()
 
     def need_no_others(self) -> None:
-        """The last round is done: from here on this worker does not wait for --min-workers."""
-        self._joining.about["min_workers"] = 1
+        self._joining.need_no_others()
 
     def let_leave(self) -> None:
         """From here on others may end without being lost."""
         if self.taken.connections is not None:
             self.taken.connections.let_leave()
+
+    def end_together(self, barrier: Callable[[], None]) -> None:
+        barrier()  # up to here one that falls silent is lost
+        self.let_leave()  # the first to leave the next one closes its connections, while others may still be in it
+        barrier()
 
     # ------------------------------------------------------------------------------------------ beside the training
 

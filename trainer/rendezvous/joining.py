@@ -97,7 +97,6 @@ class Joining:
 
     Attributes:
         name: of this process.
-        about: of this process, for its JOIN.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Joining:
         self._asker = Asker(link, clock, self._complete)
         self._clock = clock
         self._job = job
-        self.about = about
+        self._about = about
         self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
         self.name = f"{about.get('role', 'worker')}-{secrets.token_hex(8)}"
         self.patience_s: float = about.get("patience", 0.0)
@@ -160,7 +159,7 @@ class Joining:
         Args:
             knows: the last call was one of these.
         """
-        about = {"knows": knows, "setup": self.about.get("setup", {}), **place.to_wire()}
+        about = {"knows": knows, "setup": self._about.get("setup", {}), **place.to_wire()}
         try:
             said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
@@ -181,7 +180,7 @@ class Joining:
         waits_for = ""
         while True:
             found = {} if tests is None else tests.to_wire()
-            message = {"msg_type": "JOIN", **self.about, **about(), **found}
+            message = {"msg_type": "JOIN", **self._about, **about(), **found}
             try:
                 said = self._ask(message, PATIENT)
             except NoAnswer as trouble:
@@ -204,6 +203,10 @@ class Joining:
             if tests is not None:
                 tests.begin(msgspec.convert(said.get("others", ()), tuple[Member, ...]))
             self._clock.sleep(min(PAUSE_S, max(SHORT_PAUSE_S, SHARE * (now - changed))))
+
+    def need_no_others(self) -> None:
+        """From here on this process does not wait for --min-workers."""
+        self._about = {**self._about, "min_workers": 1}
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
         """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing.

@@ -105,10 +105,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             yield RendezvousInfo(transport, gather, members, survivors)
             if survivors is None:
                 transport.wait_all()
-                transport.barrier()  # before it one that falls silent is lost
-                # A worker that has left the next one closes its connections, while others may still be in it.
-                generations.let_leave()
-                transport.barrier()
+                generations.end_together(transport.barrier)
         except Exception as error:
             generations.leave(cause=str(error) or type(error).__name__)
             raise

@@ -194,9 +194,7 @@ class Recovery:
         while True:
             was_evaluator = self._trainer.is_evaluator
             try:
-                self._transport.barrier()  # up to here one that falls silent is lost
-                self._generations.let_leave()  # the first to leave the next one closes its connections
-                self._transport.barrier()
+                self._generations.end_together(self._transport.barrier)
             except PeerLost:
                 if not self.is_broken:
                     raise
