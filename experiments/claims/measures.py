@@ -14,7 +14,7 @@ from typing import Any
 import summary
 from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
-from experiments.study import comparison, real_vs_virtual
+from experiments.study import comparison, real_slowness, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
 from experiments.study.comparison_tables import Fair
 from report import metrics, statistics
@@ -256,6 +256,12 @@ def _pairs_within(rows: Lines, what: str) -> Found:
     return _count(*real_vs_virtual.within(rows)[what])
 
 
+def _over_padded(lines: Lines, row: str, what: str) -> Found:
+    """A number of workers slow by a quota over that of padded ones, of each seed."""
+    its, of = real_slowness.pairs(lines, row), real_slowness.NUMBERS[what]
+    return _estimated([of(real) / of(padded) for padded, real in its], [line for pair in its for line in pair])
+
+
 def _coverage(_: Lines, runs: int) -> Found:
     """The coverage of the interval of the median of `runs` runs, in percent."""
     return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
@@ -308,6 +314,7 @@ FORMS = {
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
     "turns": Form(lambda folder: folder, {"in turns": _in_turns, "core time": _core_time}),
     "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),
+    "slowness": Form(real_slowness.read, {"over padded": _over_padded}),
     "none": Form(lambda folder: (), {"coverage": _coverage}),
     "verdicts": Form(
         lambda folder: re.findall(r'\bverdict = "([^"]+)"', (folder / "claims.toml").read_text()),

@@ -195,7 +195,7 @@ class Comparison:
 
     def differences(self) -> list[str]:
         """Jobs and seeds whose runs began with different weights or partitions, in words."""
-        found = []
+        found: dict[tuple[str, str], dict[int, None]] = {}
         weights, parts = (lambda line: (line.initial_weights,)), (lambda line: (line.partition, line.workers))
         for name, of_line in (("initial weights", weights), ("partitions", parts)):
             by_job: dict[Any, dict[str, set[str]]] = {}
@@ -206,6 +206,6 @@ class Comparison:
                     same.setdefault(value, set()).add(line.entry)
             for (workload, _, seed, *_), values in by_job.items():
                 if len(values) > 1:
-                    sides = " against ".join(", ".join(sorted(entries)) for entries in values.values())
-                    found.append(f"{name} differ on {', '.join(workload)}, seed {seed}: {sides}")
-        return found
+                    sides = " against ".join(sorted(", ".join(sorted(entries)) for entries in values.values()))
+                    found.setdefault((f"{name} differ on {', '.join(workload)}", sides), {})[seed] = None
+        return [f"{where}, seed {', '.join(map(str, its))}: {sides}" for (where, sides), its in found.items()]

@@ -242,7 +242,6 @@ def notes(fair: Fair) -> str:
     tuning = sum(line.phase == TUNING for line in lines)
     counts = sorted({len(its.runs(REPORT, job, entry)) for job in its.workloads for entry in fair.rows(job)})
     covered = "; ".join(f"of {runs} runs it covers the median with {statistics.coverage(runs)}" for runs in counts)
-    differences = its.differences()
     said = [
         f"{len(lines)} runs, {tuning} of them trials; {sum(line.diverged for line in lines)} diverged and "
         f"{sum(bool(line.failed) for line in lines)} failed; made by {', '.join(programs(lines))}.",
@@ -254,7 +253,7 @@ def notes(fair: Fair) -> str:
         *_repeated(its),
         *_shared_text(fair),
         *(
-            [f"NOT COMPARABLE: {each}." for each in differences]
+            [f"NOT COMPARABLE: {each}." for each in its.differences()]
             or ["Runs with the same seed began with the same weights and partitions, by their hashes."]
         ),
     ]

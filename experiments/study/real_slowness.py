@@ -5,14 +5,13 @@
 
 LeNet-5 on two fast and two slow workers, by scripts/local_cluster.sh, in turns. The fast ones are padded in both kinds.
 `real`: the slow workers are asked for the fast ones' speed, but have a quota of SHARE of a core in each 100 ms (as
-docker run --cpus), for all that the process does, from its start on: steps, exchanges, questions, logs. A step needs 8
-to 12 ms of CPU, so with 5 ms a period none ends in the period in which it began; a step of mlp, 2 ms, would. `padded`:
-they sleep until a step has taken the mean time of one in the `real` run of the same algorithm and seed.
+docker run --cpus) for all that the process does, from its start on. A step needs 8 to 12 ms of CPU, so with 5 ms a
+period none ends in the period in which it began; a step of mlp, 2 ms, would. `padded`: they sleep until a step has
+taken the mean time of one in the `real` run of the same algorithm and seed.
 The process that evaluates is a fast worker's child and has no quota: the fastest worker evaluates, by a test step.
 
 The quota is that of a control group (version 1, tested; version 2, not tested), which needs root and a quiet machine. A
-run is a line of FOLDER/runs.jsonl, and is not made again; Ctrl-C ends it, and the groups are removed. The tables go to
-FOLDER/README.md.
+run is a line of FOLDER/runs.jsonl, made once; Ctrl-C ends it and removes the groups. FOLDER/README.md gets the tables.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ from flag_parser import FlagParser
 from flag_values import above_zero, seeds
 from report import metrics, statistics
 from report.metrics import Device
+from report.run_tables import times_text
 from scripts import run_lines
 from scripts.run_process import Processes, exit_code_of, make
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
@@ -74,7 +74,7 @@ class SlowRun(RunLine):
     """One run.
 
     Attributes:
-        kind: PADDED or REAL; some earlier lines have another one, of runs for the step time alone.
+        kind: PADDED or REAL.
         share: of a core, that each slow worker has.
         by: what slows the slow workers.
         rounds_per_s: mean of the workers; this and samples_per_s without the last round, which waits for the evaluator.
@@ -241,27 +241,22 @@ class Study:
             if same and not there.failed:
                 return there
         devices = () if line.kind == PADDED else SLOW
-        began, before_s = time.monotonic(), cpu_s()
+        before = os.times()
         with slowed(self.processes.work, devices, line.share) as groups:
             made = make(self.processes, line, slowness)
         if made is None:
             return None
-        cores = round((cpu_s() - before_s) / (time.monotonic() - began), 2)
+        used_s = np.subtract(os.times(), before)  # user's and system's; of children, with theirs; elapsed
+        cores = round(float(sum(used_s[2:4]) / used_s[4]), 2)
         by = "; ".join(sorted({f"quota, {folder.parent}" for folder in groups.values()})) or "padding"
-        if len(groups) < len(devices) and not made.failed:
-            made = dataclasses.replace(made, failed="the processes of its slow workers were not found")
-        made = dataclasses.replace(made, cores=cores, by=by)
+        lost = "the processes of its slow workers were not found" if len(groups) < len(devices) else ""
+        made = dataclasses.replace(made, cores=cores, by=by, failed=made.failed or lost)
         run_lines.append(self.given.folder, made)
         self.lines = [*(each for each in self.lines if each.key != made.key), made]
         self.failed += bool(made.failed)
         said = made.failed or f"{made.seconds_to(TARGET):.1f} s, a slow step {made.slow_step_s[0]:.3f} s"
         logging.info("%s, seed %d, %s: %s; %.2f cores", made.entry, made.seed, made.kind, said, cores)
         return made
-
-
-def cpu_s() -> float:
-    """CPU seconds of all children that have ended, and of theirs."""
-    return sum(os.times()[2:4])
 
 
 def read(folder: Path) -> list[SlowRun]:
@@ -273,42 +268,39 @@ def read(folder: Path) -> list[SlowRun]:
 # ----------------------------------------------------------------------------------------------------------- tables
 
 
-def estimate(values: Sequence[float]) -> str:
-    """The median, with its interval where there are enough runs."""
-    found = statistics.median(values)
-    text = statistics.estimate_text(found)
-    return text if len(values) >= statistics.FEWEST_RUNS else text.partition(" (")[0]
-
-
 def ratio(padded: Sequence[float], real: Sequence[float]) -> str:
     """Real over padded, of each seed; `-`: both have not reached the target with one."""
-    both = list(zip(padded, real, strict=True))
-    return "-" if any(np.isinf(pair).all() for pair in both) else estimate([there / here for here, there in both])
+    found = statistics.times_as_fast(real, padded)
+    return statistics.estimate_text(found) if found else statistics.NOT_REACHED
+
+
+NUMBERS: dict[str, Callable[[SlowRun], float]] = {
+    f"s to {TARGET:g}": lambda line: line.seconds_to(TARGET),
+    "rounds/s": lambda line: line.rounds_per_s,
+    "samples/s": lambda line: line.samples_per_s,
+}
+
+
+def pairs(lines: Sequence[SlowRun], entry: str) -> list[tuple[SlowRun, SlowRun]]:
+    """The padded and the real run of each seed that has both."""
+    sound = [line for line in lines if line.entry == entry and not line.failed]
+    padded, real = ({line.seed: line for line in sound if line.kind == kind} for kind in (PADDED, REAL))
+    return [(padded[seed], real[seed]) for seed in padded if seed in real]
 
 
 def tables(lines: Sequence[SlowRun]) -> str:
     """What the runs have reached, and what differs between padded and real slowness; of the seeds that have both."""
-    numbers: dict[str, Callable[[SlowRun], float]] = {
-        f"s to {TARGET:g}": lambda line: line.seconds_to(TARGET),
-        "rounds/s": lambda line: line.rounds_per_s,
-        "samples/s": lambda line: line.samples_per_s,
-    }
     paces = ("slow_step_s", "slow_exchange_s", "fast_exchange_s")
-    reached = [["", "seeds", *(word for name in numbers for word in (f"{name}: {PADDED}", REAL, "ratio"))]]
+    reached = [["", "seeds", *(word for name in NUMBERS for word in (f"{name}: {PADDED}", REAL, "ratio"))]]
     differs = [["", *(word for name in paces for word in (f"{name[:-2].replace('_', ' ')}, s: {PADDED}", REAL))]]
     differs[0] += [f"cores: {PADDED}", REAL]
-    sound = {(line.kind, line.entry, line.seed): line for line in lines if not line.failed}
     for entry in ENTRIES:
-        its = [line for line in sound.values() if (line.kind, line.entry) == (PADDED, entry)]
-        pairs = [(line, real) for line in its if (real := sound.get((REAL, entry, line.seed)))]
-        if not pairs:
+        if not (its := pairs(lines, entry)):
             continue
-        kinds = list(zip(*pairs, strict=True))
-        row = [ENTRIES[entry].title, str(len(pairs))]
-        for of in numbers.values():
-            here, there = ([of(line) for line in kind] for kind in kinds)
-            row += [estimate(here), estimate(there), ratio(here, there)]
-        reached.append(row)
+        kinds = list(zip(*its, strict=True))
+        values = [[[of(line) for line in kind] for kind in kinds] for of in NUMBERS.values()]
+        cells = [cell for both in values for cell in (*map(times_text, both), ratio(*both))]
+        reached.append([ENTRIES[entry].title, str(len(its)), *cells])
         middles = [np.median([getattr(line, name) for line in kind], axis=0) for name in paces for kind in kinds]
         cores = [f"{np.median([line.cores for line in kind]):.2f}" for kind in kinds]
         ranges = [f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in middles]
