@@ -68,10 +68,10 @@ def crossing_text(fair: Fair) -> str:
 
 
 def whole_jobs(fair: Fair) -> list[Workload]:
-    """The jobs that are not of the crossing alone."""
+    """The jobs that are not of the crossing alone: others, and those that made the runs of further rows themselves."""
     crossing = crossing_jobs(fair, CROSSING).values()
-    jobs = fair.its.workloads_of(REPORT)
-    return [job for job in jobs if job not in crossing or len(fair.rows(job)) > len(CROSSING_ROWS)]
+    more = {line.workload for line in fair.made.lines if line.phase == REPORT and line.entry not in CROSSING_ROWS}
+    return [job for job in fair.its.workloads_of(REPORT) if job not in crossing or job in more]
 
 
 def _name(job: Workload) -> str:

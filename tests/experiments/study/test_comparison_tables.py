@@ -115,6 +115,15 @@ def test_what_only_fast_machines_run_is_shared_with_jobs_whose_slow_machines_are
     assert Fair(Comparison(lines)).rows(slower) == ["esync"]
 
 
+def test_rows_that_another_job_made_do_not_make_a_job_of_the_crossing_whole(monkeypatch):
+    few = {"parameters": {"fastest": 4}, "workers": 4}
+    lines = [*runs("half-50", "esync", [20, 20, 30]), *runs("half-50", "fastest-local", [40, 60, 30], **few)]
+    fair = Fair(Comparison([*lines, *runs("half-0", "esync", [20, 20, 30])]))
+    monkeypatch.setattr(write_comparison, "CROSSING_ROWS", ("esync",))
+    middle, slower = (Workload(name, "iid", "mlp") for name in ("half-50", "half-0"))
+    assert fair.rows(slower) == ["esync", "fastest-local"] and write_comparison.whole_jobs(fair) == [middle]
+
+
 def test_the_page_has_tables_and_figures(fair, tmp_path, monkeypatch):
     for each in fair.its.lines:
         if each.cluster == "half-50" or (each.cluster, each.entry) == ("half-0", "esync"):
