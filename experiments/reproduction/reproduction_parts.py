@@ -44,8 +44,8 @@ ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 ALL_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {ESYNC: ("esync", ()), **ROWS}
 OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
 OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
-# Jobs with smaller images than the networks were published with, which two cores cannot train. They send as much.
-SMALL, SMALL_IMAGES = "experiments/reproduction/small", {"alexnet_63": "alexnet", "inception_v3_75": "inception-v3"}
+# Smaller images than the networks were published with, which two cores cannot train; SSGD's seconds, an hour of a core.
+SMALL_IMAGES = {"alexnet_63": ("alexnet", 14400), "inception_v3_75": ("inception-v3", 5760)}
 LONG_S = {10: 5000, 30: 1750, 150: 360, 300: 180}  # in which ESync trains on some million samples, by heterogeneity
 STRAGGLERS = {"one, 10 ms": "sync-switch-1x10ms", "two, 30 ms": "sync-switch-2x30ms"}
 POLICIES = ("none", "greedy", "elastic")
@@ -158,7 +158,7 @@ def with_seed(run: Row, seed: int) -> Row:
 
 def _run(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Row:
     which = "--workers" if cluster == BARE_PAPER else "--cluster"
-    trained = ["--job", f"{SMALL}/{network}.py"] if network in SMALL_IMAGES else ["-n", network]
+    trained = ["--job", f"experiments/reproduction/small/{network}.py"] if network in SMALL_IMAGES else ["-n", network]
     command = ["simulate.py", "-m", entry, which, cluster, *trained, "--seed", "0", *words]
     if network == NO_NETWORK and "--model-bytes" not in words:
         command += ["--model-bytes", str(MODEL_BYTES[RESNET18])]
@@ -243,12 +243,12 @@ def _headlines(scale: Scale) -> Iterator[Row]:
     """Single figures of the papers; nothing but in FULL."""
     if scale.name != FULL.name:
         return
-    paper = {"esync": Limit(1200, 15), "sync": Limit(14400, 240)}
-    for network, whole in SMALL_IMAGES.items():
+    for network, (whole, ssgd_s) in SMALL_IMAGES.items():
+        limits = {"esync": Limit(ssgd_s / 24, ssgd_s / 720), "sync": Limit(ssgd_s, ssgd_s / 30)}  # as many samples
         for name in (PUBLISHED_ESYNC, SSGD):
             entry, flags = ALL_ROWS[name]
             words = [*flags, *_step_size(entry, STEP_SIZE), "--model-bytes", str(MODEL_BYTES[whole])]
-            yield _run(HEADLINES, name, entry, network, "paper", *words, *paper[entry].words, case=whole)
+            yield _run(HEADLINES, name, entry, network, "paper", *words, *limits[entry].words, case=whole)
     for name in (ESYNC, SSGD):
         entry, flags = ALL_ROWS[name]
         journal = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *flags]
