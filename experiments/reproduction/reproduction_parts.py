@@ -45,7 +45,7 @@ ALL_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {ESYNC: ("esync", ()), **R
 OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
 OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
 # Smaller images than the networks were published with, which two cores cannot train; SSGD's seconds, an hour of a core.
-SMALL_IMAGES = {"alexnet_63": ("alexnet", 14400), "inception_v3_75": ("inception-v3", 5760)}
+SMALL_IMAGES = {"alexnet_63": ("alexnet", 28800), "inception_v3_75": ("inception-v3", 5760)}
 LONG_S = {10: 5000, 30: 1750, 150: 360, 300: 180}  # in which ESync trains on some million samples, by heterogeneity
 STRAGGLERS = {"one, 10 ms": "sync-switch-1x10ms", "two, 30 ms": "sync-switch-2x30ms"}
 POLICIES = ("none", "greedy", "elastic")
