@@ -67,6 +67,7 @@ ALLOWED = {
     "answer-crossing": {"1", "5", "10", "20", "33", "60", "100"},
     "answer-harmonic": {"0.85"},
     "answer-half": {"0.85"},
+    "answer-lenet": {"0.85"},
     "minutes": {"0.80"},
     "verdict-speed-up": {"0.80"},
     "final": {"120"},
