@@ -44,7 +44,7 @@ class Metric:
         return than is None or (value > than if self.more_is_better else value < than)
 
     def reached(self, value: float, target: float) -> bool:
-        return value == target or self.is_better(value, target)
+        return math.isclose(value, target) or self.is_better(value, target)  # a mean is rounded
 
     def best(self, values: Iterable[float]) -> float:
         return (max if self.more_is_better else min)(values)

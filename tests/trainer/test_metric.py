@@ -50,6 +50,13 @@ def test_numbers_of_every_kind_are_values(value):
     assert (found, type(found)) == (value, float)
 
 
+def test_a_mean_that_is_the_target_but_for_rounding_reaches_it():
+    mean = sum([0.8070, 0.7914, 0.8016]) / 3
+    assert mean < 0.8
+    assert ACCURACY.reached(mean, 0.8)
+    assert not ACCURACY.reached(0.79999, 0.8)
+
+
 def test_a_target_is_reached_in_the_metrics_own_direction():
     assert [RMSE.reached(value, 0.5) for value in (0.6, 0.5, 0.4)] == [False, True, True]
     assert [LIKELIHOOD.reached(value, -0.5) for value in (-0.6, -0.5, -0.4)] == [False, True, True]
