@@ -210,7 +210,7 @@ def _sooner(lines: Lines, name: str, part: str, case: str = "", target: float = 
     which = {"part": part, "case": case, "split": IID}
     sides = [{row.seed: row for row in _rows(lines, which | {"name": each})} for each in ("SSGD", name)]
     seeds = [seed for seed in sides[0] if seed in sides[1]]
-    ssgd, its = ([metrics.seconds_to(side[seed].curve, target) or math.inf for seed in seeds] for side in sides)
+    ssgd, its = ([side[seed].seconds_to(target) or math.inf for seed in seeds] for side in sides)
     gain = statistics.times_as_fast(ssgd, its) if seeds else None
     if gain is None:
         raise SetupError(f"{name} {case}: neither it nor SSGD reached {target}")

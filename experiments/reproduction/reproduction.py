@@ -76,10 +76,9 @@ class Row(run_lines.Run):
         """That of the command; empty where it has none."""
         return run_lines.value_in(self.command, *LEARNING_RATES)
 
-    @property
-    def seconds_to_target(self) -> float | None:
+    def seconds_to(self, target: float = TARGET) -> float | None:
         """None where it was not reached."""
-        return seconds_to(self.curve, TARGET) if self.has_model else None
+        return seconds_to(self.curve, target) if self.has_model else None
 
     @property
     def best(self) -> float | None:
@@ -211,7 +210,8 @@ def _training(rows: Sequence[Row]) -> list[list[str]]:
 
 def minutes_to_target(row: Row) -> float | None:
     """Minutes to the target; None where it was not reached."""
-    return None if row.seconds_to_target is None else row.seconds_to_target / 60
+    seconds = row.seconds_to()
+    return None if seconds is None else seconds / 60
 
 
 def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
@@ -220,7 +220,7 @@ def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
     found = []
     for run in runs:
         baseline = baselines.get((run.case, run.split, run.seed))
-        times = (baseline and baseline.seconds_to_target, run.seconds_to_target)
+        times = (baseline and baseline.seconds_to(), run.seconds_to())
         found.append(times[0] / times[1] if times[0] and times[1] else None)
     return found
 
@@ -241,7 +241,7 @@ def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | No
             [
                 case if name == ESYNC else f"{case}, {name}",
                 *beside(_speed_ups(rows, runs), of(case), ".1f"),
-                *(of_runs([row.seconds_to_target for row in each], ".0f") for each in both),
+                *(of_runs([row.seconds_to() for row in each], ".0f") for each in both),
                 f"{esync / ssgd:.1f}",
             ]
         )
@@ -274,7 +274,7 @@ def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
         row = runs[0]
         other = {"wbsp-pcc": published.WBSP_COMPUTING, "wbsp": ""}.get(row.entry, published.OTHERS_COMPUTING)
         fast = [ratio for each in runs for ratio in each.computing[: len(each.computing) // 2]]
-        reached = of_runs([each.seconds_to_target for each in runs], ".0f") if row.curve else ""
+        reached = of_runs([each.seconds_to() for each in runs], ".0f") if row.curve else ""
         pace = of_runs([each.samples_per_s for each in runs], ".0f")
         table.append([row.case, row.name, other, span(fast, ".2f"), pace, reached])
     return table
@@ -290,7 +290,7 @@ def _headlines(rows: Sequence[Row]) -> list[list[str]]:
                 row.case,
                 row.name,
                 row.network,
-                of_runs([each.seconds_to_target for each in runs], ".0f") if trained else "",
+                of_runs([each.seconds_to() for each in runs], ".0f") if trained else "",
                 of_runs([each.last for each in runs], ".3f", -math.inf) if trained else "",
                 of_runs([each.best for each in runs], ".3f", -math.inf) if trained else "",
                 of_runs([each.samples_per_s * each.seconds for each in runs], ",.0f"),
