@@ -42,7 +42,7 @@ def entry_of(name: str) -> Entry:
 def draw_job(figure: Figure, job: Workload, fair: Fair, entries: Sequence[str]) -> None:
     """Above, the means of three evaluations over time of each algorithm's runs as a band, up to the end of the first
     run; below, each run's time to the target, or its end with an open marker if it did not reach it, and the median."""
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 0.16 * len(entries) + 0.1])
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 0.26 * len(entries) + 0.1])
     target = fair.target(job)
     for number, entry in enumerate(map(entry_of, entries)):
         runs = fair.its.runs(REPORT, job, entry.name)
@@ -50,15 +50,14 @@ def draw_job(figure: Figure, job: Workload, fair: Fair, entries: Sequence[str]) 
         its = band(curves) if (curves := [line.smooth_curve for line in runs if line.smooth_curve]) else None
         if its is not None:
             draw_band(above, its, 1.0, curve_look(entry, len(its.at), number, len(entries)))
-        points = [
-            (each, "full") if math.isfinite(each) else (line.curve[-1][0], "none")
-            for each, line in zip(seconds, runs, strict=True)
-            if line.curve
-        ]
-        for at, fill in points:
-            below.plot([at], [number], color=colour, marker=entry.look.marker, fillstyle=fill, alpha=0.7)
+        ends = zip(seconds, runs, strict=True)
+        points = [(each if math.isfinite(each) else line.curve[-1][0], each) for each, line in ends if line.curve]
+        for place, (at, each) in enumerate(points):
+            aside = number + 0.12 * [before for before, _ in points[:place]].count(at)  # so equal times are seen
+            face, edge = (colour, "white") if math.isfinite(each) else ("none", colour)
+            below.plot([at], [aside], marker=entry.look.marker, mfc=face, mec=edge, mew=0.4, markersize=3.8)
         if math.isfinite(middle := statistics.median(seconds).value):
-            below.plot([middle, middle], [number - 0.4, number + 0.4], color=colour, linewidth=2)
+            below.plot([middle, middle], [number - 0.4, number + 0.4], color=colour, linewidth=1.2, zorder=1)
     above.axhline(target, color="black", linewidth=0.6)
     above.set_ylabel("test accuracy")
     above.set_ylim(target - BELOW_TARGET, target + ABOVE_TARGET)
@@ -70,7 +69,7 @@ def draw_job(figure: Figure, job: Workload, fair: Fair, entries: Sequence[str]) 
     below.set_xlabel("time (s)")
     below.set_ylabel(f"to {target_text(target)}")
     legend_of_curves(figure, above)
-    figure.set_figheight(4.2)
+    figure.set_figheight(4.6)
     note_below(
         figure,
         f"{job.network} on {job.cluster}. Above: means of three evaluations, medians of "
