@@ -50,8 +50,8 @@ LONG_S = {10: 5000, 30: 1750, 150: 360, 300: 180}  # in which ESync trains on so
 STRAGGLERS = {"one, 10 ms": "sync-switch-1x10ms", "two, 30 ms": "sync-switch-2x30ms"}
 POLICIES = ("none", "greedy", "elastic")
 HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
-# Sync-Switch's second and third: the network, the percentage of the steps under BSP before the switch, flags.
-SETUPS = {2: (NO_NETWORK, 12.5, ()), 3: ("mlp", 50, ("-l", "0.001", "--momentum", "0.9", "--eval-seconds", "20"))}
+# Sync-Switch's second and third: the percentage of the steps under BSP before the switch, flags.
+SETUPS = {2: (12.5, ("-l", f"{SWITCH_STEP_SIZE:g}")), 3: (50, ("-l", "0.001", "--momentum", "0.9"))}
 SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
 COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", SSGD: "sync", "SSP": "ssp", "ASGD": "async"}
 
@@ -256,14 +256,17 @@ def _headlines(scale: Scale) -> Iterator[Row]:
         yield _run(HEADLINES, name, entry, RESNET18, "journal", *journal, *limit.words, case="ResNet-18, ratio 150")
         equal = [*journal, *Limit(14400, 60).words, *_bytes("mlp")]
         yield _run(HEADLINES, name, entry, "mlp", "journal-1", *equal, case="ratio 1")
+        limit = {"esync": Limit(900, 45), "sync": Limit(28800, 960)}[entry]
+        words = [*journal, "--model-bytes", str(MODEL_BYTES["alexnet"]), *limit.words]
+        yield _run(HEADLINES, name, entry, "alexnet_63", "journal", *words, case="AlexNet, ratio 150")
         for ratio, seconds in LONG_S.items() if entry == "esync" else ():
             long = [*journal, *Limit(seconds, seconds / 50, to_target=False).words, *_bytes("mlp")]
             yield _run(HEADLINES, name, entry, "mlp", HETEROGENEITIES[ratio], *long, case=f"ratio {ratio}, long")
-    for setup, (network, share, more) in SETUPS.items():
+    for setup, (share, more) in SETUPS.items():
         for percent in (100, 0, share):
-            its = [*_phases(scale.switch_steps, percent), "-b", str(SWITCH_BATCH), *more]
+            its = [*_phases(scale.switch_steps, percent), "-b", str(SWITCH_BATCH), *more, "--eval-seconds", "20"]
             case = f"setup {setup}, {percent} % BSP"
-            yield _run(HEADLINES, "Sync-Switch", "sync-switch", network, f"sync-switch-paces-{setup}", *its, case=case)
+            yield _run(HEADLINES, "Sync-Switch", "sync-switch", "mlp", f"sync-switch-paces-{setup}", *its, case=case)
     for case, cluster in STRAGGLERS.items():
         for policy in POLICIES:  # BSP lasts for some hundred virtual seconds, the stragglers for sixty of them
             words = ["--train-steps", "2000", "2000", "--model-bytes", str(MODEL_BYTES["resnet32"])]
