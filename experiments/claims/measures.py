@@ -201,8 +201,7 @@ def _both_sides(ratios: Sequence[float]) -> Found:
 def _fast_half(lines: Lines, names: Sequence[str]) -> Found:
     """The least and the greatest computing time ratio of the fast half of WBSP's workers, over its three clusters."""
     runs = [row for row in lines if row.part == reproduction.WBSP and row.name in names]
-    ratios = [ratio for row in runs for ratio in row.computing[: len(row.computing) // 2]]
-    return _range(ratios, len(runs), runs)
+    return _range([ratio for row in runs for ratio in row.computing[: len(row.computing) // 2]], len(runs), runs)
 
 
 def _sooner(lines: Lines, name: str, part: str, case: str = "", target: float = published.TARGET) -> Found:

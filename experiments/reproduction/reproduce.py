@@ -123,8 +123,7 @@ class Reproduction:
         if len(to_do) < len(jobs):
             logging.info("%d of %d runs are done already", len(jobs) - len(to_do), len(jobs))
         progress, failed = Progress(len(to_do)), 0
-        done = run_lines.made(to_do, self._make, self._at_once, self._folder)
-        for _, row in done:
+        for _, row in run_lines.made(to_do, self._make, self._at_once, self._folder):
             self.rows[row.key] = row
             failed += bool(row.failed)
             logging.info("%s", progress.ended(said(row)))

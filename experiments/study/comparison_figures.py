@@ -109,8 +109,7 @@ def draw_crossing(figure: Figure, jobs: Mapping[float, Workload], fair: Fair, en
         medians = [statistics.median(list(fair.seconds(job, entry).values())) for _, job in shown]
         look, moved = entry_of(entry).look, 0.07 * (number - (len(entries) - 1) / 2)  # so bars are beside each other
         at = [place + moved for place, _ in shown]
-        top = limit_s * MISSED
-        ends = [[min(value, top) for value in estimate] for estimate in medians]
+        ends = [[min(value, limit_s * MISSED) for value in estimate] for estimate in medians]
         axes.errorbar(
             at,
             [value for value, *_ in ends],
