@@ -256,9 +256,6 @@ def _headlines(scale: Scale) -> Iterator[Row]:
         yield _run(HEADLINES, name, entry, RESNET18, "journal", *journal, *limit.words, case="ResNet-18, ratio 150")
         equal = [*journal, *Limit(14400, 60).words, *_bytes("mlp")]
         yield _run(HEADLINES, name, entry, "mlp", "journal-1", *equal, case="ratio 1")
-        limit = {"esync": Limit(450, 45), "sync": Limit(28800, 960)}[entry]  # a step takes some 0.2 s of a core
-        words = [*journal, "--model-bytes", str(MODEL_BYTES["alexnet"]), *limit.words]
-        yield _run(HEADLINES, name, entry, "alexnet_63", "journal", *words, case="AlexNet, ratio 150")
         for ratio, seconds in LONG_S.items() if entry == "esync" else ():
             long = [*journal, *Limit(seconds, seconds / 50, to_target=False).words, *_bytes("mlp")]
             yield _run(HEADLINES, name, entry, "mlp", HETEROGENEITIES[ratio], *long, case=f"ratio {ratio}, long")
