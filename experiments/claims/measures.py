@@ -139,13 +139,6 @@ def _speed_of_all(lines: Lines, job: str) -> Found:
     return Found(Number(f"{its.speed_of_all(_job(its, job)):.2f}"))
 
 
-def _slowest_share(lines: Lines, job: str) -> Found:
-    """The slowest machine's share of the speed of all, in percent."""
-    its = Comparison(lines)
-    times_s = its.step_times_s(_job(its, job))
-    return Found(Number(f"{100 / max(times_s) / sum(1 / each for each in times_s):.0f}"))
-
-
 def _pace_beside(lines: Lines, other: str) -> Found:
     """Samples/s over those of the same runs in another folder: the least and the greatest median of an algorithm."""
     there = {line.key: line.samples_per_s for line in comparison.read(RESULTS / other)}
@@ -301,7 +294,6 @@ FORMS = {
             "samples held": _samples_held,
             "gain": _gain,
             "speed of all": _speed_of_all,
-            "slowest share": _slowest_share,
             "pace beside": _pace_beside,
             "untried": _untried,
             "trials": _trials,

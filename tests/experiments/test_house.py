@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_021, 6_297
+PRODUCT, EXPERIMENTS = 40_021, 6_289
 
 
 @pytest.fixture(scope="module")
