@@ -77,5 +77,5 @@ def draw(figure: Figure, rows: Sequence[Compared]) -> None:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("measured here / published")
     legend(figure, axes.get_legend_handles_labels()[0], loc="outside upper center")
-    words = "Grey band: within a fifth. Bars: from the least to the greatest of the seeds; without one: one run."
-    note_below(figure, words, "Contradicted and yet near 1: another order of the algorithms.")
+    words = "Grey band: within a fifth. Bars: least to greatest seed; without one: one run or equal ones."
+    note_below(figure, words, "Contradicted and yet near 1: another order of the algorithms, or none.")
