@@ -157,6 +157,7 @@ GREEDY = EventKind("greedy", "*", 9)  # this straggler policy acted
 ELASTIC = EventKind("elastic", "d", 8)
 MEMBERS = EventKind("members", "P", 6.5)  # workers were lost, or joined
 RESUME = EventKind("resume", "s", 6)  # the job continued from a checkpoint
+EVALUATOR = EventKind("evaluator", "^", 7)  # the worker evaluates itself from here on; of every row
 
 TABLE = (
     Algorithm(
@@ -451,7 +452,7 @@ ALGORITHMS = {row.name: row for row in TABLE}
 ENTRIES: dict[str, Entry] = {entry.name: entry for row in TABLE for entry in (row, *row.presets)}
 OWNERS = {entry.name: row for row in TABLE for entry in (row, *row.presets)}  # each entry's algorithm
 LOOKS = dict(zip((name for name, entry in ENTRIES.items() if not entry.own_look), itertools.cycle(PALETTE)))
-EVENTS = {kind.name: kind for row in TABLE for kind in row.events}
+EVENTS = {kind.name: kind for kind in (*(kind for row in TABLE for kind in row.events), EVALUATOR)}
 
 
 def modes_of(flag: str) -> tuple[str, ...]:

@@ -184,6 +184,15 @@ def test_an_event_keeps_the_time_of_its_round(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_every_mode_can_tell_that_its_worker_evaluates_itself(tmp_path, capsys):
+    event = {"kind": "evaluator", "text": "evaluated in the worker from 12 s on"}
+    write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 12.0, 0.5, events=[event])])
+    assert summarise(tmp_path, "-m", "sync") == 0
+    device = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]
+    assert device["event_list"] == [[12.0, "evaluator", event["text"]]]
+    assert capsys.readouterr().err == ""
+
+
 def test_steps_that_were_abandoned_dropped_or_are_to_be_done_again_are_lost(tmp_path):
     complete, abandoned = {"forward and backward": 1.0}, {"abandoned": 0.5, "global update": 0.25}
     rounds = [
@@ -295,7 +304,7 @@ def test_a_malformed_event_in_a_summary_costs_only_itself(tmp_path):
     assert device.events == [(10.0, "switch", "")]
     assert warnings == [
         f"{path}: a/cpu: 1 of 2 event(s) left out: an event's kind is 'swap', "
-        "but should be one of members, release, switch, greedy, elastic, resume"
+        "but should be one of members, release, switch, greedy, elastic, resume, evaluator"
     ]
 
 
