@@ -263,9 +263,9 @@ class Config:
     )
     evaluator: int | str = _flag(
         "auto",
-        "1: a process beside the worker evaluates, on the CPU, so that training does not wait; an evaluation that is "
-        "due during another one is left out; 0: the worker evaluates, as published; auto: 1 for a worker on a CPU with "
-        "--job, and the launchers give 1 to workers on a CPU; else 0",
+        "1: a process beside the worker evaluates, on the CPU, so that training does not wait; after two evaluations "
+        "in a row for which it is not ready the worker evaluates; 0: the worker evaluates, as published; auto: 1 for a "
+        "worker on a CPU with --job, and the launchers give 1 to workers on a CPU; else 0",
         type=zero_one_or_auto,
         of_host=True,
     )

@@ -101,7 +101,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 def leave(code: int) -> NoReturn:
     """Ends the process at once, without MXNet's exit handlers."""
-    with contextlib.suppress(OSError):  # the disk is full
+    with contextlib.suppress(OSError, ValueError):  # the disk is full; a job file has closed stdout
         sys.stdout.flush()
     os._exit(code)
 

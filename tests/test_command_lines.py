@@ -28,7 +28,6 @@ PROGRAMS = [name for name, text in SOURCES.items() if BEGINS.search(text)]
 NOT_BY_USERS = {  # other programs start them
     "scripts/launch/fork_server.py",
     "scripts/launch/remote.py",
-    "trainer/evaluation/evaluator_process.py",
 }
 
 

@@ -76,7 +76,7 @@ class RunSettings:
     stop_requested: Callable[[], bool] = lambda: False  # whether a signal came
     eval_every: int = 1  # rounds between evaluations
     eval_every_s: float = 0.0  # seconds between evaluations; 0: `eval_every` counts
-    evaluator: Callable[[], EvaluatorProcess] | None = None  # starts a process that evaluates in place of this worker
+    evaluator: EvaluatorProcess | None = None  # evaluates in place of this worker
     saver: ModelSaver | None = None  # stores the network on the worker that evaluates
     max_bad_steps: int = 0  # bad steps in a row that end the job; 0: numbers are not checked
     speed: Speed = field(default_factory=Speed)  # emulated speed of this worker

@@ -56,19 +56,26 @@ class Loop:
         hooks.come_together()
         if run.checkpoints is not None:
             run.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
-        trainer.measure = hooks.open_measure(open_log())
+        folder = open_log()
+        if trainer.is_evaluator:
+            self._evaluations.begin(gives_up=run.stop_requested)
+        trainer.measure = hooks.open_measure(folder)
         if run.pacing is not None:
             run.pacing.begin(trainer.measure.elapsed_s)
         trainer.progress.begin(self._elapsed_s, trainer.is_evaluator)
-        self._evaluations.begin()
         self._has_begun = True
         trainer.emulation.begin(self._elapsed_s)
         self._watched.next_round()
         reason = ""
-        while not reason:
-            trainer.rounds += 1
-            self.update_membership()
-            reason = self.train_round()
+        try:
+            while not reason:
+                trainer.rounds += 1
+                self.update_membership()
+                reason = self.train_round()
+        except BaseException as error:
+            if self._report.has_rounds:
+                self._evaluations.rescue(error)
+            raise
         hooks.part()
         trainer.end()
         self._watched.end()
@@ -158,8 +165,13 @@ class Loop:
         loss = self._report.last_loss()
         if warning := self._first_steps.warning(trainer.steps, trainer.seen.total, loss):
             logging.warning("warning: worker %s: %s", trainer.membership.name_of(trainer.membership.rank), warning)
-        value = self._evaluations.after_round(last=bool(reason), is_stopped=reason == STOPPED)
-        self._report.write(samples, loss, value, self._evaluations.take_late())
+        if reason:
+            trainer.measure.stop()  # what comes now delays no training
+            value = self._evaluations.after_last(is_stopped=reason == STOPPED)
+        else:
+            value = self._evaluations.after_round()
+        self._report.note_once(self._evaluations.take_notes())
+        self._report.write(samples, loss, value)
         if not reason:
             self._watched.next_round()
         trainer.is_first_of_resumed = False
@@ -168,7 +180,7 @@ class Loop:
 
     def evaluate_last(self) -> None:
         """Evaluates the last model, after the log of its round, in place of a worker that is lost."""
-        self._report.add(self._evaluations.after_round(last=True, is_stopped=self.trainer.stop_request() == STOPPED))
+        self._report.add(self._evaluations.after_last(is_stopped=self.trainer.stop_request() == STOPPED))
 
     def _local_steps(self) -> int:
         """Does the round's local steps; returns the number of samples of its complete and good steps."""

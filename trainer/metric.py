@@ -60,9 +60,8 @@ class Metric:
             return ""
         return "no number from 0 to 1" if self.is_accuracy else "no finite number"
 
-    def checked(self, value: Any, round_: int) -> float:
-        """The value that an evaluation after a round has returned, as a float. Raises SetupError if it is none of this
-        metric."""
+    def checked(self, value: Any) -> float:
+        """The value that an evaluation has returned, as a float. Raises SetupError if it is none of this metric."""
         shown, number = f"of type {type(value).__name__}", math.nan
         if isinstance(value, numbers.Real) and not isinstance(value, bool):  # also numpy's
             with contextlib.suppress(OverflowError):
@@ -70,7 +69,7 @@ class Metric:
                 shown = f"{number:g}"
         if fault := self.fault(number):
             rather = "; give such a metric another name" if self.is_accuracy else ""
-            raise SetupError(f"the metric {self.name} is {shown} after round {round_}, which is {fault}{rather}")
+            raise SetupError(f"the metric {self.name} is {shown}, which is {fault}{rather}")
         return number
 
     def about(self) -> dict[str, Any]:

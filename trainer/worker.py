@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from config import MPI, Config
+from config import MPI, NO, Config
 from trainer import step_size, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.command_line import check_job, job_setup
@@ -38,7 +38,6 @@ from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA, FROZEN, JOB
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
-from trainer.run_logs.earlier_runs import NEWEST
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
@@ -57,6 +56,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     earlier run is overwritten before training begins. Raises SetupError if a device, a file, a folder, the state server
     or MXNet's distributed kvstore is not there, PeerLost if another process of the job is gone.
     """
+    beside = EvaluatorProcess() if config.evaluates_beside and config.evaluate != NO else None
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)
     elif cluster is not None:
@@ -88,9 +88,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             clock=clock,
             stop_requested=lambda: signals.requested and not config.leave,
             speed=Speed(config.min_step_time, config.sample_time, trace=trace),
-            evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json")
-            if config.evaluates_beside
-            else None,
+            evaluator=beside,
             saver=ModelSaver(folder.path, task.network, model_card(config, job, built, folder.commit), task.metric),
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),

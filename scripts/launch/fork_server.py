@@ -25,9 +25,9 @@ from typing import Any
 import main as program
 from algorithms import OWNERS
 from scripts.launch.forking import NAME
-from scripts.launch.process import die_with, name_process, show_command
 from scripts.launch.roles import ROOT
 from trainer.jobs import builtin
+from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from utils import EXIT_FORCED, LOG_TIME_FORMAT
+from trainer.runtime.own_process import die_with
+from utils import LOG_TIME_FORMAT
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
 
 
@@ -91,26 +92,6 @@ def last_lines(log: Path) -> list[str]:
     lines = log.read_text(errors="replace") if log.exists() else ""  # HostConnection.reap removes an empty log
     _, is_again, text = lines.rpartition(STARTED_AGAIN)
     return text.splitlines()[1 if is_again else 0 :]
-
-
-def die_with(parent: int) -> None:
-    """Makes Linux kill this process when the thread of the parent that forked it ends, also by `kill -9`."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(EXIT_FORCED)
-
-
-def name_process(name: str) -> None:
-    """Sets the name that `ps -o comm` and `top` show: the first 15 characters."""
-    _libc.prctl(_PR_SET_NAME, name.encode()[:15])
-
-
-def show_command(words: Sequence[str]) -> None:
-    """Sets the command that `ps` and /proc/PID/cmdline show, cut to the length of the original one."""
-    numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end of proc(5)
-    text = b"".join(word.encode() + b"\0" for word in words)[: end - begin - 1]
-    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 
 def adopt(yes: bool) -> None:

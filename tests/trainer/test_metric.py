@@ -34,19 +34,19 @@ def test_an_accuracy_is_a_share_of_which_more_is_better_and_keeps_its_published_
     with pytest.raises(SetupError, match="give an error another name"):
         Metric("accuracy", more_is_better=False)
     assert ACCURACY.logged(0.5) == {"accuracy": 0.5}
-    with pytest.raises(SetupError, match=r"accuracy is 85 after round 3, which is no number from 0 to 1; give such"):
-        ACCURACY.checked(85.0, 3)
+    with pytest.raises(SetupError, match=r"accuracy is 85, which is no number from 0 to 1; give such"):
+        ACCURACY.checked(85.0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), None, "0.5", True, np.zeros(3), 10**400])
-def test_what_is_no_finite_number_is_named_with_its_metric_and_round(value):
-    with pytest.raises(SetupError, match=r"^the metric rmse is .{2,60} after round 7, which is no finite number$"):
-        RMSE.checked(value, 7)
+def test_what_is_no_finite_number_is_named_with_its_metric(value):
+    with pytest.raises(SetupError, match=r"^the metric rmse is .{2,60}, which is no finite number$"):
+        RMSE.checked(value)
 
 
 @pytest.mark.parametrize("value", [-3, 2.5, np.float32(0.5), np.int64(4)])
 def test_numbers_of_every_kind_are_values(value):
-    found = RMSE.checked(value, 1)
+    found = RMSE.checked(value)
     assert (found, type(found)) == (value, float)
 
 
@@ -73,7 +73,7 @@ def test_a_target_that_the_metric_cannot_have_is_refused():
         target_of(Config(target=80.0), ACCURACY)
 
 
-def run(folder, values, metric=RMSE, target=None, evaluator=None):
+def run(folder, values, metric=RMSE, target=None, evaluator=None, rounds=None):
     """Trains with an evaluation after each round of a second; returns why it ended, and the logs."""
     network, given = network_with_statistics(), iter(values)
     context = a_context(
@@ -82,7 +82,7 @@ def run(folder, values, metric=RMSE, target=None, evaluator=None):
         network=network,
         evaluate=lambda: next(given),
         metric=metric,
-        limits=Limits(len(values), target=target, metric=metric),
+        limits=Limits(rounds or len(values), target=target, metric=metric),
         saver=ModelSaver(folder, network, {"input": {"shape": [1, 8, 8]}}, metric),
         evaluator=evaluator,
     )
@@ -114,11 +114,34 @@ def test_a_job_that_is_resumed_by_another_metric_looks_for_its_best_model_anew(t
     assert (saver.due(0.5, last=False), saver.due(0.125, last=False)) == ([], ["best"])
 
 
-def test_a_value_that_is_none_ends_the_job_and_leaves_whole_logs(tmp_path):
-    with pytest.raises(SetupError, match="the metric rmse is nan after round 3"):
-        run(tmp_path, [0.5, 0.25, float("nan"), 0.125])
+def test_a_value_that_is_none_is_a_warning_once_and_no_evaluation(tmp_path, caplog):
+    nan = float("nan")
+    _, rounds = run(tmp_path, [0.5, nan, nan, "0.25", 0.125, nan])
+    assert [logged_value(record) for record in rounds] == [(RMSE, 0.5), None, None, None, (RMSE, 0.125), None]
+    assert (read_json(tmp_path / "best.json")["round"], read_json(tmp_path / "final.json")["round"]) == (5, 6)
+    told = [record.getMessage() for record in caplog.records if "no evaluation" in record.getMessage()]
+    assert [text.split(":")[1] for text in told] == [
+        " no evaluation after round 2", " no evaluation after round 4", " no evaluation after round 6"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of the network"), SystemExit(3)])
+def test_the_last_model_of_a_job_that_an_error_ends_is_saved(tmp_path, error):
+    def values():
+        yield 0.5
+        yield 0.25
+        raise error
+
+    with pytest.raises((type(error), RuntimeError)):
+        run(tmp_path, values(), rounds=5)
+    assert (read_json(tmp_path / "best.json")["round"], read_json(tmp_path / "final.json")["round"]) == (2, 3)
     assert [record["metric"]["value"] for record in read_rounds(tmp_path, pytest.fail)] == [0.5, 0.25]
-    assert read_json(tmp_path / "best.json")["round"] == 2
+
+
+def test_a_job_that_ends_in_its_first_round_saves_no_model(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, (1 / number for number in (0,)), rounds=5)
+    assert not (tmp_path / "final.json").exists()
 
 
 class AtOnce:
@@ -130,10 +153,16 @@ class AtOnce:
     def is_free(self):
         return not self.asked
 
+    def begin(self, config, model):
+        """It has nothing to load."""
+
+    def wait_until_ready(self, gives_up):
+        """It is."""
+
     def ask(self, round_):
         self.asked = round_
 
-    def take(self, wait=False):
+    def take(self):
         round_, self.asked = self.asked, 0
         return Evaluation(round_, 10.0 / round_) if round_ else None
 
@@ -142,7 +171,7 @@ class AtOnce:
 
 
 def test_values_that_come_later_belong_to_the_round_of_their_model(tmp_path):
-    _, rounds = run(tmp_path, [9.0, 9.0, 9.0], evaluator=AtOnce)
+    _, rounds = run(tmp_path, [9.0, 9.0, 9.0], evaluator=AtOnce())
     assert [logged_value(record) for record in rounds] == [(RMSE, 10.0), (RMSE, 5.0), (RMSE, 9.0)]
     assert read_json(tmp_path / "best.json")["round"] == 2
 

@@ -1,15 +1,20 @@
 """When the global model is evaluated and saved, by the worker or in a process beside it."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
+from algorithms import EVALUATOR
+from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess, evaluated
 from trainer.progress import EVALUATING, TRAINING
-from trainer.run_logs.earlier_runs import NEWEST
+from trainer.run_logs.earlier_runs import FINAL, NEWEST
 from trainer.run_logs.measure import EVALUATION, SAVING
+from trainer.run_logs.round_log import EVALUATED
 from trainer.trainer import Trainer
+from utils import PeerLost
 
 ROUNDING = 1e-6  # of a place on the grid: sums of seconds are a little less or more
+MOST_MISSED = 2  # evaluations in a row for which the process beside training is not ready: then the worker evaluates
 
 
 class Evaluations:
@@ -21,69 +26,87 @@ class Evaluations:
         self._evaluate = trainer.context.task.evaluate
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
-        self._cell = 0  # the last evaluation's place on the grid of seconds that were not spent on evaluations
+        self._beside = self._run.evaluator if self._evaluate is not None else None  # evaluates in place of this worker
+        self._has_begun = False
+        self._cell = 0  # the last evaluation's place on the grid
+        self._missed: list[int] = []  # the places since then at which the process beside was not ready
         self._spent_s = 0.0  # on evaluations
-        self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker, from its first evaluation on
-        self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
+        self._notes: dict[str, list[Any]] = {}  # for the next round's log
+        self._told = ""  # why there was no value, the last time
 
-    def begin(self) -> None:
+    def begin(self, gives_up: Callable[[], bool] = lambda: True) -> None:
+        """This worker evaluates from now on. Waits for the process beside it, unless this worker gives up."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         if self._run.saver is not None:
             self._run.saver.begin()
+            if self._beside is not None:
+                self._beside.begin(self._trainer.context.config, self._run.saver.path_of(NEWEST))
+                self._beside.wait_until_ready(gives_up)
 
     def end(self) -> None:
-        if self._beside is not None:
-            self._beside.close()
+        if self._run.evaluator is not None:
+            self._run.evaluator.close()
         if self._run.saver is not None:
             self._run.saver.end()
 
-    def after_round(self, last: bool, is_stopped: bool = False) -> float | None:
-        """Evaluates where that is due, here or beside training; saves the model if it is the best so far, or the last.
-
-        Args:
-            last: the job ends with this round.
-            is_stopped: by a signal, so without one more evaluation.
+    def after_round(self) -> float | None:
+        """Evaluates where that is due, here or beside training, and saves the model if it is the best so far.
 
         Returns:
             The metric's value, where this worker has measured it now.
-
-        Raises:
-            SetupError: the metric's function has returned no value of it.
         """
-        evaluate, saver, trainer = self._evaluate, self._run.saver, self._trainer
-        if not trainer.is_evaluator or trainer.has_left or (evaluate is None and saver is None):  # others may do it
+        if self._evaluate is None or not self._is_at_work:
             return None
-        if self._beside is not None:
-            self._take(self._beside, wait=last and not is_stopped)
-        is_due = evaluate is not None and (self._is_due() or (last and not is_stopped))
-        if not (is_due or last):
+        self._take()
+        if not self._is_due():
             return None
-        if self._run.evaluator is not None and not last:
-            if self._beside is None:
-                self._beside = self._run.evaluator()
-            if not self._beside.has_ended:
-                self._ask(self._beside)
-                return None
-        value = None
+        if self._beside is not None and self._ask(self._beside):
+            return None
+        return self._evaluate_and_save()
+
+    def after_last(self, is_stopped: bool) -> float | None:
+        """Saves the last model; evaluates it unless a signal has stopped this worker. Returns as `after_round`."""
+        if not self._is_at_work:
+            return None
+        self._take()
+        value = self._evaluate_and_save(last=True, is_stopped=is_stopped)
+        self._take()  # what has come meanwhile
+        return value
+
+    def rescue(self, error: BaseException) -> None:
+        """Saves the last model of a job that an error ends. A worker that does not evaluate does so for an error of its
+        own: then the one that evaluates may not hear of it in time."""
+        if self._run.saver is None or (isinstance(error, PeerLost) and not self._trainer.is_evaluator):
+            return
+        try:
+            with self._trainer.global_model():
+                self._run.saver.save([FINAL], self._trainer.rounds, None)
+        except Exception as other:  # the error that ends the job is the one to tell
+            logging.warning("warning: the last model cannot be saved: %s", other)
+
+    @property
+    def _is_at_work(self) -> bool:
+        return self._trainer.is_evaluator and not self._trainer.has_left  # else others may do it
+
+    def _evaluate_and_save(self, last: bool = False, is_stopped: bool = False) -> float | None:
+        trainer, saver, value = self._trainer, self._run.saver, None
         with trainer.global_model():
-            if evaluate is not None and is_due:
-                self._tell_evaluation()
+            if self._evaluate is not None and not is_stopped:
+                trainer.measure.enter(EVALUATION)
+                trainer.progress.activity = EVALUATING
+                if self._state_server is not None:
+                    self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
                 began_s = trainer.measure.elapsed_s
                 self._mark()
-                found = evaluate()
+                value = self._measured(evaluated(trainer.rounds, self._evaluate, self._metric))
                 self._spent_s += trainer.measure.elapsed_s - began_s
-                value = None if found is None else self._metric.checked(found, trainer.rounds)
                 trainer.progress.activity = TRAINING
-                self._measured(trainer.rounds, value)
             if saver is not None and (kinds := saver.due(value, last)):
                 trainer.measure.enter(SAVING)
                 saver.save(kinds, trainer.rounds, value)
         return value
-
-    def _tell_evaluation(self) -> None:
-        self._trainer.measure.enter(EVALUATION)
-        self._trainer.progress.activity = EVALUATING
-        if self._state_server is not None:
-            self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
 
     def _is_due(self) -> bool:
         if self._run.eval_every_s:
@@ -91,49 +114,71 @@ class Evaluations:
         return self._trainer.rounds % self._run.eval_every == 0
 
     def _cell_now(self) -> int:
-        """The place on the grid, so that algorithms with long rounds are evaluated as often as others."""
+        """The place on the grid of rounds, or of seconds that were not spent on evaluations, so that algorithms with
+        long rounds are evaluated as often as others."""
+        if not self._run.eval_every_s:
+            return self._trainer.rounds // self._run.eval_every
         return int((self._trainer.measure.elapsed_s - self._spent_s) / self._run.eval_every_s + ROUNDING)
 
     def _mark(self) -> None:
         """Remembers the place of the evaluation that begins."""
-        if self._run.eval_every_s:
-            self._cell = self._cell_now()
+        self._cell, self._missed = self._cell_now(), []
 
-    def _ask(self, beside: EvaluatorProcess) -> None:
-        """Has the model evaluated beside training, unless the previous evaluation still runs."""
-        if not beside.is_free:
-            return
-        assert self._run.saver is not None
+    def _ask(self, beside: EvaluatorProcess) -> bool:
+        """Has the model evaluated beside training; returns False if the process there cannot keep up, or has ended."""
+        if not (beside.is_free or beside.has_ended):
+            if self._cell_now() not in self._missed:
+                self._missed.append(self._cell_now())
+            if len(self._missed) < MOST_MISSED:
+                return True
+            beside.close()
+            logging.warning(
+                "warning: the evaluator has missed %d evaluations in a row, since other work slows it or they are too "
+                "close (-e, --eval-seconds); this worker evaluates itself, and training waits for it",
+                MOST_MISSED,
+            )
+        if beside.has_ended:
+            self._beside = None
+            text = f"evaluated in the worker from {self._trainer.measure.elapsed_s:.0f} s on"
+            self._note("events", {"kind": EVALUATOR.name, "text": text})
+            return False
         trainer = self._trainer
+        assert self._run.saver is not None
         trainer.measure.enter(SAVING)
         with trainer.global_model():
             is_saved = self._run.saver.save([NEWEST], trainer.rounds, None)
         if is_saved:  # else its disk is full, and the next evaluation may find room
             beside.ask(trainer.rounds)
         self._mark()
+        return True
 
-    def _take(self, beside: EvaluatorProcess, wait: bool) -> None:
+    def _take(self) -> None:
         """Takes the metric's value of an earlier round's model from the process beside training."""
-        if wait:
-            self._tell_evaluation()
-        found = beside.take(wait)
-        self._trainer.progress.activity = TRAINING
-        if found is None:
+        found = self._beside.take() if self._beside is not None else None
+        value = self._measured(found) if found is not None else None
+        if found is None or value is None:
             return
         assert self._run.saver is not None
         self._trainer.measure.enter(SAVING)
-        value = self._metric.checked(found.value, found.round)
-        self._late.append(found._replace(value=value))
-        self._measured(found.round, value)
+        self._note(EVALUATED, {"round": found.round, **self._metric.logged(value)})
         self._run.saver.evaluated(value)
         logging.info("the model of round %d has %s %s", found.round, self._metric.name, self._metric.text(value))
 
-    def _measured(self, round_: int, value: float | None) -> None:
-        self._trainer.evaluated.measured(value)
-        if value is not None:
-            self._trainer.progress.measured(round_, value)
+    def _measured(self, found: Evaluation) -> float | None:
+        """Returns the value. Where there is none the fault is told, once while it stays the same."""
+        if found.fault != self._told:
+            self._told = found.fault
+            if found.fault:
+                logging.warning("warning: no evaluation after round %d: %s", found.round, found.fault)
+        self._trainer.evaluated.measured(found.value)
+        if found.value is not None:
+            self._trainer.progress.measured(found.round, found.value)
+        return found.value
 
-    def take_late(self) -> list[dict[str, Any]]:
-        """Returns and clears the new values of earlier rounds' models, for the log."""
-        late, self._late = self._late, []
-        return [{"round": each.round, **self._metric.logged(each.value)} for each in late]
+    def _note(self, key: str, note: Any) -> None:
+        self._notes.setdefault(key, []).append(note)
+
+    def take_notes(self) -> dict[str, list[Any]]:
+        """Returns and clears the entries for the log: values of earlier rounds' models, and an event."""
+        notes, self._notes = self._notes, {}
+        return notes

@@ -1,126 +1,148 @@
 """A process beside the worker that evaluates in its place, so that training does not wait: `--evaluator 1`.
 
-The worker saves the model in its log folder and sends its round; the process loads it, evaluates it on the CPU, with
-lower priority than those that train, and answers with the metric's value. One request is open at a time, so each
-evaluates the newest model. The process ends with the worker in any case.
+The worker starts it before any code of a job file runs, so that the two share no open file, and tells the worker that
+evaluates to begin. The worker saves the model in its log folder and sends its round; the process loads the model,
+evaluates it on the CPU, with lower priority than those that train, and answers. One request is open at a time, and the
+next one waits until the process is ready, so each evaluates the newest model. Requests and answers travel over a
+connection of their own, where no output of a job file gets. The process ends with the worker in any case.
 """
 
-import argparse
 import contextlib
-import ctypes
-import dataclasses
-import json
+import io
 import logging
+import multiprocessing
 import os
-import queue
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import Config
-from flag_parser import FlagParser
-from trainer.runtime.stop_signals import STOP_SIGNALS
-from utils import SetupError, fail
+from trainer.datasets.feed import Feed
+from trainer.engine import mx
+from trainer.evaluation import initial_parameters
+from trainer.jobs.job import job_of
+from trainer.jobs.network import build, evaluator_of
+from trainer.metric import Metric
+from trainer.runtime.own_process import die_with, name_process, show_command
+from utils import JobError, fail
 
-ROOT = Path(__file__).resolve().parents[2]
 NICE = 10  # steps down in priority
-ANSWER_S = 600.0  # longest wait for the evaluation that is under way when training has ended
-_PR_SET_PDEATHSIG = 1
+READY_S = 60.0  # the longest that training waits for the process to load the data
+POLL_S = 0.1
+READY = "ready"
 
 
 class Evaluation(NamedTuple):
-    """The process's answer."""
+    """An evaluation of the model after a round."""
 
-    round: int  # after which the model was saved
-    value: float  # of the metric, on the test set or on the held-out samples
+    round: int
+    value: float | None  # of the metric, on the test set or on the held-out samples; None: there is none
+    fault: str = ""  # why there is none
+
+
+def evaluated(round_: int, evaluate: Callable[[], Any], metric: Metric) -> Evaluation:
+    """Evaluates the model after this round. A metric or test samples that fail are no reason to end a job that trains
+    well, so an error of theirs is in the answer."""
+    try:
+        found = evaluate()
+        return Evaluation(round_, None if found is None else metric.checked(found))
+    except JobError as error:
+        return Evaluation(round_, None, str(error))
 
 
 class EvaluatorProcess:
     """The worker's side."""
 
-    def __init__(self, config: Config, model: Path) -> None:
-        """Starts the process, which loads the data meanwhile. `model` is the description of the saved model, read again
-        for each evaluation."""
-        flags = [str(model), json.dumps(dataclasses.asdict(config))]
-        outside = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "trainer.evaluation.evaluator_process", *flags],
-            env=outside | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # with a priority of its own
-        )
-        self._answers: queue.SimpleQueue[Evaluation | None] = queue.SimpleQueue()  # None: the process has ended
-        self._asked = False
+    def __init__(self) -> None:
+        """Starts the process by a fork, which takes no time; it waits for `begin`. A forked MXNet computes in one
+        thread, so it also leaves the other cores to training."""
+        self._connection, its = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(target=_serve, args=(its, os.getpid()))
+        self._process.start()
+        its.close()
+        self.is_free = False  # the process is ready for a request
         self.has_ended = False
-        threading.Thread(target=self._listen, name="evaluator", daemon=True).start()
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
         return self._process.pid
 
-    @property
-    def is_free(self) -> bool:
-        """Whether the process runs and has no open request."""
-        return not self._asked and not self.has_ended
+    def begin(self, config: Config, model: Path) -> None:
+        """Has the process load the job's data. `model` is the description of the saved model, which is read again for
+        each evaluation."""
+        self._send((config, model))
+
+    def wait_until_ready(self, gives_up: Callable[[], bool]) -> None:
+        """Waits while the process loads the data, at most READY_S, or until the worker gives up."""
+        until = time.monotonic() + READY_S
+        while not (self.is_free or self.has_ended or gives_up() or time.monotonic() > until):
+            self._connection.poll(POLL_S)
+            self.take()
 
     def ask(self, round_: int) -> None:
         """Requests an evaluation of the model, which was saved after this round."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{round_}\n")
-            self._process.stdin.flush()
-        except OSError:
-            return  # the process has ended; `take` finds that
-        self._asked = True
+        self.is_free = False
+        self._send(round_)
 
-    def take(self, wait: bool = False) -> Evaluation | None:
-        """Returns the answer; None if there is none yet. With `wait` it waits for the evaluation that is under way."""
-        try:
-            answer = self._answers.get(block=wait and self._asked, timeout=ANSWER_S)
-        except queue.Empty:
+    def _send(self, request: Any) -> None:
+        with contextlib.suppress(OSError):  # the process has ended; `take` finds that
+            self._connection.send(request)
+
+    def take(self) -> Evaluation | None:
+        """Returns the answer; None if there is none yet."""
+        if self.has_ended:
             return None
-        self._asked = False
-        if answer is None:
-            self.has_ended = True
+        runs = self._process.is_alive()  # asked first: an answer may be its last act
+        try:
+            answer = self._connection.recv() if self._connection.poll() else None
+        except (EOFError, OSError):
+            answer, runs = None, False
+        if answer is not None:
+            self.is_free = True
+            return answer if isinstance(answer, Evaluation) else None
+        if not runs:
+            self.close()
             logging.warning("warning: the evaluator has ended; this worker evaluates itself, and training waits for it")
-        return answer
+        return None
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self.has_ended = True
-        self._process.kill()
-        self._process.wait()
-        self._process.stdin.close()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._answers.put(Evaluation(*json.loads(line)))
-        self._answers.put(None)
+        """Ends the process, also in the middle of an evaluation."""
+        if not self.has_ended:
+            self.is_free, self.has_ended = False, True
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Reads rounds, a line each; evaluates the model after each line and writes a line of JSON."""
-    parser = FlagParser(prog="python -m trainer.evaluation.evaluator_process", description=__doc__)
-    parser.add_argument("model", type=Path, help="its description, such as newest.json")
-    parser.add_argument("config", type=json.loads, help="the worker's flags")
-    given = parser.parse_args(arguments)
-    for number in STOP_SIGNALS:  # the worker handles them
-        signal.signal(number, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _lower_priority()
+def _serve(connection: Connection, worker: int) -> None:
+    """The process: loads the data once it is told to, and evaluates the saved model for each request."""
+    die_with(worker)
+    os.setsid()  # with a priority of its own
+    name_process("evaluator")
+    show_command([sys.executable, "evaluator of the worker", str(worker)])
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # `close` drops what is in a buffer
     try:
-        _answer(given)
-    except SetupError as error:
+        _answer(connection)
+    except JobError as error:
         fail(f"evaluator: {error}")
         sys.exit(error.exit_code)
+
+
+def _answer(connection: Connection) -> None:
+    config, model = connection.recv()
+    job = job_of(config)
+    built = build(config, job, mx.cpu(), lambda text: None)
+    evaluate = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
+    _lower_priority()
+    connection.send(READY)
+    while True:
+        round_ = connection.recv()
+        initial_parameters.load(built.network, model)
+        connection.send(evaluated(round_, evaluate, built.metric))
 
 
 def _lower_priority() -> None:
@@ -129,26 +151,3 @@ def _lower_priority() -> None:
     os.nice(NICE)
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(NICE))
-
-
-def _answer(given: argparse.Namespace) -> None:
-    from trainer.datasets.feed import Feed
-    from trainer.engine import mx
-    from trainer.evaluation import initial_parameters
-    from trainer.jobs.job import job_of
-    from trainer.jobs.network import build, evaluator_of
-
-    flags: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in given.config.items()
-    }
-    config = Config(**flags)
-    job = job_of(config)
-    built = build(config, job, mx.cpu(), lambda text: None)
-    evaluate = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
-    for line in sys.stdin:
-        initial_parameters.load(built.network, given.model)
-        print(json.dumps(Evaluation(int(line), evaluate())), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -48,9 +48,13 @@ class ModelSaver:
         self._best: float | None = None
         self.unwritten = ""  # why the last model is not saved
 
+    def path_of(self, kind: str) -> Path:
+        """Its description."""
+        return self._folder / f"{kind}.json"
+
     def begin(self) -> None:
         """Reads the metric's best value so far, where a job is resumed."""
-        if (path := self._folder / f"{BEST}.json").exists():
+        if (path := self.path_of(BEST)).exists():
             try:
                 metric, value = logged_value(read_json(path)) or (None, None)
                 if metric != self._metric or metric.fault(value):
@@ -76,13 +80,13 @@ class ModelSaver:
         if FINAL in kinds and are_written[-1]:
             its = "" if self._best is None else f"{self._metric.name} {self._metric.text(self._best)}"
             best = its and f"; the best, of {its}: {BEST}.json"
-            logging.info("the trained network: %s%s", self._folder / f"{FINAL}.json", best)
+            logging.info("the trained network: %s%s", self.path_of(FINAL), best)
         return all(are_written)
 
     def evaluated(self, value: float) -> None:
         """Saves the NEWEST model as the BEST too, if its value makes it that."""
         if BEST in self.due(value, last=False):
-            newest = SavedModel.find(self._folder / f"{NEWEST}.json")
+            newest = SavedModel.find(self.path_of(NEWEST))
             symbol = newest.symbol.read_bytes() if newest.symbol is not None else None
             self._write(BEST, newest.about["round"], value, symbol, newest.parameters.read_bytes())
 
@@ -108,7 +112,7 @@ class ModelSaver:
             files["symbol"] = f"{kind}-symbol.json"
             write_atomically(self._folder / f"{kind}-symbol.json", symbol)
         write_atomically(self._folder / f"{kind}-{number:04d}.params", parameters)
-        description = self._folder / f"{kind}.json"
+        description = self.path_of(kind)
         write_json(description, files | self._about | {"round": number, **self._metric.logged(value)})
         for path in saved_files(self._folder, kind):
             if path.name not in {description.name, *files.values()}:

@@ -110,6 +110,14 @@ class Job:
                 raise SetupError("the stream has no batches")
         return None
 
+    def some_test_batches(self, feed: Feed, number: int, seed: int) -> Iterator[Batch]:
+        """Yields so many test samples, spread over all; of a stream its first batch."""
+        assert self.test is not None
+        if isinstance(self.test, Stream):
+            yield from map(feed, itertools.islice(self.test.batches(0, 1, seed), 1))
+        else:
+            yield feed(self.test.take(np.unique(np.linspace(0, len(self.test) - 1, number).astype(int))))
+
     def test_batches(self, feed: Feed, batch_size: int, seed: int) -> Iterator[Batch]:
         """Yields the test samples once."""
         assert self.test is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.datasets.sources import described
 from trainer.engine import mx
 from trainer.evaluation.evaluator import Measurement
 from trainer.jobs.user_errors import users_errors
@@ -43,7 +44,8 @@ class EvalMetric:
             self._metric.update(list(targets), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
 
     def value(self) -> float:
-        return float(self._metric.get()[1])
+        with users_errors(self._file, "metric"):
+            return _number(self._metric.get()[1])
 
 
 class OfAllOutputs:
@@ -63,11 +65,7 @@ class OfAllOutputs:
     def value(self) -> float:
         with users_errors(self._file, "metric(targets, outputs)"):
             value = self._function(_joined(self._targets), _joined(self._outputs))
-            if isinstance(value, mx.nd.NDArray):
-                value = value.asscalar()
-            if np.ndim(value):
-                raise SetupError(f"gives an array of shape {np.shape(value)}: give one number")
-            return float(value)
+            return _number(value.asnumpy() if isinstance(value, mx.nd.NDArray) else value)
 
 
 class MeanLoss:
@@ -85,6 +83,14 @@ class MeanLoss:
 
     def value(self) -> float:
         return self._total / self._samples
+
+
+def _number(value: Any) -> float:
+    """The value of a number, or of an array with one. Raises SetupError for anything else."""
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise SetupError(f"gives {described(value)}: give one number")
+    return float(array.reshape(()))
 
 
 def _joined(batches: Sequence[Sequence[np.ndarray]]) -> Any:

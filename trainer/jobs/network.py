@@ -26,6 +26,8 @@ from utils import SetupError
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels
 INPUT_BYTES = 8 << 20  # of a batch, at most, since the network's own arrays are many times as large
 FEW = 2  # samples of the trial: BatchNorm needs more than one
+SOME = 64  # test samples on which the metric is tried: more of them have all classes
+MISTAKES = (NameError, TypeError, AttributeError, ImportError, SetupError)  # that other samples would not mend
 
 
 class BuiltNetwork(NamedTuple):
@@ -61,6 +63,8 @@ def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], Non
                 outputs = network(*first.inputs)
                 mx.nd.waitall()
     loss, classes, metric, measurement = _learnt(job, first, outputs)
+    if job.file.metric is not None and job.test is not None:
+        _try_metric(job, network, metric, measurement, config.seed)
     with users_errors(path, "network()"):
         _place(network, device)
     if config.init_from:
@@ -162,6 +166,23 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
             f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
         )
     return loss, classes, Metric("test-loss", more_is_better=False), partial(measurements.MeanLoss, loss)
+
+
+def _try_metric(job: Job, network: Any, metric: Metric, measurement: Callable[[], Measurement], seed: int) -> None:
+    """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
+    not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
+    evaluate = Evaluator(network, partial(job.some_test_batches, Feed(mx.cpu(), job.prepare), SOME, seed), measurement)
+    try:
+        evaluate()
+    except SetupError as error:
+        if isinstance(error.__context__ or error, MISTAKES):
+            raise
+        logging.warning(
+            "warning: the metric %s fails on %d samples (%s); where it does in training, there is no evaluation",
+            metric.name,
+            SOME,
+            error,
+        )
 
 
 def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:

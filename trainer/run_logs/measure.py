@@ -76,6 +76,11 @@ class Measure:
         """Seconds since this worker began to train."""
         return self._clock() - self._begin
 
+    def stop(self) -> None:
+        """Training ends now: time passes no more."""
+        ended = self._clock()
+        self._clock = lambda: ended
+
     def enter(self, stage: str) -> None:
         """Begins a stage of the current local step."""
         self._close()

@@ -2,12 +2,11 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from algorithms import EVENTS
 from trainer.run_logs.pace import EMULATED
-from trainer.run_logs.round_log import EVALUATED
 from trainer.trainer import Trainer
 from utils import DIVERGED, JobError, SetupError
 
@@ -43,20 +42,22 @@ class RoundReport:
             )
         return None
 
-    def write(self, samples: int, loss: float | None, value: float | None, late: Sequence[Mapping[str, Any]]) -> None:
+    @property
+    def has_rounds(self) -> bool:
+        """Whether this process has logged a round."""
+        return bool(self._record)
+
+    def write(self, samples: int, loss: float | None, value: float | None) -> None:
         """Ends the round in the log and on the console.
 
         Args:
             samples: of this worker in the round.
             value: of the metric, measured after the round; None: not measured.
-            late: values of earlier rounds' models.
         """
         trainer, pacing = self._trainer, self._run.pacing
         about: dict[str, Any] = {} if loss is None else {"loss": loss}
         if skipped := trainer.checks.skipped(trainer.steps):
             about["bad_steps"] = skipped
-        if late:
-            about[EVALUATED] = late
         if pacing is not None:
             about[EMULATED] = trainer.emulation.round_s / max(1, trainer.steps)
         traffic = trainer.exchange.take_traffic() if trainer.exchange is not None else {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.evaluator_process import NICE, Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.jobs.job import job_of
+from trainer.jobs.network import build
 from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
@@ -27,19 +30,31 @@ from trainer.run_logs.measure import EVALUATION, iter_file
 from trainer.run_logs.round_log import read_rounds
 from utils import read_json, write_json
 
+ROOT = Path(__file__).resolve().parents[3]
 ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}
+
+
+def answer_of(process):
+    """Waits for the process's answer."""
+    found = []
+    wait_for(lambda: found.append(process.take()) or found[-1] or process.has_ended, "an answer, or the end")
+    return found[-1]
 
 
 def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is_noticed(tmp_path, caplog):
     network = models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0)
-    ModelSaver(tmp_path, network, ABOUT).save([NEWEST], 7, None)
+    saver = ModelSaver(tmp_path, network, ABOUT)
+    saver.save([NEWEST], 7, None)
     config = Config(dataset="mnist", data_dir=str(few_images()), validation=500, network="lenet")
-    process = EvaluatorProcess(config, tmp_path / f"{NEWEST}.json")
+    process = EvaluatorProcess()
     try:
-        assert process.take() is None and process.is_free
+        assert process.take() is None and not process.is_free
+        process.begin(config, saver.path_of(NEWEST))
+        process.wait_until_ready(lambda: False)
+        assert process.is_free
         process.ask(7)
         assert not process.is_free
-        found = process.take(wait=True)
+        found = answer_of(process)
         test = partial(job_of(config).test_batches, FEED, 64, 0)
         assert found == Evaluation(7, Evaluator(network, test)())
         assert process.is_free
@@ -49,11 +64,80 @@ def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is
         for path in saved_files(tmp_path, NEWEST):
             path.unlink()
         process.ask(8)
-        wait_for(lambda: process.take() is None and process.has_ended, "the end of the process is noticed")
+        assert answer_of(process) is None and process.has_ended
         assert not process.is_free
     finally:
         process.close()
     assert "this worker evaluates itself" in caplog.text
+
+
+NOISY = r"""
+import os, subprocess, sys
+import mxnet as mx
+import numpy as np
+
+print('[3, 0.5]')
+os.write(1, b'no end of line')
+subprocess.Popen(["sleep", "0.3"])
+calls = []
+
+def network():
+    print("{}")
+    return mx.gluon.nn.Dense(1)
+
+def data(folder):
+    samples = np.arange(8, dtype="float32").reshape(4, 2)
+    return (samples, samples[:, :1]), (samples, samples[:, :1])
+
+loss = mx.gluon.loss.L2Loss()
+
+def score(targets, outputs):
+    calls.append(1)
+    if len(calls) == 7:
+        os._exit(0)
+    print(b"\xff", None, flush=True)
+    if len(calls) == 6:
+        sys.stdout.close()
+    return [0.0, 0.25, float("nan"), sys, 0.75, 1.0][len(calls) - 1]
+
+metric = score
+"""
+
+
+def test_what_a_job_file_prints_is_no_answer_and_whatever_ends_the_process_is_noticed(tmp_path):
+    job = tmp_path / "noisy.py"
+    job.write_text(NOISY)
+    config = Config(job=str(job), cpu=1, batch_size=2)
+    network = build(config, job_of(config), mx.cpu()).network
+    saver = ModelSaver(tmp_path, network, {})
+    process = EvaluatorProcess()
+    try:
+        process.begin(config, saver.path_of(NEWEST))
+        process.wait_until_ready(lambda: False)
+        saver.save([NEWEST], 1, None)
+        answers = []
+        while not process.has_ended:
+            process.ask(len(answers) + 1)
+            answers.append(answer_of(process))
+        assert [found and found.value for found in answers] == [0.25, None, None, 0.75, 1.0, None]
+        assert ["nan, which is no finite number" in answers[1].fault, "gives a module" in answers[2].fault] == [
+            True,
+            True,
+        ]
+    finally:
+        process.close()
+
+
+def test_the_process_ends_with_a_worker_that_is_killed_at_once():
+    code = "from trainer.evaluation.evaluator_process import EvaluatorProcess as E; import time; e = E(); "
+    code += "print(e.pid, flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE
+    ) as worker:
+        pid = int(worker.stdout.readline())
+        worker.kill()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of the evaluator")
 
 
 class Slow:
@@ -61,36 +145,42 @@ class Slow:
 
     def __init__(self, rounds, accuracies, ends_after=1000):
         self.asked, self._rounds, self._accuracies, self._ends_after = [], rounds, list(accuracies), ends_after
-        self._left, self.has_ended, self.is_closed = 0, False, False
+        self._left, self.has_ended, self.has_begun = 0, False, False
 
     @property
     def is_free(self):
         return not self._left and not self.has_ended
 
+    def begin(self, config, model):
+        self.has_begun = True
+
+    def wait_until_ready(self, gives_up):
+        assert self.has_begun and not gives_up()
+
     def ask(self, round_):
         self.asked.append(round_)
         self._left = self._rounds
 
-    def take(self, wait=False):
+    def take(self):
         if not self._left:
             return None
-        self._left = 0 if wait else self._left - 1
+        self._left -= 1
         if self._left:
             return None
         self.has_ended = len(self.asked) >= self._ends_after
         return None if self.has_ended else Evaluation(self.asked[-1], self._accuracies[len(self.asked) - 1])
 
     def close(self):
-        self.is_closed = True
+        self.has_ended = True
 
 
 def run(folder, process, own=0.5, **more):
     """Trains with rounds of a second; returns why it ended and the logs of the rounds."""
     network, clock = network_with_statistics(), HandClock()
     given = {"clock": clock, "network": network, "saver": ModelSaver(folder, network, ABOUT), "min_step_s": 1.0}
-    given |= {"evaluate": lambda: own, "evaluator": lambda: process, **more}
+    given |= {"evaluate": lambda: own, "evaluator": process, **more}
     reason = Loop(LocalTrainer(a_context(some_batch(), **given), 0.01)).run(lambda: folder)
-    assert process.is_closed and not saved_files(folder, NEWEST)
+    assert process.has_ended and not saved_files(folder, NEWEST)
     return reason, list(read_rounds(folder, pytest.fail))
 
 
@@ -104,33 +194,55 @@ def test_training_goes_on_meanwhile_and_each_accuracy_is_that_of_the_round_whose
     assert process.asked == [1, 3, 5, 7]  # what is due while it is busy is left out
     assert evaluations(rounds) == [(1, 0.25), (3, 0.75), (5, 0.5), (7, 0.625), (9, 0.5)]  # the last by itself
     assert [number for number, record in enumerate(rounds, 1) if EVALUATION in record["time"]["0"]] == [9]
+    assert rounds[-1]["time"]["0"][EVALUATION] == 0  # training has ended
     best, final = (read_json(tmp_path / f"{kind}.json") for kind in ("best", "final"))
     assert (best["round"], best["accuracy"], best["parameters"]) == (3, 0.75, "best-0003.params")
     assert (final["round"], final["accuracy"]) == (9, 0.5)
 
 
 def test_a_target_ends_training_when_its_answer_comes(tmp_path):
-    process = Slow(rounds=3, accuracies=[0.25, 0.9, 0.75])
+    process = Slow(rounds=2, accuracies=[0.25, 0.9, 0.75])
     reason, rounds = run(tmp_path, process, limits=Limits(0, 0, 0.8))
     assert reason == "test accuracy 0.9000 reached 0.8"
-    # The answer of 0.9 came in round 7, the next model was saved then; a round more, as with evaluations of its own.
-    assert evaluations(rounds) == [(1, 0.25), (4, 0.9), (7, 0.75), (8, 0.5)]
+    # The answer of 0.9 came in round 5, the next model was saved then; a round more, as with evaluations of its own.
+    assert evaluations(rounds) == [(1, 0.25), (3, 0.9), (5, 0.75), (6, 0.5)]
 
 
-def test_the_answer_that_is_under_way_at_the_end_is_waited_for_unless_a_signal_came(tmp_path):
-    _, rounds = run(tmp_path, Slow(rounds=100, accuracies=[0.25]), limits=Limits(3))
-    assert evaluations(rounds) == [(1, 0.25), (3, 0.5)]
+def test_at_the_end_no_answer_is_waited_for_and_time_stands_while_the_worker_evaluates(tmp_path):
+    clock = HandClock()
+    more = {"clock": clock, "evaluate": lambda: clock.sleep(25) or 0.5}
+    _, rounds = run(tmp_path, Slow(rounds=100, accuracies=[0.25]), limits=Limits(2), **more)
+    assert evaluations(rounds) == [(2, 0.5)]
+    assert [record["total_time"] for record in rounds] == [1, 2]
     (tmp_path / "stopped").mkdir()
     process = Slow(rounds=100, accuracies=[0.25])
     _, rounds = run(tmp_path / "stopped", process, eval_every=2, stop_requested=lambda: bool(process.asked))
     assert (process.asked, len(rounds), evaluations(rounds)) == ([2], 3, [])
 
 
-def test_where_the_process_has_ended_the_worker_evaluates_itself(tmp_path):
+def test_where_the_process_has_ended_the_worker_evaluates_itself_and_its_log_says_so(tmp_path):
     process = Slow(rounds=1, accuracies=[0.25, 0.75], ends_after=2)
     _, rounds = run(tmp_path, process, limits=Limits(5))
     assert process.asked == [1, 2]
     assert evaluations(rounds) == [(1, 0.25), (3, 0.5), (4, 0.5), (5, 0.5)]
+    (event,) = rounds[2]["events"]
+    assert event == {"kind": "evaluator", "text": "evaluated in the worker from 3 s on"}
+
+
+@pytest.mark.parametrize("interval", [{"eval_every": 3}, {"eval_every_s": 3.0}])
+def test_after_two_missed_evaluations_in_a_row_the_worker_evaluates_itself(tmp_path, caplog, interval):
+    process = Slow(rounds=5, accuracies=[0.25, 0.75])
+    _, rounds = run(tmp_path, process, limits=Limits(9), **interval)
+    # One interval is missed: where seconds count, it is made good as soon as the process is ready.
+    assert process.asked == ([3, 8] if "eval_every_s" in interval else [3])
+    assert [record.get("events") for record in rounds] == [None] * 9
+    (tmp_path / "slower").mkdir()
+    process = Slow(rounds=7, accuracies=[0.25])
+    _, rounds = run(tmp_path / "slower", process, limits=Limits(13), **interval)
+    assert process.asked == [3]
+    assert evaluations(rounds) == [(9, 0.5), (12, 0.5), (13, 0.5)]
+    told = [number for number, record in enumerate(rounds, 1) if "events" in record]
+    assert (told, caplog.text.count("missed 2 evaluations in a row")) == ([9], 1)
 
 
 def test_a_log_whose_late_accuracies_have_another_shape_is_read_without_them(tmp_path):

@@ -212,6 +212,30 @@ metric = r2
     assert task_of(job_in(tmp_path, GOOD + more)).evaluate() < 1e-6
 
 
+METRIC = "\ndef metric(targets, outputs):\n    return "
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("'good'", "metric(targets, outputs): gives a str of 4: give one number"),
+        ("outputs", "gives a ndarray of shape (40, 1): give one number"),
+        ("None", "gives None: give one number"),
+        ("no_name", "line 18: NameError: name 'no_name'"),
+        ("targets.area", "AttributeError"),
+        ("float(targets, outputs)", "TypeError"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_told_before_training(tmp_path, value, told):
+    with pytest.raises(UserError, match=re.escape(told)):
+        task_of(job_in(tmp_path, GOOD + METRIC + value))
+
+
+@pytest.mark.parametrize("value", ["np.float32(1) / np.zeros(())", "1 / 0", "np.stack([])", "np.full((1, 1), 3)"])
+def test_a_metric_that_other_samples_or_weights_may_mend_is_tried_again_in_training(tmp_path, value):
+    task_of(job_in(tmp_path, GOOD + METRIC + value))
+
+
 def test_parts_that_the_file_leaves_out_are_built_in(tmp_path):
     built_in = parse(["-m", "local", "-c", "1", "-n", "mlp", "-ld", str(tmp_path)])
     text = "import numpy as np\ndef metric(targets, outputs):\n    return float((outputs.argmax(1) == targets).mean())"
