@@ -3,7 +3,8 @@
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
 SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time. Then the
 logs are summarised, the figures drawn and the times to a target compared. The last line names the algorithm that was
-first in this one run, and by how much. Accuracies are those of 2,000 training images that are held out. Flags after `--` go to every worker's main.py. Ctrl-C ends it.
+first in this one run, and by how much. Accuracies are those of 2,000 training images that are held out. Flags after
+`--` go to every worker's main.py. Ctrl-C ends it.
 """
 
 if __name__ == "__main__":
@@ -41,8 +42,8 @@ BATCH_SIZE = 64
 LEARNING_RATE = 0.003  # of SSGD, and of the fastest worker alone
 LOCAL_LR = 0.003  # of ESync
 EVAL_SECONDS = 2.0
-# All modes are evaluated in the worker, so that other work of the machine slows the evaluations of none of them more than
-# those of another, and on so few samples that training waits for a twentieth of its time.
+# All modes are evaluated in the worker, so that other work of the machine slows them alike, and on so few samples that
+# training waits for a twentieth of its time.
 HELD_OUT = 2000
 
 

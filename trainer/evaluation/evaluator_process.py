@@ -12,6 +12,7 @@ import io
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from trainer.jobs.job import job_of
 from trainer.jobs.network import build, evaluator_of
 from trainer.metric import Metric
 from trainer.runtime.own_process import die_with, name_process, show_command
+from trainer.runtime.stop_signals import STOP_SIGNALS
 from utils import JobError, fail
 
 NICE = 10  # steps down in priority
@@ -67,7 +69,8 @@ class EvaluatorProcess:
         self.has_ended = False
 
     @property
-    def pid(self) -> int | None:
+    def pid(self) -> int:
+        assert self._process.pid is not None
         return self._process.pid
 
     def begin(self, config: Config, model: Path) -> None:
@@ -112,6 +115,8 @@ class EvaluatorProcess:
         """Ends the process, also in the middle of an evaluation."""
         if not self.has_ended:
             self.is_free, self.has_ended = False, True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # with the processes that the job file has started
             self._process.kill()
             self._process.join()
             self._connection.close()
@@ -121,6 +126,8 @@ def _serve(connection: Connection, worker: int) -> None:
     """The process: loads the data once it is told to, and evaluates the saved model for each request."""
     die_with(worker)
     os.setsid()  # with a priority of its own
+    for number in STOP_SIGNALS:  # the worker handles them
+        signal.signal(number, signal.SIG_IGN)
     name_process("evaluator")
     show_command([sys.executable, "evaluator of the worker", str(worker)])
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,6 +1,7 @@
 """Errors of a job file's own code: one line for the console, and the traceback from that file on."""
 
 import contextlib
+import functools
 import logging
 import sysconfig
 import traceback
@@ -50,7 +51,7 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
         if own is None and not batch and not function:
             raise
         if own is not None:
-            logging.error("%s", "".join(traceback.format_exception(type(error), error, own, chain=False)).rstrip())
+            _log_once("".join(traceback.format_exception(type(error), error, own, chain=False)).rstrip())
         where = [file.name, function or (f"{own.tb_frame.f_code.co_name}()" if own is not None else "the network")]
         if own is not None:
             where.append(f"line {_last_line(own, file)}")
@@ -59,6 +60,12 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
         if batch:
             where.append(f"on {batch}")
         raise UserError(f"{', '.join(where)}: {_message(error)}") from None
+
+
+@functools.cache
+def _log_once(text: str) -> None:
+    """A metric may fail in every evaluation."""
+    logging.error("%s", text)
 
 
 def _from_file(frames: TracebackType | None, file: Path) -> TracebackType | None:

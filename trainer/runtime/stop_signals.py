@@ -27,6 +27,8 @@ class SignalWatch:
         self.on_first = on_first
         self._awaited = [number for number in STOP_SIGNALS if number == signal.SIGINT or not _is_ignored(number)]
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
+        # A process that a job file forks can be ended, as by multiprocessing when this one ends.
+        os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, self._awaited))
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def be_patient(self) -> None:
