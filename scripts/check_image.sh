@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/check_image.sh
 #
 # Builds the Docker image and runs everything in docs/containers.md and compose.yaml, for some seconds each. Needs root

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/check_slurm.sh [CASE...]
 #
 # Starts a Slurm cluster of three nodes on this machine (slurmctld and three slurmd, in namespaces and on an overlay of

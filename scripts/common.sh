@@ -1,7 +1,15 @@
 # Sourced by the other scripts: the project's folder, messages, a supported Python, the virtual environment.
 # shellcheck shell=bash
 
-unset PYTHONHOME PYTHONOPTIMIZE PYTHONSAFEPATH # with these the environment's Python, MXNet or `python -m` fails
+# The scripts do not hear the caller's shell. Their first line, bash -p, drops its functions, its options and what it runs
+# first; here it is for `bash SCRIPT`. Whatever else would change them, or the programs that they start, goes here.
+[[ $- == *p* || "${BASH_SOURCE[1]:-}" != "$0" ]] || exec bash "-p${-//[^vx]/}" "$0" "$@"
+unset BASH_ENV CDPATH ENV GLOBIGNORE # shells of other programs run a file first, `cd` prints, patterns match less
+unset GREP_COLOR GREP_OPTIONS POSIXLY_CORRECT TAR_OPTIONS TMOUT # tools and `read` do something else
+unset PYTHONHOME PYTHONPLATLIBDIR PYTHONOPTIMIZE PYTHONSAFEPATH PYTHONWARNINGS # Python, MXNet or `python -m` fails
+unset PYTHONINSPECT PYTHONIOENCODING PYTHONVERBOSE # Python asks at its end, cannot print a name, or prints too much
+[[ -v HOME ]] || HOME=~ # as the system knows it
+[[ -d "${TMPDIR:-/tmp}" && -w "${TMPDIR:-/tmp}" ]] || unset TMPDIR
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$(realpath -ms "${VENV:-$root/.venv}") # VENV=.venv-3.13 makes a second environment beside the first
@@ -204,7 +212,7 @@ declare -A mxnet_needs=([libgomp.so.1]=libgomp1 [libquadmath.so.0]=libquadmath0 
 need_libraries() {
     local library missing=() mxnet=("$venv"/lib/python3.*/site-packages/mxnet/libmxnet.so)
     [[ -e "${mxnet[0]}" ]] || return 0
-    for library in $(ldd "${mxnet[0]}" | awk '/not found/ {print $1}' | sort -u); do
+    for library in $(LC_ALL=C ldd "${mxnet[0]}" | awk '/not found/ {print $1}' | sort -u); do
         missing+=("${mxnet_needs[$library]:-$library}")
     done
     [[ ${#missing[@]} == 0 ]] || need_packages "MXNet lacks shared libraries" "${missing[@]}"

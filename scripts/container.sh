@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/container.sh state-server | scheduler | server
 #        scripts/container.sh worker [FLAG OF main.py]...
 #        scripts/container.sh FLAG OF main.py...           such as: -m local -c 1 -n lenet -e 1000

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/lock.sh [--upgrade]
 #
 # Writes requirements.txt and requirements-test.txt, the complete lists of packages for Python 3.10 to 3.14 with the

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/remote.sh
 #
 # The agent that scripts/cluster.sh starts over ssh on a host. Its processes end with the connection. Not for users.

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/scheduler.sh [--start-timeout SECONDS]
 #
 # The scheduler of a distributed job, one a job. The other processes meet at its address, and it ends with them.

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/server.sh [--start-timeout SECONDS]
 #
 # A parameter server of a distributed job: holds the global weights, or its part of them. Needs no GPU and no data.

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/setup.sh [--test]
 #
 # Makes .venv from the pinned requirements.txt (with --test: from requirements-test.txt), unless it is there: then this

@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/state_server.sh [bound...]
 #
 # The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides which train

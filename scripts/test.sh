@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/test.sh [ARGUMENT OF pytest]...     such as: scripts/test.sh tests/scripts/launch/test_cluster.py -x
 #
 # Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests, two test files at a

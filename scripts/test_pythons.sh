@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/test_pythons.sh [ARGUMENT OF pytest]...     such as: scripts/test_pythons.sh tests/models/test_models.py
 #
 # Runs scripts/test.sh with every supported Python on this machine, each in an environment of its own (.venv-3.13 and so

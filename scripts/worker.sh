@@ -1,4 +1,4 @@
-#!/usr/bin/env bash
+#!/usr/bin/env -S bash -p
 # usage: scripts/worker.sh [--run NAME] [FLAG OF main.py]...     such as: scripts/worker.sh -m esync -g 0 -ip 10.1.1.34
 #
 # A worker of a distributed job: trains on one device. All workers get the same flags, except for the device.

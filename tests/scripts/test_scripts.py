@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -419,13 +420,51 @@ def shell(command: list[str | Path], cwd: Path = ROOT, **environment: str) -> su
     )
 
 
+# What a caller's shell may have exported. NOISE is a file that prints a line.
+CALLERS = {
+    **{"BASH_ENV": "NOISE", "ENV": "NOISE", "PYTHONSTARTUP": "NOISE", "CDPATH": f".:{ROOT}:/", "GLOBIGNORE": "*"},
+    **{f"BASH_FUNC_{name}%%": "() { echo called; return 1; }" for name in ("cd", "dirname", "realpath", "sed", "exec")},
+    **{"SHELLOPTS": "noglob:noclobber:xtrace", "BASHOPTS": "failglob:nullglob", "BASH_COMPAT": "31", "IFS": "/"},
+    **{"POSIXLY_CORRECT": "1", "GREP_OPTIONS": "-v", "GREP_COLOR": "7", "TAR_OPTIONS": "--nonsense", "TMOUT": "1"},
+    **{"LANG": "de_DE.UTF-8", "LS_COLORS": "di=7", "TMPDIR": "/no such folder", "HOME": "/no such home", "LC_ALL": "C"},
+    **{"PYTHONHOME": "/none", "PYTHONPLATLIBDIR": "none", "PYTHONOPTIMIZE": "2", "PYTHONSAFEPATH": "1"},
+    **{"PYTHONWARNINGS": "error", "PYTHONINSPECT": "1", "PYTHONVERBOSE": "1", "PYTHONIOENCODING": "none"},
+    **{"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "/no such folder", "MAKEFLAGS": "-n", "PS4": "$(echo called >&2)"},
+}
+
+
+def help_of(script: Path, folder: Path, *before: str, **callers: str) -> tuple[int, str, str]:
+    """Exit code, errors and first line of what a script says in a fresh clone when it is asked for help."""
+    stub(folder / "bin" / "python3", f'exec {sys.executable} -S "$@"')  # without packages
+    (folder / "noise").write_text("echo called\n")
+    set_there = {name: value.replace("NOISE", str(folder / "noise")) for name, value in callers.items()}
+    path = f"{folder}/bin:{os.environ['PATH']}"
+    done = shell([*before, script, "--help"], cwd=folder, VENV=str(folder / "none"), **(set_there | {"PATH": path}))
+    return done.returncode, done.stderr, done.stdout.partition("\n")[0]
+
+
 @pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.name)
-def test_every_script_has_help_and_runs_from_any_folder(script, tmp_path):
-    stub(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"')  # without packages, as in a fresh clone
-    path = f"{tmp_path}/bin:{os.environ['PATH']}"
-    done = shell([script, "--help"], cwd=tmp_path, PATH=path, VENV=str(tmp_path / "none"))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"usage: scripts/{script.name}" in done.stdout
+def test_every_script_has_help_and_runs_from_any_folder_whatever_the_callers_shell_has_exported(script, tmp_path):
+    code, errors, first = help_of(script, tmp_path, **CALLERS)
+    if (code, errors) != (0, "") or not first.startswith(f"usage: scripts/{script.name}"):
+        heard = {name: help_of(script, tmp_path, **{name: value}) for name, value in CALLERS.items()}
+        deaf = help_of(script, tmp_path)
+        pytest.fail(f"{(code, errors, first)}; alone: { ({name: it for name, it in heard.items() if it != deaf}) }")
+
+
+def test_a_script_that_bash_was_given_is_as_deaf(tmp_path):
+    called = {name: value for name, value in CALLERS.items() if name not in ("BASH_ENV", "SHELLOPTS")}  # bash's own
+    for name in ("dirname", "exec"):  # called in the script's first lines
+        del called[f"BASH_FUNC_{name}%%"]
+    code, errors, first = help_of(SCRIPTS / "why.sh", tmp_path, "bash", **called)
+    assert (code, errors) == (0, "") and first.startswith("usage: scripts/why.sh")
+
+
+def test_a_script_finds_a_home_and_a_folder_for_files_that_do_not_stay(copy):
+    command = f"source {copy}/scripts/common.sh && find_python && mktemp -u && echo $HOME"
+    done = shell(["env", "-u", "HOME", "bash", "-euc", command], TMPDIR="/no such folder", PYTHON=sys.executable)
+    _, file, home = done.stdout.splitlines()
+    assert file.startswith("/tmp/tmp.") and home == pwd.getpwuid(os.getuid()).pw_dir
 
 
 @pytest.mark.parametrize("words", ["demo.sh --seconds 9 --help", "reproduce.sh --quick -h", "worker.sh -m sync --help"])
