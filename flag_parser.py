@@ -2,10 +2,20 @@
 
 import argparse
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from utils import EXIT_SETUP
+
+# Flags of the published programs of some modes, in whose place others are here.
+_PUBLISHED = {
+    "wbsp": ("--job_name", "--worker_num", "--worker_index", "--base_dir", "--port_base"),
+    "sync-switch": (
+        *("--num-ps", "--num-worker", "--bucket-dir", "--model", "--problem"),
+        *("--hparam-set", "--hparams", "--cluster-name", "--eval-name"),
+    ),
+}
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -15,6 +25,8 @@ class FlagParser(argparse.ArgumentParser):
         """`elsewhere`: flags that others take -> what to do with them here; the other arguments are for argparse."""
         super().__init__(*args, **{**more, "allow_abbrev": False})
         self.elsewhere = elsewhere or {}
+        # What begins with it is a value, and not a flag. That of argparse knows -1, but neither -1,2 nor -1e-3.
+        self._negative_number_matcher = re.compile(r"-\.?\d|-(inf|nan)$")
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -31,9 +43,16 @@ class FlagParser(argparse.ArgumentParser):
         """Ends the process because of words that the program does not take."""
         flags = (word.partition("=")[0] for word in unknown if word.startswith("-"))
         word = next(flags, unknown[0])
+        theirs = (
+            f"it is of {mode}'s published program, whose commands are others here, such as scripts/local_cluster.sh -m "
+            f"{mode}; docs/other-programs.md has a table"
+            for mode, flags in _PUBLISHED.items()
+            if word in flags
+        )
         near = difflib.get_close_matches(word, (*self.flags, *self.elsewhere), n=1, cutoff=0.7)
         meant = f"did you mean {near[0]}?" if near else f"{self.prog} --help shows what it takes"
-        self.error(f"unknown argument {word}: {self.elsewhere.get(word, meant)}")
+        self.error(f"unknown argument {word}: {self.elsewhere.get(word) or next(theirs, meant)}")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_SETUP, f"{self.prog}: error: {' '.join(message.split())}\n")
+        told = message.replace("expected one argument", "give it a value; one that begins with - behind =")
+        self.exit(EXIT_SETUP, f"{self.prog}: error: {' '.join(told.split())}\n")

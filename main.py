@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from config import MPI, PS, Config
-from trainer.command_line import parse
+from trainer.command_line import check_step_time, parse
 from trainer.jobs.sources import sources
 from trainer.rendezvous.cluster import ClusterSpec, allow_files
 from trainer.runtime.environment import prepare_environment
@@ -37,6 +37,7 @@ def run_role(config: Config) -> int:
 
     cluster = cluster_of(config)
     with roles.others_told(cluster, config.device):
+        check_step_time(config)
         allow_files(cluster.num_processes if cluster else 1)
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)

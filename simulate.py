@@ -165,6 +165,8 @@ def _run(
     given = dataclasses.replace(given, log_dir=str(folder))
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
+    for rank in range(len(job.cluster.workers)):
+        command_line.check_step_time(job.worker_config(rank))
     job = dataclasses.replace(job, earlier=own.set_aside)
     of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
     return SimulatedRun(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))

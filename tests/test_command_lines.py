@@ -99,6 +99,44 @@ def test_an_unknown_flag_is_told_which_was_meant(main, words, said, capsys):
     assert error_of(capsys, main, *words.split(" ")) == f"unknown argument {said}"
 
 
+README_OF = {  # the command lines that the READMEs of published programs print
+    "wbsp": ["--job_name=worker --worker_index=0 --base_dir=wbsp/ --port_base=2606"],
+    "sync-switch": [
+        "--job-name j --num-ps 1 --num-worker 4 --bucket-dir b --model m --hparam-set h --problem p --data-dir d "
+        "--train-steps 1 1 --ckpt-frequency 1 2 --cluster-name c --eval-name e --switch-order 10 --hparams h=1 h=2",
+        *("--model resnet", "--problem x", "--hparams x=1", "--num-worker 8"),
+    ],
+}
+
+
+@pytest.mark.parametrize("main", [command_line.parse, simulate.parse, local_cluster.parse])
+@pytest.mark.parametrize(("mode", "words"), [(mode, words) for mode, lines in README_OF.items() for words in lines])
+def test_a_published_programs_own_command_line_is_told_the_page_and_the_command_here(main, mode, words, capsys):
+    before = ["--"] if main is local_cluster.parse else []
+    said = error_of(capsys, main, *before, *words.split())
+    assert f"such as scripts/local_cluster.sh -m {mode}; docs/other-programs.md has a table" in said
+    page = (ROOT / "docs" / "other-programs.md").read_text()
+    assert not [word for word in words.split() if word.startswith("--") and word.partition("=")[0] not in page]
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "said"),
+    [
+        (local_cluster.parse, "--workers -1,0.02", "-1 is out of range; give 0 or more"),
+        (simulate.parse, "--workers -1,0.02", "-1 is out of range; give 0 or more"),
+        (simulate.parse, "--seeds -1..3", "'-1..3' is no list of seeds"),
+        (command_line.parse, "--max-seconds -1e-3", "-1e-3 is out of range; give 0 or more"),
+        (command_line.parse, "-e -1", "-1 is out of range; give 1 or more"),
+        (command_line.parse, "--target -inf", "-inf is out of range; give a finite number"),
+        (demo.parse, "--seconds -5", "-5 is out of range; give a number above 0"),
+        (command_line.parse, "--device-name -x", "give it a value; one that begins with - behind ="),
+    ],
+)
+def test_a_value_that_begins_with_a_minus_is_told_what_is_allowed(main, words, said, capsys):
+    assert said in error_of(capsys, main, *words.split())
+    assert command_line.parse(["--target", "-1e-3"]).target == -0.001
+
+
 def test_a_launchers_command_line_is_one_of_the_simulation():
     own, (run,) = simulate.parse(
         ["-m", "sync", "-n", "mlp", "--workers", "0.1,0.2", "--", "-l", "0.5", "--max-rounds", "3"]

@@ -190,6 +190,17 @@ def job_setup(config: Config) -> dict[str, str]:
     return {names_of(name)[0]: _as_typed(getattr(config, name)) for name in names}
 
 
+def check_step_time(config: Config) -> None:
+    """Checks the emulated speed. Raises SetupError if a step is longer than the job, as of milliseconds."""
+    if 0 < config.max_seconds < config.shortest_step_s:
+        given = config.min_step_time or config.sample_time
+        meant = f"did you mean {given / 1000:g}?" if given >= 1 else "give shorter ones, or a longer job"
+        raise SetupError(
+            f"an emulated step takes {config.shortest_step_s:g} s, and the job {config.max_seconds:g} s "
+            f"(--max-seconds): step times are in seconds; {meant}"
+        )
+
+
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:
     """Checks the flags against the size of the cluster. Raises SetupError if they do not fit."""
     if config.algorithm.one_server and num_servers != 1:

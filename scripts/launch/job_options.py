@@ -269,6 +269,7 @@ def check_flags(
     # A trace for all workers behind `--` would be ambiguous beside those of single workers.
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
     for parsed, own in pairs:
+        command_line.check_step_time(parsed)
         command_line.check_job(parsed, job.num_servers, len(layout.workers))
         for name in (*LAUNCHER_FLAGS, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
@@ -352,7 +353,13 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
     """Lines for the user before the job begins, or resumes on other hosts."""
-    return [*filter(None, [job.chosen, _checkpoints_apart(job, layout)])]
+    return [*filter(None, [job.chosen, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
+
+
+def _long_steps(job: JobSpec, layout: Layout) -> str:
+    """A warning if emulated steps are so long that milliseconds may have been given; else empty."""
+    longest_s = max(parsed.min_step_time for parsed, _ in worker_configs(job, layout))
+    return f"warning: an emulated step takes {longest_s:g} s: step times are in seconds" if longest_s >= 10 else ""
 
 
 def _checkpoints_apart(job: JobSpec, layout: Layout) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import config
+import simulate
+from main import run_role
 from scripts.launch import local_cluster
 from scripts.launch.process import Kind
 from scripts.launch.roles import build_roles
@@ -210,6 +213,28 @@ def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tm
     assert [worker.straggler_trace for worker in told] == [str(trace)] * 2
 
 
+LONG = "an emulated step takes 20 s, and the job 5 s (--max-seconds): step times are in seconds"
+
+
+def test_programs_of_virtual_time_and_of_one_process_refuse_a_step_that_is_longer_than_the_job(tmp_path, capsys):
+    limit = ["--max-seconds", "5"]
+    with pytest.raises(SetupError, match=re.escape(LONG)):
+        simulate.parse(["--workers", "20,40", *limit, "--log-base", str(tmp_path)])
+    with pytest.raises(SetupError, match=re.escape(LONG)):
+        run_role(command_line.parse(["-m", "local", "-c", "1", "--min-step-time", "20", *limit]))
+    # The slow worker does not take part, and a step may be as long as the job.
+    simulate.parse(["-m", "alone", "--workers", "5.0,20", *limit, "--log-base", str(tmp_path)])
+    local_cluster.parse(["-m", "alone", "--workers", "5.0,20", "--", *limit])
+
+
+def test_the_launchers_warn_of_steps_that_may_be_milliseconds():
+    def said(*words: str) -> list[str]:
+        return [line for line in local_cluster.warnings(local_cluster.parse(words)) if "seconds" in line]
+
+    assert said("--workers", "20,40,0.1") == ["warning: an emulated step takes 40 s: step times are in seconds"]
+    assert said("--workers", "0.1,9") == []
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -217,6 +242,9 @@ def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tm
         (["-m", "wbsp", "--servers", "2"], "mode wbsp keeps the model on one parameter server, here there are 2"),
         (["-m", "backup", "--", "--backup", "3"], "--backup 3 of 3 worker(s) leaves no worker whose gradient counts"),
         (["-m", "sync-switch", "--", "--train-steps", "9000000", "1"], "27000003 batches of all workers"),
+        (["--workers", "20,40", "--", "--max-seconds", "5"], f"{LONG}; did you mean 0.02?"),
+        (["--cluster", "wbsp-h1", "--", "--max-seconds", "0.5"], "give shorter ones, or a longer job"),
+        (["--workers", "0,0", "--", "--max-seconds", "20", "--sample-time", "5"], "did you mean 0.005?"),
     ],
 )
 def test_what_the_workers_would_refuse_is_one_line_before_anything_starts(tmp_path, capsys, flags, complaint):
