@@ -3,7 +3,6 @@ only."""
 
 import collections
 import contextlib
-import errno
 import json
 import logging
 import math
@@ -194,9 +193,12 @@ def append_line(path: Path, line: str) -> None:
                 if file.read(1) != b"\n":  # an earlier writer was stopped within a line
                     line = f"\n{line}"
             content = f"{line}\n".encode()
-            if file.write(content) < len(content):
+            try:
+                while content:  # what follows a short write tells why it was short
+                    content = content[file.write(content) :]
+            except OSError:
                 file.truncate(end)  # the line may be written later
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+                raise
     except OSError as error:
         raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
 

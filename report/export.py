@@ -71,7 +71,10 @@ def _rows(worker: Worker, rounds: Iterable[Mapping[str, Any]]) -> Iterator[list[
 
 
 def _to_tensorboard(folder: Path, worker: Worker, rounds: Iterable[Mapping[str, Any]]) -> None:
-    board = TensorBoard(folder / worker.seed / worker.network / worker.mode / f"{worker.host}-{worker.device}")
+    board = TensorBoard(folder / worker.seed / worker.network / worker.mode / f"{worker.host}-{worker.device}", _fail)
     for record in rounds:
         board.write(record)
-    board.close()
+
+
+def _fail(why: str) -> None:
+    raise SetupError(why)

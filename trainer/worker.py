@@ -159,7 +159,7 @@ def train(
         path = folder.open(loop.job_age_s, is_new)
         logging.info(BEGINS)
         begins()
-        context.run.board = folder.board(goes_on=bool(trainer.resumes))
+        context.run.board = folder.board()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts.update(trainer_state.about_run(trainer), initial_weights_sha256=trainer.parameters.sha256())
         with contextlib.nullcontext() if is_new else contextlib.suppress(SetupError):  # the disk may get room again
@@ -169,15 +169,8 @@ def train(
     def place() -> str:
         return f"worker {membership.rank}, round {trainer.rounds}, step {trainer.steps + 1}"
 
-    try:
-        with users_errors(Path(config.job) if config.job else None, place=place):
-            reason = loop.run(open_log)
-    finally:  # the last rounds of a job that diverged are of interest too
-        if context.run.board is not None:
-            try:
-                context.run.board.close()
-            except SetupError as error:
-                logging.warning("warning: %s", error)
+    with users_errors(Path(config.job) if config.job else None, place=place):
+        reason = loop.run(open_log)
     facts["final_weights_sha256"] = trainer.parameters.sha256()
     missing = [trainer.measure.unwritten(), context.run.saver.unwritten if context.run.saver else ""]
     try:

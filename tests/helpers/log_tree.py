@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -129,3 +130,18 @@ def run_program(
     """Runs `python summary.py ...` or `python draw.py ...` as a user does."""
     command = [sys.executable, str(ROOT / name), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def events(folder: Path) -> list[tuple[str, int, float, float]]:
+    """Tag, round, seconds since the first event, and value of all scalars of a run of TensorBoard."""
+    from tensorboardX.proto import event_pb2
+
+    (path,) = folder.glob("events.out.tfevents.*")
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)  # before a checksum, and behind it comes another
+        event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+        found += [(value.tag, event.step, event.wall_time, value.simple_value) for value in event.summary.value]
+        at += size + 16
+    begin_s = found[0][2]
+    return [(tag, step, round(wall_s - begin_s, 3), round(value, 5)) for tag, step, wall_s, value in found]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import csv
-import errno
-import os
-import struct
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import log_tree
 import pytest
 import tiny_data
+from log_tree import events
 
 import simulate
 import summary
+from report import export
 from trainer.run_logs.scalars import RoundNumbers, TensorBoard, check_tensorboard
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
@@ -24,21 +25,6 @@ def rows_of(base: Path, *more: str) -> list[dict[str, str]]:
     assert summary.main(["-b", str(base), "-n", log_tree.NETWORK, "--csv", str(base / "rounds.csv"), *more]) == EXIT_OK
     with (base / "rounds.csv").open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def events(folder: Path) -> list[tuple[str, int, float, float]]:
-    """Tag, round, seconds since the first event, and value of all scalars of a run of TensorBoard."""
-    from tensorboardX.proto import event_pb2
-
-    (path,) = folder.glob("events.out.tfevents.*")
-    data, at, found = path.read_bytes(), 0, []
-    while at < len(data):
-        (size,) = struct.unpack_from("<Q", data, at)  # before a checksum, and behind it comes another
-        event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
-        found += [(value.tag, event.step, event.wall_time, value.simple_value) for value in event.summary.value]
-        at += size + 16
-    begin_s = found[0][2]
-    return [(tag, step, round(wall_s - begin_s, 3), round(value, 5)) for tag, step, wall_s, value in found]
 
 
 def test_published_logs_become_a_row_a_round(tmp_path):
@@ -111,17 +97,39 @@ def test_what_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
     assert "--tensorboard needs tensorboardX: pip install -r requirements-tensorboard.txt" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_disk_that_is_full_is_told_and_waited_for_by_no_round(tmp_path, monkeypatch):
-    board = TensorBoard(tmp_path)
+def record(number: int, **more: Any) -> dict[str, Any]:
+    return {"num_iters": number, "num_samples": 8, "total_time": float(number), "loss": 0.5, "time": {}, **more}
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("tensorboardX.event_file_writer.EventsWriter.write_event", full)
-    record = {"num_iters": 1, "num_samples": 8, "total_time": 1.0, "loss": 0.5, "time": {}}
-    board.write(record)
-    board._thread.join(10.0)
-    for act in (lambda: board.write(record), board.close):
-        with pytest.raises(SetupError, match=f"{tmp_path} cannot be written: see the error above; is the disk full"):
-            act()
+def test_what_the_disk_does_not_take_is_told_once_with_its_own_reason_and_no_round_waits(tmp_path):
+    told: list[str] = []
+    board = TensorBoard(tmp_path, told.append)
+    board.write(record(1))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+    try:
+        for number in (2, 3):
+            board.write(record(number))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert told == [f"{tmp_path} cannot be written: File too large"]
+    with pytest.raises(SetupError, match="file/seed-0/lenet/sync/h-cpu cannot be written: Not a directory"):
+        (tmp_path / "file").touch()
+        export._to_tensorboard(tmp_path / "file", export.Worker("seed-0", "lenet", "sync", "h", "cpu", {}), [record(1)])
+
+
+def test_values_of_earlier_models_come_in_the_order_of_their_rounds_and_once(tmp_path):
+    late = {2: [{"round": 1, "accuracy": 0.25}], 4: [{"round": 3, "accuracy": 0.5}]}
+    rounds = [record(number, evaluated=late.get(number, [])) for number in range(1, 5)]
+    rounds[-1]["accuracy"] = 0.75  # the last model is evaluated in its own round
+    board = TensorBoard(tmp_path / "live", pytest.fail)
+    for each in rounds:
+        board.write(each)
+    board.add({"test_accuracy": 1.0}, 5, 5.0)  # the worker that evaluated was lost
+    values = [(step, value) for tag, step, _, value in events(tmp_path / "live") if tag == "test_accuracy"]
+    assert values == [(1, 0.25), (3, 0.5), (4, 0.75), (5, 1.0)]
+    device = tmp_path / "lenet" / "esync" / "h" / "cpu"
+    log_tree.write_device(device, rounds)
+    assert summary.main(["-b", str(tmp_path), "-n", "lenet", "--tensorboard", str(tmp_path / "later")]) == EXIT_OK
+    later = events(tmp_path / "later" / "lenet" / "esync" / "h-cpu")
+    assert [(step, value) for tag, step, _, value in later if tag == "test_accuracy"] == values[:3]

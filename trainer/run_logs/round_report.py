@@ -7,8 +7,9 @@ from typing import Any
 
 from algorithms import EVENTS
 from trainer.run_logs.pace import EMULATED
+from trainer.run_logs.scalars import measured
 from trainer.trainer import Trainer
-from utils import DIVERGED, JobError, SetupError
+from utils import DIVERGED, JobError
 
 MANY_FILES = 10_000
 
@@ -77,11 +78,7 @@ class RoundReport:
                 MANY_FILES,
             )
         if self._run.board is not None:
-            try:
-                self._run.board.write(record)
-            except SetupError as error:
-                logging.warning("warning: %s summary.py --tensorboard FOLDER makes a whole one of the logs", error)
-                self._run.board = None
+            self._run.board.write(record)
         if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
             self._tell(record["total_time"], loss, value)
 
@@ -90,6 +87,8 @@ class RoundReport:
         if value is not None:
             self._record |= self._trainer.context.task.metric.logged(value)
             self._trainer.measure.log(self._record)
+            if self._run.board is not None:
+                self._run.board.add(measured(self._record), self._trainer.rounds, self._record["total_time"])
             self._tell(self._record["total_time"], self._record.get("loss"), value)
 
     def _tell(self, total_s: float, loss: float | None, value: float | None) -> None:

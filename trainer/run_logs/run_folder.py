@@ -6,6 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,11 @@ class RunFolder:
             place = Path(self._config.log_dir).relative_to(log_base(self._earlier))
         return Path(self._config.tensorboard) / place.parent / f"{place.name}-{self._config.device}"
 
-    def board(self, goes_on: bool) -> TensorBoard | None:
-        """Writes the rounds for TensorBoard; None without --tensorboard. With `goes_on` an earlier run is resumed."""
-        return TensorBoard(self._board, goes_on) if self._config.tensorboard else None
+    def board(self) -> TensorBoard | None:
+        """Writes the rounds for TensorBoard; None without --tensorboard."""
+        advice = "summary.py --tensorboard FOLDER makes a whole one of the logs"
+        fail = partial(logging.warning, f"warning: %s; {advice}")
+        return TensorBoard(self._board, fail) if self._config.tensorboard else None
 
     def _was_lost(self, job_age_s: float) -> bool:
         path = self.path / RUN_FILE

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,13 @@ from utils import RUN_AS_OWNER, SetupError, remedy
 
 SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
 TEST = "test_{}"  # the metric, whose name may be loss too
-FLUSH_S = 5  # between writes to the disk
-QUEUE = 1000  # events that wait for the thread that writes them, with some room for it to end
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
+
+
+def measured(entries: Mapping[str, Any]) -> dict[str, float]:
+    """The metric's value in a log, by name; empty where there is none."""
+    logged = logged_value(entries)
+    return {} if logged is None else {TEST.format(logged[0].name): logged[1]}
 
 
 class RoundNumbers:
@@ -28,15 +32,14 @@ class RoundNumbers:
         """The numbers of a round's log by name; those that it lacks are left out.
 
         The waiting share is the part of the round that the worker spent in its exchange and waiting for others there,
-        as scripts/why.sh has it. It and the samples/s need the round before, so that a resumed worker's first round has
-        neither.
+        as scripts/why.sh has it. It and the samples/s need the round before, so that the first of the logs has neither
+        where it is not the job's first.
         """
         number, end_s, steps = record["num_iters"], record["total_time"], record["time"].values()
         before, begin_s = self._before
         self._before = number, end_s
         found = {LOSS: record["loss"]} if isinstance(record.get("loss"), (int, float)) else {}
-        if (logged := logged_value(record)) is not None:
-            found[TEST.format(logged[0].name)] = logged[1]
+        found |= measured(record)
         found[STEPS] = sum(FORWARD_BACKWARD in times for times in steps)
         if before == number - 1 and end_s > begin_s:
             found[SAMPLES_S] = record["num_samples"] / (end_s - begin_s)
@@ -59,47 +62,48 @@ def check_tensorboard(folder: Path) -> None:
 
 
 class TensorBoard:
-    """Writes a worker's rounds as a run of TensorBoard. Steps are rounds, times those of the worker's clock: virtual
-    ones in virtual time."""
+    """Writes a worker's rounds as a run of TensorBoard, in place of one that is there. Steps are rounds, times those of
+    the worker's clock: virtual ones in virtual time."""
 
-    def __init__(self, folder: Path, goes_on: bool = False) -> None:
-        """check_tensorboard has made the run's folder. With `goes_on` an earlier run is resumed, and its events
-        stay."""
-        from tensorboardX import SummaryWriter
-
-        if not goes_on:
-            for path in folder.glob(EVENTS):
-                path.unlink()
-        self._writer = SummaryWriter(str(folder), max_queue=QUEUE, flush_secs=FLUSH_S)
-        self._thread = self._writer._get_file_writer().event_writer._worker
+    def __init__(self, folder: Path, fail: Callable[[str], None]) -> None:
+        """`fail` is told once why the run is not complete; then nothing more is written."""
+        self._folder, self._fail, self._has_failed = folder, fail, False
+        self._writer: Any = None
         self._numbers = RoundNumbers()
         self._begin_s: float | None = None  # of the worker's training, by the machine's clock
 
+    def resume(self, rounds: Iterable[Mapping[str, Any]], elapsed_s: float) -> None:
+        """Begins with the rounds that the worker has logged before (round_log.read_rounds), in a job of that age."""
+        self._begin_s = time.time() - elapsed_s
+        for record in rounds:
+            self.write(record)
+
     def write(self, record: Mapping[str, Any]) -> None:
-        """Adds a round's log. Raises SetupError if the disk is full, and the run is not complete from here on."""
-        self._check()
-        if self._begin_s is None:
-            self._begin_s = time.time() - record["total_time"]
-        at_s = self._begin_s + record["total_time"]
-        for name, value in self._numbers.of(record).items():
-            self._add(name, value, record["num_iters"], at_s)
+        """Adds a round's log."""
         for each in record.get(EVALUATED, ()):  # of the models of earlier rounds
-            if (logged := logged_value(each)) is not None:
-                self._add(TEST.format(logged[0].name), logged[1], each["round"], at_s)
+            self.add(measured(each), each["round"], record["total_time"])
+        self.add(self._numbers.of(record), record["num_iters"], record["total_time"])
 
-    def _add(self, name: str, value: float, number: int, at_s: float) -> None:
-        # Of other characters in a tag tensorboardX would tell each time.
-        self._writer.add_scalar(re.sub(r"[^A-Za-z0-9_./-]", "_", name), value, number, at_s)
+    def add(self, numbers: Mapping[str, float], round_: int, elapsed_s: float) -> None:
+        """Adds numbers of a round that are known at this age of the job."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
 
-    def close(self) -> None:
-        """Writes what is left; raises as `write`."""
-        self._check()
+        if self._has_failed or not numbers:
+            return
+        if self._begin_s is None:
+            self._begin_s = time.time() - elapsed_s
+        tags = {re.sub(r"[^A-Za-z0-9_./-]", "_", name): value for name, value in numbers.items()}
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()])
         try:
-            self._writer.close()
+            if self._writer is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                for path in self._folder.glob(EVENTS):
+                    path.unlink()
+                self._writer = EventsWriter(str(self._folder / "events"))
+            self._writer.write_event(Event(wall_time=self._begin_s + elapsed_s, step=round_, summary=summary))
+            self._writer.flush()
         except OSError as error:
-            raise SetupError(f"{self._writer.logdir} cannot be written: {error.strerror}") from None
-
-    def _check(self) -> None:
-        """An error ends tensorboardX's thread, within a record of the file; then calls would wait for it for ever."""
-        if not self._thread.is_alive():
-            raise SetupError(f"{self._writer.logdir} cannot be written: see the error above; is the disk full?")
+            self._has_failed = True
+            self._fail(f"{self._folder} cannot be written: {error.strerror}")

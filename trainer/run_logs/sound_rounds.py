@@ -113,12 +113,10 @@ def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
 
 
 def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, dict[str, Any]]:
-    """Entries of the metric in the logs of later rounds (main.py --evaluator 1), by the round of the model."""
+    """Takes the metric's entries out of the logs of later rounds (main.py --evaluator 1), by the round of the model."""
     found: dict[int, dict[str, Any]] = {}
     for its in logged.values():
-        if not its.record or EVALUATED not in its.record:
-            continue
         with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape
-            for each in its.record[EVALUATED]:
+            for each in (its.record or {}).pop(EVALUATED, ()):
                 found[each["round"]] = {key: each[key] for key in ("accuracy", "metric") if key in each}
     return found

@@ -17,7 +17,8 @@ from trainer.metric import logged_value
 from trainer.progress import Point, Progress, Total
 from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE, Measure
 from trainer.run_logs.round_faults import count_in
-from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds, read_rounds
+from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds
+from trainer.run_logs.sound_rounds import sound_rounds
 from trainer.steps import Seen
 from trainer.trainer import Trainer
 from utils import SetupError
@@ -113,12 +114,14 @@ class ResumePoint(NamedTuple):
 
 def read_back(trainer: Trainer, folder: Path) -> ResumePoint:
     """Removes the rounds that are done again from a worker's logs; counts the others in its progress."""
-    records = list(read_rounds(folder, logging.warning))
-    kept = [record for record in records if record["num_iters"] <= trainer.rounds]
-    resume_progress(trainer.progress, kept, trainer.is_evaluator)
+    logged = logged_rounds(folder, logging.warning)
+    again = {number: logged.pop(number) for number in [*logged] if number > trainer.rounds}
+    kept = list(sound_rounds(folder, logged, logging.warning))
+    undone = list(sound_rounds(folder, again, lambda text: None))
     _drop_after(folder, trainer.rounds)
-    elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
-    lost = sum(len(record["time"]) for record in records[len(kept) :])
+    elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in [*kept, *undone])])
+    _go_on(trainer, kept, elapsed_s)
+    lost = sum(len(record["time"]) for record in undone)
     missed = trainer.rounds - max((record["num_iters"] for record in kept), default=0) if _was_away(trainer) else 0
     return ResumePoint(trainer.rounds, elapsed_s, lost, missed)
 
@@ -129,12 +132,20 @@ def come_to_job(trainer: Trainer, folder: Path, age_s: float) -> tuple[Measure, 
     Returns:
         Also how many rounds of the job it has missed.
     """
-    resume_progress(trainer.progress, list(read_rounds(folder, logging.warning)), trainer.is_evaluator)
-    logged = max([0, *logged_rounds(folder, logging.warning)])
+    logged = logged_rounds(folder, logging.warning)
+    _go_on(trainer, list(sound_rounds(folder, logged, logging.warning)), age_s)
+    last = max([0, *logged])
     if trainer.recovery is None:  # else the others count the rounds
-        trainer.rounds = max(trainer.rounds, logged)
+        trainer.rounds = max(trainer.rounds, last)
     as_lines = trainer.context.run.logs_lines
-    return Measure(folder, trainer.clock.now, trainer.rounds, age_s, as_lines), trainer.rounds - logged
+    return Measure(folder, trainer.clock.now, trainer.rounds, age_s, as_lines), trainer.rounds - last
+
+
+def _go_on(trainer: Trainer, rounds: Sequence[Mapping[str, Any]], elapsed_s: float) -> None:
+    """A worker has logged these rounds of the job (round_log.read_rounds), which has that age."""
+    resume_progress(trainer.progress, rounds, trainer.is_evaluator)
+    if (board := trainer.context.run.board) is not None:
+        board.resume(rounds, elapsed_s)
 
 
 def is_new(trainer: Trainer) -> bool:
@@ -157,7 +168,7 @@ def _drop_after(folder: Path, rounds: int) -> None:
         if number > rounds:
             path.unlink()
     lines = folder / LINES_FILE
-    if lines.exists() and max(logged_rounds(folder, lambda text: None), default=0) > rounds:
+    if lines.exists():
         kept = itertools.takewhile(lambda line: _number(line) <= rounds, lines.read_bytes().splitlines(keepends=True))
         os.truncate(lines, sum(map(len, kept)))  # which a full disk does not prevent
 

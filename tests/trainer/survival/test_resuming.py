@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_data
+from log_tree import events
 
 import simulate
 import summary
@@ -16,7 +17,7 @@ from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from trainer.survival import trainer_state
 from trainer.survival.checkpoint_rounds import SERVER, worker_name
-from utils import RUN_FILE, Incomplete, SetupError
+from utils import EXIT_OK, RUN_FILE, Incomplete, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
@@ -201,6 +202,20 @@ def test_a_job_whose_logs_the_disk_never_takes_trains_to_its_end_and_says_what_i
     with pytest.raises(Incomplete, match=r"done, but .*: the logs of 4 round\(s\) are lost: .*rounds.jsonl cannot be"):
         run(place, "job", "local", 4)
     assert checkpoint(place, "job", "local", worker_name(0), 4).exists()
+
+
+def test_on_the_board_of_a_job_that_goes_on_each_round_is_once_as_in_its_logs(place: Path) -> None:
+    """Killed behind a checkpoint, and again, when the newest checkpoint is lost."""
+    more = ("--tensorboard", str(place / "live"))
+    for number, (rounds, lost) in enumerate(((5, [5]), (10, [10, 8]), (11, []))):
+        run(place, "job", "esync", rounds, *more, *(["--resume"] if number else []), cluster="two.csv")
+        for round_, rank in ((round_, rank) for round_ in lost for rank in (0, 1)):
+            checkpoint(place, "job", "esync", worker_name(rank), round_).unlink()
+    assert summary.main(["-b", str(place / "job"), "-n", "mlp", "--tensorboard", str(place / "later")]) == EXIT_OK
+    for name in ("virtual-cpu0", "virtual-cpu1"):
+        live = events(place / "live" / "mlp" / "esync" / name)
+        assert [step for tag, step, *_ in live if tag == "loss"] == list(range(1, 12))
+        assert live == events(place / "later" / "mlp" / "esync" / name)
 
 
 def test_rounds_that_are_done_again_leave_the_log_also_behind_a_gap_and_on_a_full_disk(tmp_path, monkeypatch) -> None:
