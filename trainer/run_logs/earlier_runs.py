@@ -7,6 +7,7 @@ begins. Standard library only: the launchers, which import no MXNet, move files 
 """
 
 import contextlib
+import datetime
 import fcntl
 import itertools
 import logging
@@ -28,7 +29,8 @@ BEST, FINAL = "best", "final"  # saved models
 NEWEST = "newest"  # a saved model that another process evaluates
 _SAVED = rf"({BEST}|{FINAL}|{NEWEST})(\.json|-symbol\.json|-\d{{4,}}\.params)(\.tmp)?"
 _WRITTEN = re.compile(rf"(iter-[1-9]\d*\.txt|{re.escape(LINES_FILE)}|{re.escape(RUN_FILE)})(\.tmp)?|{_SAVED}")
-_RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
+PLACE_FILE = ".place"  # in the folder of an earlier run: its number in the order in which they came
+_RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)*")
 _PROCESS_LOG = re.compile(rf"\.(.+\.log|{re.escape(PAGE_FILE)})\.before")
 
 
@@ -46,9 +48,10 @@ def written(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name)] if folder.is_dir() else []
 
 
-def date_time() -> str:
-    """DATE-TIME of a run that begins now."""
-    return time.strftime("%Y-%m-%d-%H%M%S")
+def date_time(begin_s: float | None = None) -> str:
+    """DATE-TIME of a run that begins then or now, in local time; in the hour that autumn repeats with a number."""
+    begin = datetime.datetime.fromtimestamp(time.time() if begin_s is None else begin_s)
+    return begin.strftime("%Y-%m-%d-%H%M%S") + "-2" * begin.fold
 
 
 def log_base(earlier: Path) -> Path:
@@ -60,10 +63,11 @@ def log_base(earlier: Path) -> Path:
     raise SetupError(f"--earlier {earlier} is no folder of earlier runs: give LOG_BASE/{EARLIER}")
 
 
-def to_remove(names: Iterable[str], newest: str) -> list[str]:
-    """Runs below LOG_BASE/earlier to remove: all but the last KEPT. Folders with other names stay. `newest` is the run
-    that logs were just moved to, though its job may have been started before others."""
-    return sorted(name for name in names if _RUN.fullmatch(name) and name != newest)[: -(KEPT - 1)]
+def to_remove(runs: Iterable[str], newest: str) -> list[str]:
+    """Runs below LOG_BASE/earlier to remove, of all in the order in which they came: all but the last KEPT. Folders
+    with other names stay. `newest` is the run that logs were just moved to, though its job may have been started before
+    others."""
+    return [name for name in runs if _RUN.fullmatch(name) and name != newest][: -(KEPT - 1)]
 
 
 def targets(paths: Iterable[Path], base: Path, run: Path) -> dict[Path, Path]:
@@ -167,7 +171,10 @@ def set_aside(paths: Sequence[Path], earlier: Path, since: float = 0.0) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):  # another worker of the job has done it
                     path.replace(target)
-            for name in to_remove(_names(base / EARLIER), run.name):
+            names = _names(base / EARLIER)
+            if _place(run)[0] == 0:
+                (run / PLACE_FILE).write_text(str(1 + max(_place(base / EARLIER / name)[0] for name in names)))
+            for name in to_remove(names, run.name):
                 shutil.rmtree(base / EARLIER / name)
     except OSError as error:
         raise _cannot(paths[0].parent, earlier, error.strerror or str(error)) from None
@@ -184,8 +191,8 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 
 def _newest(earlier: Path, since: float) -> Path:
-    begun = [path for path in earlier.iterdir() if _RUN.fullmatch(path.name) and path.stat().st_mtime >= since]
-    return max(begun, default=earlier / date_time())
+    begun = [name for name in _names(earlier) if _RUN.fullmatch(name) and (earlier / name).stat().st_mtime >= since]
+    return earlier / (begun[-1] if begun else date_time())
 
 
 def _free(run: Path, paths: Sequence[Path], base: Path) -> Path:
@@ -196,7 +203,19 @@ def _free(run: Path, paths: Sequence[Path], base: Path) -> Path:
 
 
 def _names(earlier: Path) -> list[str]:
-    return [path.name for path in earlier.glob("*") if path.is_dir() and not path.is_symlink()]
+    """The folders there, in the order in which they came."""
+    there = [path for path in earlier.glob("*") if path.is_dir() and not path.is_symlink()]
+    return [path.name for path in sorted(there, key=_place)]
+
+
+def _place(run: Path) -> tuple[int, float]:
+    """The place of a run's folder in the order in which they came. A name does not tell it: local time may run back.
+    Those of earlier versions come first, as they were changed last."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((run / PLACE_FILE).read_text()), 0.0
+    with contextlib.suppress(OSError):  # it is gone
+        return 0, run.stat().st_mtime
+    return 0, 0.0
 
 
 class Notice:
@@ -209,14 +228,14 @@ class Notice:
         self._before, self._had = _names(self._earlier), self._have()
 
     def _have(self) -> list[str]:
-        return sorted(name for name in _names(self._earlier) if (self._earlier / name / self._folder).is_dir())
+        return [name for name in _names(self._earlier) if (self._earlier / name / self._folder).is_dir()]
 
     def line(self) -> str:
         """The message; empty where nothing was moved."""
         there, new = _names(self._earlier), [name for name in self._have() if name not in self._had]
         if not new:
             return ""
-        removed = sorted({*self._before} - {*there})
+        removed = [name for name in self._before if name not in there]
         gone = f"; removed to make room: {', '.join(removed)}" if removed else ""
         place = self._earlier / new[-1]
         return f"the logs of the run before are in {place} now; the last {KEPT} runs stay there{gone}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.run_logs import earlier_runs
-from trainer.run_logs.earlier_runs import KEPT, Notice, clear_mode, set_aside, targets, to_remove, written
+from trainer.run_logs.earlier_runs import KEPT, Notice, clear_mode, date_time, set_aside, targets, to_remove, written
 from utils import SetupError
 
 names = st.lists(st.sampled_from([f"2026-11-{day:02}-120000" for day in range(1, 31)]), min_size=1, unique=True)
@@ -21,9 +22,9 @@ others = st.lists(st.sampled_from(["best-run", "2026-11-25", "notes", ".lock", "
 @given(names, others, st.data())
 def test_the_last_runs_stay_with_the_newest_and_so_does_what_is_no_run(runs, foreign, data):
     newest = data.draw(st.sampled_from(runs))  # also of a job that was started long before it trained
-    removed = to_remove([*runs, *foreign], newest)
-    before = sorted({*runs} - {newest})
-    assert sorted({*runs} - {*removed}) == sorted([newest, *before[-(KEPT - 1) :]])
+    removed = to_remove([*foreign, *runs], newest)
+    before = [run for run in runs if run != newest]  # in the order in which they came, whatever their names are
+    assert {*runs} - {*removed} == {newest, *before[-(KEPT - 1) :]}
     assert not {*removed} & {*foreign}
 
 
@@ -84,6 +85,39 @@ def test_the_sixth_run_makes_the_first_go_and_the_line_names_it(tmp_path):
     )
     kept = sorted(path.name for path in earlier.parent.iterdir() if path.is_dir())
     assert kept == [*(f"2026-11-0{day}-120000" for day in range(2, KEPT + 1)), earlier.name, "mine"]
+
+
+@pytest.mark.parametrize("are_drawn", [False, True])
+def test_the_last_runs_stay_also_where_local_time_runs_back(tmp_path, are_drawn):
+    host, earlier = tmp_path / "mlp" / "sync" / "h", tmp_path / "earlier"
+    for number in range(KEPT):  # an earlier version's, whose folders tell when they were changed
+        run = earlier / f"2026-11-25-13000{number}"
+        run.mkdir(parents=True)
+        os.utime(run, (1e9 - number,) * 2)
+    names = [f"2026-11-25-1200{number:02}" for number in reversed(range(2 * KEPT))]
+    for number, name in enumerate(names):
+        set_aside(logs(host, "cpu0"), earlier / name)
+        there = {path.name for path in earlier.iterdir() if path.is_dir()}
+        old = {f"2026-11-25-13000{each}" for each in range(max(0, KEPT - 1 - number))}
+        assert there == old | {*names[max(0, number + 1 - KEPT) : number + 1]}
+        if are_drawn:
+            (earlier / name / "figures").mkdir()
+            os.utime(earlier / names[max(0, number - 2)])  # what changes in a folder later does not make it newer
+    set_aside(logs(host, "cpu1"), earlier)  # a worker that was started by hand finds the run of the others
+    assert (earlier / names[-1] / "mlp" / "sync" / "h" / "cpu1" / "iter-1.txt").exists()
+
+
+def test_the_hour_that_autumn_repeats_gives_no_name_twice(monkeypatch):
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        twice = 1792888200.0  # 2026-10-25, 00:30 UTC
+        names = [date_time(twice + hours * 3600.0) for hours in (-1, 0, 1, 2)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert names == ["2026-10-25-013000", "2026-10-25-023000", "2026-10-25-023000-2", "2026-10-25-033000"]
+    assert to_remove([*names, *["2026-10-25-023000-2-2"] * KEPT], "")[:4] == names
 
 
 def test_a_launcher_leaves_a_device_alone_that_another_worker_writes_to(tmp_path):
