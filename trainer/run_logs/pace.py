@@ -8,6 +8,7 @@ from the logs. In virtual time computing takes no time, and the logs have no ent
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from utils import usable_cores
 EMULATED = "emulated_s"  # in a round's log: the mean of its steps' emulated times
 SLOWER = 1.2  # a step above this multiple of the emulated time is too slow
 EVALUATION_SHARE = 0.1  # share of a worker's time above which a warning names it
+SAMPLED = 5000  # rounds of a worker of which it remembers the pace
 MOST_NAMES = 2  # of workers in one sentence
 
 PACE_ADVICE = (
@@ -211,7 +213,11 @@ class Pacing:
         """`gather` brings the loads of all workers together, by rank; None where that is not possible. `busy` returns
         the core seconds of this process; 0 where they are not known."""
         self._host, self._gather, self.busy = host, gather, busy
-        self._rounds: list[RoundPace | None] = []
+        self._sample: list[RoundPace] = []  # rounds without their evaluations; all, as long as they are few
+        self._seen = 0  # rounds
+        self._evaluation_s = 0.0  # but in the last round
+        self._last = RoundPace(0.0, 0.0, 0.0, 0.0)
+        self._draw = random.Random(0).randrange
         self._begin_s = 0.0
 
     def before_training(self, took_s: float, busy_s: float, emulated_s: float) -> list[str]:
@@ -228,10 +234,17 @@ class Pacing:
         self._begin_s = elapsed_s
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Called with the log of each round."""
-        self._rounds.append(RoundPace.of(record))
+        """Called with the log of each round. Memory does not grow with the rounds: of many each is as likely kept."""
+        if (one := RoundPace.of(record)) is None:
+            return
+        self._evaluation_s += self._last.evaluation_s
+        self._seen, self._last = self._seen + 1, one
+        place = len(self._sample) if self._seen <= SAMPLED else self._draw(self._seen)
+        if place < SAMPLED:
+            self._sample[place : place + 1] = [one._replace(evaluation_s=0.0)]
 
     def at_the_end(self) -> list[str]:
         """The warnings on the whole job."""
-        found = doubts([("this worker", pace_of(self._rounds, self._begin_s))])
+        others = [RoundPace(0.0, 0.0, self._evaluation_s, 0.0), self._last._replace(emulated_s=0.0)]
+        found = doubts([("this worker", pace_of([*self._sample, *others], self._begin_s))])
         return [*filter(None, found), *found.advice]

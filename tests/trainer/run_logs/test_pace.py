@@ -28,6 +28,7 @@ from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
     PACE_ADVICE,
+    SAMPLED,
     Emulation,
     Load,
     Pace,
@@ -115,6 +116,26 @@ def test_what_is_no_time_in_a_log_tells_nothing(emulated: object) -> None:
 )
 def test_of_logs_of_earlier_versions_run_json_tells_what_was_emulated(run: dict, known: Emulation | None) -> None:
     assert Emulation.of_run(run) == known
+
+
+def paced(number: int, step_s: float, evaluation_s: float = 0.0) -> dict:
+    times = {FORWARD_BACKWARD: step_s, EVALUATION: evaluation_s}
+    return {"time": {"0": times}, "total_time": float(number), "num_samples": 8, "emulated_s": 0.1}
+
+
+@pytest.mark.parametrize("rounds", [1, 2, SAMPLED, 3 * SAMPLED])
+def test_a_worker_warns_at_its_end_as_its_logs_do_however_many_rounds_there_are(rounds: int) -> None:
+    """Its memory does not grow with them; the pace changes in the middle, and every second round is a slow one."""
+    mine = pacing()
+    mine.begin(1.0)
+    logged = [
+        paced(2 + each, (0.5 if each % 2 else 0.15) if 3 * each < 2 * rounds else 0.3, 0.2) for each in range(rounds)
+    ]
+    for record in logged:
+        mine.add(record)
+    found = doubts([("this worker", pace_of(map(RoundPace.of, logged), 1.0))])
+    assert found.pace and mine.at_the_end() == [*filter(None, found), *found.advice]
+    assert len(mine._sample) == min(rounds, SAMPLED)
 
 
 # ----------------------------------------------------------------------------------------------- in the loop
