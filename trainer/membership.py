@@ -63,6 +63,18 @@ class Membership:
         """A worker's name for people, such as "2 (gpu0 on host b)"."""
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
+    def repeating(self, batch_size: int) -> str:
+        """A warning if batches are larger than some workers' shares; empty on all but the first of them on a host."""
+        hosts = [place.rpartition(" on host ")[2] for place in self.places] or [""] * self.num_workers
+        few = {rank: count for rank, count in enumerate(self.sample_counts) if count < batch_size}
+        if self.rank not in few or any(hosts[rank] == hosts[self.rank] for rank in few if rank < self.rank):
+            return ""
+        return (
+            f"a batch has {batch_size} samples (-b), and {len(few)} of {self.num_workers} worker(s) have fewer, "
+            f"{min(few.values())} at least: their batches repeat samples, and each time counts as a sample: choose "
+            "a smaller -b, or fewer workers"
+        )
+
 
 def number_of_change(count: int, is_lost: bool) -> int:
     """The number of a loss or a return, the `count`-th one of the job, as context.Peers.changes has it."""

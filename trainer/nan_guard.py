@@ -21,6 +21,7 @@ from trainer.parameters import Parameters, memory_of
 from utils import DIVERGED, JobError
 
 NOT_FINITE = "is not finite"
+LOWER = "lower the learning rate (-l or -ll)"
 Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
 
 
@@ -67,17 +68,16 @@ class BadSteps:
     def good(self) -> None:
         self._in_a_row = 0
 
-    def bad(self, where: str, layer: str, what: str = NOT_FINITE) -> str:
+    def bad(self, where: str, layer: str, what: str = NOT_FINITE, remedy: str = LOWER) -> str:
         """Counts a bad step at `where` (worker, round, step); returns the warning. Raises JobError after too many in a
-        row."""
+        row, with what to do."""
         self._in_a_row += 1
         self.in_round += 1
         self.total += 1
-        found = f"{where}: {layer} {what}"
+        found = f"{where}: {layer} {what}".rstrip()
         if self._in_a_row >= self._most:
             raise JobError(
-                f"{DIVERGED}: {found}, and so were {self._in_a_row} {self._what} in a row "
-                f"(--max-bad-steps): lower the learning rate (-l or -ll)"
+                f"{DIVERGED}: {found}, and so were {self._in_a_row} {self._what} in a row (--max-bad-steps): {remedy}"
             )
         return f"{found}; skipped, as {self.total} so far"
 
@@ -97,6 +97,7 @@ class NumberChecks:
         self.steps = BadSteps(most)
         self.updates = BadSteps(most, "updates")
         self._parameters = parameters
+        self._data_is_told = False
 
     def begin_round(self) -> None:
         self.steps.begin_round()
@@ -106,15 +107,21 @@ class NumberChecks:
         """Number of the round's local steps that are skipped: all if its update was bad."""
         return steps if self.updates.in_round else self.steps.in_round
 
-    def gradients_are_good(self, where: str, largest: float = math.inf) -> bool:
-        """Waits for the gradients; returns whether they are finite and of at most this magnitude. Raises JobError after
-        too many bad steps in a row."""
+    def gradients_are_good(self, where: str, fault: Callable[[], str], largest: float = math.inf) -> bool:
+        """Waits for the gradients; returns whether they are finite and of at most this magnitude. `fault` says what is
+        not finite in the batch. Raises JobError after too many bad steps in a row."""
         if not self.are_on:
             return True
         position = first_not_finite(self._parameters.gradients, largest)
         if position is None:
             self.steps.good()
             return True
+        if of_data := fault():
+            told = self.steps.bad(where, of_data, what="", remedy="mend the data, or prepare()")
+            if not self._data_is_told:
+                _warn(f"{told}; further such batches are not told")
+            self._data_is_told = True
+            return False
         _warn(self.steps.bad(where, f"the gradient of {self._parameters.names[position]}", _what(largest)))
         return False
 

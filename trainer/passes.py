@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from trainer.datasets.finite import faults
 from trainer.engine import mx
 
 Loss = Callable[[Any, Any], mx.nd.NDArray]  # (outputs, targets) -> loss of each sample (N,)
@@ -15,6 +16,11 @@ class Batch(NamedTuple):
     inputs: tuple[Any, ...]
     targets: tuple[Any, ...]
     size: int
+
+    def fault(self) -> str:
+        """Which numbers are not finite, in words; empty if all are. Waits for the device."""
+        inputs, targets = ([array.asnumpy() for array in part] for part in (self.inputs, self.targets))
+        return "; ".join(fault.text for fault in faults(inputs, targets))
 
 
 def cross_entropy() -> Loss:
@@ -70,6 +76,15 @@ class NetworkPasses:
         return float(self._complete.mean().asscalar())
 
     def end(self) -> None: ...
+
+
+def arrays_in(outputs: Any) -> Iterator[mx.nd.NDArray]:
+    """Yields the arrays of a network's outputs, which may be one or a tree of tuples and lists."""
+    if isinstance(outputs, (tuple, list)):
+        for each in outputs:
+            yield from arrays_in(each)
+    elif isinstance(outputs, mx.nd.NDArray):
+        yield outputs
 
 
 def single(values: Sequence[Any]) -> Any:

@@ -5,6 +5,7 @@ Every message to the state server contains it, so a restarted server, or one tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from utils import REACHED
 # Values of a worker's activity in messages.
 TRAINING, WAITING, EVALUATING, ENDED = "training", "waiting", "evaluating", "ended"
 
+FIRST, GROWN = 20, 1e6  # rounds whose losses are compared, and by which factor later ones tell of divergence
 MAX_POINTS = 400  # of a curve; the state server's limit
 MAX_EVENTS, MAX_TEXT = 50, 200  # events in a message, characters of a text; likewise
 
@@ -94,6 +96,8 @@ class Progress:
         self.curve: Curve | None = None  # of the worker that evaluates
         self.evaluations: list[Point] = []  # in this process
         self.events: list[ToldEvent] = []
+        self.first_losses: list[float] = []  # sizes of those of rounds 1 to `FIRST`
+        self._in_a_row = 0  # rounds with a loss that is `GROWN` times as large
         self._losses = (0.0, 0)  # sum and number, since the last message
         self._loss: float | None = None  # their mean then
         self._clock: Callable[[], float] | None = None
@@ -109,6 +113,17 @@ class Progress:
 
     def add_step(self, samples: int, step_s: float) -> None:
         self.total = self.total.plus(samples, step_s)
+
+    def has_diverged(self, round_: int, loss: float | None) -> bool:
+        """Counts the loss of a round's last batch; returns whether `FIRST` in a row are `GROWN` times the mean size of
+        the job's first ones, and above 1. A worker without these, which came later, leaves it to the others."""
+        if loss is None:
+            return False
+        if round_ <= FIRST:
+            self.first_losses.append(abs(loss))
+        mean = sum(self.first_losses) / len(self.first_losses) if self.first_losses else math.inf
+        self._in_a_row = self._in_a_row + 1 if abs(loss) > max(GROWN * mean, 1.0) else 0
+        return self._in_a_row >= FIRST
 
     def end_round(self, round_: int, loss: float | None, events: Iterable[Mapping[str, str]]) -> None:
         """A round is logged. `loss` is that of its last batch; an event is its kind and its text."""

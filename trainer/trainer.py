@@ -51,6 +51,7 @@ class Trainer:
         self.step_s = 0.0  # of the last complete local step, at first of a test step
         self.step_is_bad = False  # this step is skipped, because its gradients are not finite
         self._statistics_before: list[mx.nd.NDArray] = []  # BatchNorm's, before the step
+        self._batch_fault: Callable[[], str] = str  # of the step: what is not finite in its batch
         self.present = 1.0  # fraction of the samples contained in the last sum; 0: no worker contributed
         self.pauses = False  # all workers have agreed to form a new generation after the round
         # Called during a step, returns whether to abandon it; None: no step can be abandoned.
@@ -150,6 +151,7 @@ class Trainer:
         """
         if self.give_up or self.checks.are_on:  # passes change BatchNorm's statistics
             self._statistics_before = self.parameters.statistics()
+        self._batch_fault = batch.fault
         self.passes.forward(batch.inputs, batch.targets)
         if self.give_up:
             self.passes.wait_for_loss()
@@ -224,7 +226,8 @@ class Trainer:
 
         `largest` is the largest magnitude that the transport can carry.
         """
-        self.step_is_bad = not self.checks.gradients_are_good(self._place(self.steps + 1), largest)
+        place = self._place(self.steps + 1)
+        self.step_is_bad = not self.checks.gradients_are_good(place, self._batch_fault, largest)
         if self.step_is_bad:
             self.parameters.set_statistics(self._statistics_before)
         return not self.step_is_bad

@@ -154,6 +154,9 @@ def train(
     if context.task.classes or config.job:
         logging.info("%s", step_size.describe(config, membership.num_workers))
 
+    if told := membership.repeating(max(config.batch_size, *config.phase_batch_size)):
+        logging.warning("warning: %s", told)
+
     def open_log() -> Path:
         is_new = _is_new(loop)
         path = folder.open(loop.job_age_s, is_new)

@@ -93,3 +93,13 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
     Loop(LocalTrainer(context, ETA)).run(lambda: tmp_path)
     # A new epoch begins with the job, and where the samples are others.
     assert epochs == ([[0, 1, 2]] if again else [[0, 1, 2], [3], [0, 1, 2]])
+
+
+def test_batches_that_repeat_samples_are_told_by_one_worker_of_each_host():
+    places = ("cpu0 on host a", "cpu1 on host a", "cpu2 on host a", "cpu on host b")
+    parts = [np.arange(8), *[np.arange(7)] * 3]
+    told = [each.repeating(8) for each in of_parts(parts, places)]
+    assert [bool(line) for line in told] == [False, True, False, True]
+    assert "a batch has 8 samples (-b), and 3 of 4 worker(s) have fewer, 7 at least: their batches repeat" in told[1]
+    assert [bool(each.repeating(9)) for each in of_parts(parts)] == [True, False, False, False]  # places are not known
+    assert not any(each.repeating(7) for each in of_parts(parts)) and not Membership().repeating(64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from functools import partial
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainer.clock import RealClock
 from trainer.coordinator.asker import NOTICE_REST_S, Asker
-from trainer.progress import Curve, Newest, Point, Progress, Total
+from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.survival.trainer_state import resume_progress
@@ -101,3 +102,32 @@ def test_the_background_works_beside_its_caller_in_real_time_too() -> None:
     go_on.set()
     background.wait_until_idle(SOON_S)
     assert done == [0]
+
+
+def diverges(*losses, progress=None, begin=1):
+    """The round that ends the job; 0: none does."""
+    progress = progress or Progress()
+    return next((number for number, loss in enumerate(losses, begin) if progress.has_diverged(number, loss)), 0)
+
+
+def test_a_loss_that_has_grown_a_million_times_for_twenty_rounds_has_diverged():
+    grown = [2.0] * 20 + [10.0**number for number in range(26)]
+    assert diverges(*grown) == 0 and diverges(*grown, *[1e25] * 9) == 20 + 7 + 20
+    assert diverges(*[-value for value in grown], *[-1e25] * 9) == 47
+    assert diverges(*[1e-3] * 20, *itertools.islice(itertools.cycle([1e4] * 19 + [1.0]), 90)) == 0
+    assert diverges(*[1e-3] * 20, *[1e4, None] * 20) == 20 + 39  # steps that were skipped do not count
+
+
+def test_a_loss_that_falls_and_rises_or_begins_at_nothing_or_is_negative_has_not_diverged():
+    assert diverges(*[1.0] * 20, *[1e-12] * 30, *[1e-3] * 30) == 0
+    assert diverges(*[0.0] * 20, *[0.5] * 30) == diverges(*[-number * 1e3 for number in range(90)]) == 0
+
+
+def test_a_job_that_goes_on_compares_with_its_first_rounds_or_with_none():
+    record = {"num_samples": 64, "time": {}}
+    rounds = [{**record, "num_iters": number, "loss": 1.0 if number <= FIRST else 1e-12} for number in range(1, 90)]
+    gone_on = Progress()
+    resume_progress(gone_on, rounds, evaluates=False)
+    assert diverges(*[1e-3] * 30, progress=gone_on, begin=90) == 0
+    assert diverges(*[1e7] * 30, progress=gone_on, begin=120) == 139
+    assert diverges(*[1e-12] * 30, *[1e7] * 30, begin=90) == 0  # its logs are gone, or it came later

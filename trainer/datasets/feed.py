@@ -31,18 +31,21 @@ class Feed:
             return self.placed(inputs, targets, raw.size)
 
     def placed(self, inputs: Any, targets: Any, size: int = 0) -> Batch:
-        """Brings arrays of numbers to the device: numpy's as float32, MXNet's as they are. Raises SetupError if one of
-        them is no array of numbers."""
+        """Brings arrays of numbers to the device: those of mx.nd as they are, all others as float32. Raises
+        SetupError if one of them is no array of numbers."""
         own, wanted = (
             tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
         )
         return Batch(own, wanted, size or len(wanted[0]))
 
     def _placed(self, value: Any) -> mx.nd.NDArray:
+        if isinstance(value, mx.np.ndarray):
+            value = value.asnumpy()
         if isinstance(value, mx.nd.NDArray):
             return value.as_in_context(self._device)
         try:
-            return array_of(np.ascontiguousarray(value, np.float32), self._device)
+            with np.errstate(over="ignore"):  # infinity is told where it matters
+                return array_of(np.ascontiguousarray(value, np.float32), self._device)
         except (TypeError, ValueError) as error:
             raise SetupError(
                 f"samples that are {described(value)} are no numbers of one shape ({error}): make them that in "

@@ -14,6 +14,7 @@ import models
 from config import Config
 from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, StreamedBatches
 from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.finite import faults
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
 from trainer.engine import mx
 from trainer.jobs import builtin, job_file
@@ -40,6 +41,11 @@ class Job:
     def name(self) -> str:
         """The file's stem; empty for a built-in job."""
         return self.file.path.stem if self.file.path is not None else ""
+
+    @property
+    def makes_samples(self) -> str:
+        """The file's function that a batch comes from."""
+        return "prepare(inputs, targets)" if self.file.prepare else "data(folder)"
 
     def network(self, config: Config, first: Batch | None) -> Any:
         """The file's network, or the built-in one for inputs like those of the first batch. Raises SetupError if the
@@ -166,6 +172,7 @@ def job_of(config: Config) -> Job:
         raise UserError(f"{config.job}: data(folder) has no training samples, and there is no train(worker): give one")
     if job.test is None and (config.target is not None or config.target_accuracy):
         raise UserError(f"{config.job}: data(folder) has no test samples, and a target needs them: give test samples")
+    _check_finite(job)
     if config.validation:
         job = _held_out(job, config.validation)
     if job.train is not None and not isinstance(job.train, Stream):
@@ -174,6 +181,21 @@ def job_of(config: Config) -> Job:
             flag = "-b" if largest == config.batch_size else "--phase-batch-size"
             raise SetupError(f"batch size {largest} exceeds the {total} training samples: choose a smaller {flag}")
     return job
+
+
+def _check_finite(job: Job) -> None:
+    """Looks at all arrays in memory. Raises SetupError if one has numbers that are not finite, also as prepare() and
+    batchify() leave the first such samples."""
+    told = []
+    for name, part in (("training", job.train), ("test", job.test)):
+        found = faults(part.inputs, part.targets, name) if isinstance(part, Arrays) else []
+        if found and isinstance(part, Arrays):
+            with users_errors(job.file.path, job.makes_samples):
+                tried = Feed(mx.cpu(), job.prepare)(part.take(np.unique([each.sample for each in found])))
+            told += [each.text for each in found] if tried.fault() else []
+    with users_errors(job.file.path, "data(folder)"):
+        if told:
+            raise SetupError(f"{'; '.join(told)}: leave such samples out, or give other numbers here or in prepare()")
 
 
 def _held_out(job: Job, count: int) -> Job:

@@ -18,9 +18,9 @@ from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluator import Correct, Evaluator, Measurement
 from trainer.jobs import measurements
 from trainer.jobs.job import Job, classes_of
-from trainer.jobs.user_errors import users_errors
+from trainer.jobs.user_errors import last_line, users_errors
 from trainer.metric import ACCURACY, Metric
-from trainer.passes import Batch, Loss, cross_entropy, shapes_told, single
+from trainer.passes import Batch, Loss, arrays_in, cross_entropy, shapes_told, single
 from utils import SetupError
 
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels
@@ -50,8 +50,10 @@ def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], Non
     random.seed(config.seed)
     with users_errors(path, "data(folder)"):
         raw = job.first(FEW, config.seed)
-    with users_errors(path, "prepare(inputs, targets)" if job.file.prepare else "data(folder)"):
+    with users_errors(path, job.makes_samples):
         first = Feed(mx.cpu(), job.prepare)(raw) if raw is not None else None
+        if first is not None and (fault := first.fault()):
+            raise SetupError(fault)
     # Names do not depend on the networks that this process has built.
     with users_errors(path, "network()"), mx.cpu(), mx.name.NameManager():
         network = job.network(config, first)
@@ -149,8 +151,12 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
         loss = file.loss or cross_entropy()
         if isinstance(loss, mx.gluon.HybridBlock) and type(loss).__module__.startswith("mxnet."):
             loss.hybridize()
+        for each in arrays_in(outputs):
+            each.attach_grad()
         with users_errors(file.path, "loss(outputs, targets)"), shapes_told(first.inputs, first.targets):
-            _check_loss(loss(outputs, single(first.targets)), first.size)
+            with mx.autograd.record(train_mode=False):
+                losses = loss(outputs, single(first.targets))
+            _check_loss(losses, first.size, outputs)
     classes = outputs.shape[1] if is_score and file.loss is None and file.train is None else 0
     labels = classes_of(job.train)
     if classes and labels is not None:
@@ -188,7 +194,7 @@ def _try_metric(job: Job, network: Any, metric: Metric, measurement: Callable[[]
 def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:
     """Checks a sample of each class, as prepare() leaves them: of the first million, and the least and the greatest."""
     assert isinstance(job.train, Arrays)
-    with users_errors(job.file.path, "prepare(inputs, targets)" if job.file.prepare else "data(folder)"):
+    with users_errors(job.file.path, job.makes_samples):
         chosen = np.array([labels.argmin(), labels.argmax(), *np.unique(labels[: 1 << 20], return_index=True)[1]])
         targets = Feed(mx.cpu(), job.prepare)(job.train.take(chosen)).targets[0]
     least, most = int(targets.min().asscalar()), int(targets.max().asscalar())
@@ -199,7 +205,7 @@ def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:
         )
 
 
-def _check_loss(value: Any, size: int) -> None:
+def _check_loss(value: Any, size: int, outputs: Any) -> None:
     if not isinstance(value, mx.nd.NDArray):
         raise SetupError(f"gives {described(value)}: give an mx.nd array (N,) with the loss of each sample")
     if value.shape != (size,):
@@ -207,3 +213,12 @@ def _check_loss(value: Any, size: int) -> None:
             f"gives an array {value.shape} for {size} samples: give the loss of each sample, shape ({size},)"
             + (", not their mean" if value.size == 1 else ", the mean over its other axes")
         )
+    remedy = "compute it of the outputs, by functions of mx.nd that have a gradient, without asnumpy() or detach()"
+    try:
+        value.backward()
+        mx.nd.waitall()
+    except mx.MXNetError as error:
+        cut = "it does not depend on the outputs" if "computational graph" in str(error) else last_line(error)
+        raise SetupError(f"has no gradient, since {cut}: {remedy}") from None
+    if value.asnumpy().any() and not any(each.grad.asnumpy().any() for each in arrays_in(outputs)):
+        logging.warning("warning: the gradient of the loss is 0 for the first samples: %s", remedy)

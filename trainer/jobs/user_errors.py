@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from trainer.engine import mx
 from trainer.jobs.sources import OWN_MODULES, ROOT
 from utils import JobError, SetupError
 
+NUMPY = (
+    "MXNet's numpy semantics (npx.set_np, use_np, F.np) are not for job files: leave them out, and take mx.nd "
+    "for mx.np, and hybrid_forward's F for npx; numpy itself is fine"
+)
 MOST_CHARACTERS = 300  # of an error's own message
 _LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
 
@@ -35,6 +40,8 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
     """
     try:
         yield
+        if function and _uses_numpy():
+            raise SetupError(NUMPY)
     except UserError:
         raise
     except SetupError as error:
@@ -47,10 +54,10 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
         if file is None:
             raise
         own = _from_file(error.__traceback__, file.absolute())
-        batch = getattr(error, "batch", "")
-        if own is None and not batch and not function:
+        batch, uses_numpy = getattr(error, "batch", ""), _uses_numpy(error)
+        if own is None and not batch and not function and not uses_numpy:
             raise
-        if own is not None:
+        if own is not None and not uses_numpy:
             _log_once("".join(traceback.format_exception(type(error), error, own, chain=False)).rstrip())
         where = [file.name, function or (f"{own.tb_frame.f_code.co_name}()" if own is not None else "the network")]
         if own is not None:
@@ -59,7 +66,7 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
             where.append(told)
         if batch:
             where.append(f"on {batch}")
-        raise UserError(f"{', '.join(where)}: {_message(error)}") from None
+        raise UserError(f"{', '.join(where)}: {NUMPY if uses_numpy else _message(error)}") from None
 
 
 @functools.cache
@@ -94,10 +101,20 @@ def _last_line(own: TracebackType, file: Path) -> int:
     return line
 
 
-def _message(error: BaseException) -> str:
-    """The kind of error and its first line; of MXNet's, which begin with its own traceback, the last."""
+def _uses_numpy(error: BaseException | None = None) -> bool:
+    """Whether the file has switched MXNet to its numpy semantics, which ends here, or has met their operators."""
+    is_on = mx.util.is_np_array()
+    mx.npx.reset_np()
+    return is_on or any(name in str(error) for name in ("npx.set_np", "as_np_ndarray", "as_nd_ndarray"))
+
+
+def last_line(error: BaseException) -> str:
+    """An error's first line; of MXNet's, which begin with its own traceback, the last."""
     lines = str(error).strip().splitlines() or [""]
-    text = lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+
+
+def _message(error: BaseException) -> str:
     name = type(error).__name__
-    text = text.removeprefix(f"{name}: ")
+    text = last_line(error).removeprefix(f"{name}: ")
     return f"{name}: {text[:MOST_CHARACTERS]}" if text else name

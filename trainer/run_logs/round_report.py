@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from algorithms import EVENTS
+from trainer.nan_guard import LOWER
+from trainer.progress import FIRST, GROWN
 from trainer.run_logs.pace import EMULATED
 from trainer.run_logs.scalars import measured
 from trainer.trainer import Trainer
@@ -31,17 +33,16 @@ class RoundReport:
     def last_loss(self) -> float | None:
         """The loss of the last batch; None if it is not finite and the step was skipped.
 
-        Called before the model is evaluated and saved. Raises JobError if the loss is not finite, and without number
-        checks no step is skipped.
+        Called before the model is evaluated and saved. Raises JobError if the loss has grown without end, or is not
+        finite and without number checks no step is skipped.
         """
-        loss = self._trainer.passes.loss()
-        if loss is None or math.isfinite(loss):
-            return loss
-        if not self._trainer.checks.are_on:
-            raise JobError(
-                f"{DIVERGED}: the loss of round {self._trainer.rounds} is {loss}: lower the learning rate (-l or -ll)"
-            )
-        return None
+        loss, rounds = self._trainer.passes.loss(), self._trainer.rounds
+        is_finite = loss is not None and math.isfinite(loss)
+        has_grown = self._trainer.progress.has_diverged(rounds, loss if is_finite else None)
+        if has_grown or (loss is not None and not is_finite and not self._trainer.checks.are_on):
+            since = f", and {FIRST} in a row are {GROWN:g} times that of the first {FIRST}" if has_grown else ""
+            raise JobError(f"{DIVERGED}: the loss of round {rounds} is {loss:g}{since}: {LOWER}")
+        return loss if is_finite else None
 
     @property
     def has_rounds(self) -> bool:

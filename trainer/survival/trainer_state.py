@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from algorithms import RESUME, TransportKind
 from trainer.engine import mx
 from trainer.metric import logged_value
-from trainer.progress import Point, Progress, Total
+from trainer.progress import FIRST, Point, Progress, Total
 from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE, Measure
 from trainer.run_logs.round_faults import count_in
 from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds
@@ -182,6 +182,7 @@ def _number(line: bytes) -> int:
 def resume_progress(progress: Progress, rounds: Sequence[Mapping[str, Any]], evaluates: bool) -> None:
     """A worker resumes the job of which it has these round logs (round_log.read_rounds)."""
     progress.total = total_of(rounds)
+    progress.first_losses = [abs(each["loss"]) for each in rounds if each["num_iters"] <= FIRST and "loss" in each]
     if evaluates:
         progress.curve = progress.empty_curve()
         for record in rounds:

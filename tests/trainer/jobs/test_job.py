@@ -19,11 +19,13 @@ from config import Config
 from trainer import worker
 from trainer.command_line import parse
 from trainer.engine import mx
+from trainer.evaluation.evaluator import Evaluator
 from trainer.from_flags import learning_task
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.membership import Membership
+from trainer.passes import Batch
 from trainer.simulation import virtual_cluster
 from utils import SetupError
 
@@ -45,6 +47,7 @@ loss = gluon.loss.L2Loss()
 """
 TRAIN_PART = "(x[:160], y[:160])"
 LOSS = "loss = gluon.loss.L2Loss()"
+RETURN = "    return (x["
 
 
 def job_in(folder: Path, text: str, *flags: str) -> Config:
@@ -99,6 +102,23 @@ MISTAKES = {
     "loss and loop": (LOSS, f"{LOSS}\ndef train(worker): pass", "defines loss and train(worker)"),
     "loop, no metric": (LOSS, "def train(worker): pass", "the outputs are no scores: define metric"),
     "no pairs": (TRAIN_PART, "(lambda rank, num_workers, seed: iter([x]))", "a stream yields pairs (inputs, targets)"),
+    "NaN": (RETURN, f"    x[7, 2] = np.nan\n{RETURN}", "my_job.py, data(folder): 1 number(s) of training inputs are "
+        "not finite, the first at [7, 2]: leave such samples out, or give other numbers here or in prepare()"),
+    "NaN in both": (RETURN, f"    x[7] = y[180:] = np.nan\n{RETURN}", "4 number(s) of training inputs are not finite, "
+        "the first at [7, 0]; 20 number(s) of test targets are not finite, the first at [20]: leave"),
+    "NaN in one": (TRAIN_PART, "((x[:160], x[:160] + np.inf), y[:160])", "of training inputs[1] are not finite"),
+    "too large": (TRAIN_PART, "(x[:160], y[:160] * 1e300)", "160 number(s) of training targets are not finite, the"),
+    "NaN in lists": (TRAIN_PART, "([[1.0] * 4, [1.0, 2, 3, np.nan]] * 80, y[:160])", "80 number(s) of training inputs"),
+    "prepares NaN": (LOSS, f"{LOSS}\ndef prepare(x, y):\n    return mx.nd.log(mx.nd.array(-x * x)), y", "my_job.py, "
+        "prepare(inputs, targets): 8 number(s) of the batch's inputs are not finite, the first at [0, 0]"),
+    "streams NaN": (TRAIN_PART, "(lambda rank, num_workers, seed: iter([(x + np.inf, y)]))", "of the batch's inputs"),
+    "detached": (LOSS, "def loss(o, t):\n    return mx.nd.array((o[:, 0] - t).asnumpy())", "my_job.py, loss(outputs, "
+        "targets): has no gradient, since it does not depend on the outputs: compute it of the outputs, by functions"),
+    "constant": (LOSS, "def loss(o, t):\n    return mx.nd.ones(len(t))", "has no gradient, since it does not depend"),
+    "set_np": ("\ndef network", "mx.npx.set_np()\ndef network", "my_job.py, as a module: MXNet's numpy semantics"),
+    "set_np late": ("    net = ", "    mx.npx.set_np()\n    net = ", "and targets (2,): MXNet's numpy semantics"),
+    "set_np in data": ("    x = ", "    mx.npx.set_np()\n    x = ", "data(folder): MXNet's numpy semantics (npx."),
+    "mx.np": (LOSS, "def loss(o, t):\n    return mx.np.abs(o[:, 0] - t)", "MXNet's numpy semantics"),
     "few scores": (f"(1))\n|y = x.sum(axis=1)|{LOSS}", "(3))\n|y = np.arange(200) % 5|", "0 to 4"),
 }  # fmt: skip
 
@@ -113,6 +133,45 @@ def test_a_mistake_is_one_line_that_names_the_file_or_what_to_do(tmp_path, name)
     with pytest.raises(SetupError, match=re.escape(line)) as caught, contextlib.chdir(tmp_path):
         task_of(job_in(tmp_path, text))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_numbers_that_prepare_mends_are_no_mistake_and_its_arrays_may_be_those_of_mxnets_numpy(tmp_path):
+    text = GOOD.replace(RETURN, f"    x[7, 2], x[190], y[9] = np.nan, np.inf, np.nan\n{RETURN}")
+    more = "\ndef prepare(x, y):\n    return mx.np.array(np.nan_to_num(x, posinf=1)), mx.np.array(np.nan_to_num(y))"
+    task = task_of(job_in(tmp_path, text + more))
+    assert type(next(task.batches).inputs[0]) is mx.nd.NDArray and task.evaluate() > 0
+
+
+FILE = "np.save('x.npy', x); x = np.load('x.npy', mmap_mode='r')"
+
+
+@pytest.mark.parametrize("has_prepare", [False, True])
+def test_numbers_of_a_file_that_are_not_finite_are_told_once_where_they_are_read(tmp_path, caplog, has_prepare):
+    text = GOOD.replace("    return (x", f"    x[3, 1] = x[170] = np.nan; {FILE}\n    return (x")
+    text += "\ndef prepare(x, y):\n    return mx.nd.array(x) * 2, y\n" * has_prepare
+    config = job_in(tmp_path, text, "--evaluator", "0", "--max-rounds", "9", "-e", "2")
+    signals: Any = SimpleNamespace(requested=False, be_patient=lambda: None)
+    with contextlib.chdir(tmp_path):
+        assert worker.run(config, None, signals) == 0
+    told = [record.message for record in caplog.records if "not finite" in record.message]
+    assert len(told) == 2
+    assert re.search(
+        r"round \d, step 1: 1 number\(s\) of the batch's inputs are not finite, the first at \[\d+, 1\]; sk", told[0]
+    )
+    assert "in the test 4 number(s) of the batch's inputs are not finite, the first at [10, 0]" in told[1]
+    assert "gradient" not in caplog.text
+
+
+def test_a_loss_whose_gradient_is_zero_is_told(tmp_path, caplog):
+    task_of(job_in(tmp_path, GOOD.replace(LOSS, "def loss(o, t):\n    return (o[:, 0] > t) + 1")))
+    assert "the gradient of the loss is 0 for the first samples" in caplog.text
+
+
+def test_scores_that_are_not_numbers_are_wrong_and_told_once(caplog):
+    scores, classes = mx.nd.array([[np.nan, 0], [1, np.nan], [2, 1], [-np.inf, 0]]), mx.nd.array([0, 0, 0, 1])
+    evaluate = Evaluator(lambda inputs: inputs * 1, lambda: [Batch((scores,), (classes,), 4)])
+    assert [evaluate(), evaluate()] == [0.5, 0.5]
+    assert caplog.text.count("scores that are NaN count as wrong") == 1
 
 
 @pytest.mark.parametrize(
