@@ -56,13 +56,11 @@ class Loop:
         hooks.come_together()
         if run.checkpoints is not None:
             run.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
-        folder = open_log()
-        if trainer.is_evaluator:
-            self._evaluations.begin(gives_up=run.stop_requested)
-        trainer.measure = hooks.open_measure(folder)
+        trainer.measure = hooks.open_measure(open_log())
         if run.pacing is not None:
             run.pacing.begin(trainer.measure.elapsed_s)
         trainer.progress.begin(self._elapsed_s, trainer.is_evaluator)
+        self._evaluations.begin()
         self._has_begun = True
         trainer.emulation.begin(self._elapsed_s)
         self._watched.next_round()
@@ -95,12 +93,14 @@ class Loop:
         trainer = self.trainer
         self._watched.announce()
         trainer.broadcast()
-        if self._run.pacing is not None:
+        self.choose_evaluator()
+        if trainer.is_evaluator:
+            self._evaluations.prepare(gives_up=self._run.stop_requested)
+        if self._run.pacing is not None:  # here the others wait for the one that evaluates
             for line in self._run.pacing.before_training(
                 trainer.step_s, self._test_busy_s, trainer.emulation.shortest_s
             ):
                 logging.warning("warning: %s", line)
-        self.choose_evaluator()
 
     def open_measure(self, folder: Path) -> Measure:
         """Opens the log; a resumed job keeps its earlier rounds, and so does a worker that replaces a lost one."""
@@ -130,6 +130,7 @@ class Loop:
         trainer.is_evaluator = self._context.peers.is_evaluator(0.0 if was_evaluator else trainer.step_s)
         if self._has_begun and trainer.is_evaluator and not was_evaluator:
             trainer.progress.begin(self._elapsed_s, evaluates=True)
+            self._evaluations.prepare(gives_up=lambda: True)  # the others train
             self._evaluations.begin()
 
     def update_membership(self) -> None:

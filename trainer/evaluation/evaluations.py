@@ -27,23 +27,23 @@ class Evaluations:
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
         self._beside = self._run.evaluator if self._evaluate is not None else None  # evaluates in place of this worker
-        self._has_begun = False
+        self._is_prepared = False
         self._cell = 0  # the last evaluation's place on the grid
         self._missed: list[int] = []  # the places since then at which the process beside was not ready
         self._spent_s = 0.0  # on evaluations
         self._notes: dict[str, list[Any]] = {}  # for the next round's log
         self._told = ""  # why there was no value, the last time
 
-    def begin(self, gives_up: Callable[[], bool] = lambda: True) -> None:
+    def prepare(self, gives_up: Callable[[], bool]) -> None:
         """This worker evaluates from now on. Waits for the process beside it, unless this worker gives up."""
-        if self._has_begun:
-            return
-        self._has_begun = True
+        if self._beside is not None and self._run.saver is not None and not self._is_prepared:
+            self._is_prepared = True
+            self._beside.begin(self._trainer.context.config, self._run.saver.path_of(NEWEST))
+            self._beside.wait_until_ready(gives_up)
+
+    def begin(self) -> None:
         if self._run.saver is not None:
             self._run.saver.begin()
-            if self._beside is not None:
-                self._beside.begin(self._trainer.context.config, self._run.saver.path_of(NEWEST))
-                self._beside.wait_until_ready(gives_up)
 
     def end(self) -> None:
         if self._run.evaluator is not None:
