@@ -20,16 +20,19 @@ _WORTH_SHOWING = re.compile(rf"\berror\b|\bwarning\b|Error:|{_EVALUATION}", re.I
 
 
 class Forwarder:
-    """Prints what processes write: all lines of one worker; of the others the important lines, each once."""
+    """Prints what processes write: all lines of one worker; of the others the important lines, each once. An error is
+    told once, whoever repeats it with more words around it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._ranks: dict[str, str] = {}  # name of a process on another host -> the rank that it reports
         self._said: set[str] = set()
+        self._errors: set[str] = set()
         self.has_begun = False  # a worker has begun to train
 
     def forward(self, processes: Sequence[RunningProcess]) -> None:
-        for process in processes:
+        # Workers find most mistakes, and the others repeat them.
+        for process in sorted(processes, key=lambda process: process.role.kind is not Kind.WORKER):
             role = process.role
             for line in process.new_lines():
                 when, text = parse_log_line(line)
@@ -38,9 +41,16 @@ class Forwarder:
                 show_all = role.show_all or rank == "0"
                 # On other hosts a worker has no rank at first; its lines say what it waits for.
                 is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank
+                if self.has_told(text):
+                    continue
                 if show_all or ((is_waiting or _WORTH_SHOWING.search(text)) and text not in self._said):
                     self._said.add(text)
+                    self._errors |= {*_mistake(text)}
                     self._say(f"{when}{role.name}{rank and f' rank {rank}'} | {text}")
+
+    def has_told(self, text: str) -> bool:
+        """Whether the error in a line is known to the user."""
+        return any(mistake in told or told in mistake for mistake in _mistake(text) for told in self._errors)
 
     def _rank(self, role: Role, line: str) -> str:
         """The rank that a worker on another host has reported; on this machine its name has the rank."""
@@ -48,6 +58,10 @@ class Forwarder:
         if reported and role.host and role.kind is Kind.WORKER:
             self._ranks[role.name] = reported[1]
         return self._ranks.get(role.name, "")
+
+
+def _mistake(text: str) -> list[str]:
+    return [mistake for mistake in text.partition("error: ")[2:] if mistake]
 
 
 def parse_log_line(line: str) -> tuple[str, str]:

@@ -1,13 +1,13 @@
 """What a launcher knows of failed processes: in words, and as scripts/launch/restarts.py takes it."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from scripts.launch.console import has_trained, last_error
 from scripts.launch.process import Kind, RunningProcess, last_lines
 from scripts.launch.restarts import ExitReport
-from utils import EXIT_PEER_LOST
+from utils import EXIT_PEER_LOST, EXIT_SETUP
 
 
 class Failure(NamedTuple):
@@ -20,14 +20,22 @@ class Failure(NamedTuple):
     has_error: bool = False  # the log has one
 
 
-def failure_of(failed: Sequence[RunningProcess], connections: Sequence[RunningProcess]) -> Failure:
-    """Describes the failure of one process or more to the user; `connections` are to hosts."""
+def failure_of(
+    failed: Sequence[RunningProcess], connections: Sequence[RunningProcess], has_told: Callable[[str], bool]
+) -> Failure:
+    """Describes the failure of one process or more to the user; `connections` are to hosts, `has_told` says whether the
+    user has seen an error."""
     causes = [process for process in failed if process.exit_code != EXIT_PEER_LOST] or failed[:1]
-    first = causes[0]
+    # Servers that a worker has told of its mistake end with it.
+    first = next((each for each in causes if each.role.kind is Kind.WORKER and each.exit_code == EXIT_SETUP), causes[0])
     how = " and ".join(f"{cause.role.label} {how_it_ended(cause.exit_code)}" for cause in causes)
     lines, error = last_lines(first.role.log), last_error(first.role)
-    reason = (error and f", says: {error}") if lines else ", is empty: is the disk full?"
-    log = f" Its log, {first.role.log}{reason}" if lines or first not in connections else ""  # ssh may print nothing
+    reason = (error and not has_told(error) and f", says: {error}") if lines else ", is empty: is the disk full?"
+    log = (
+        f" Its log{f', {first.role.log}{reason}' if reason else f': {first.role.log}'}"
+        if lines or first not in connections
+        else ""
+    )  # ssh may print nothing
     return Failure(failed, how, first, log, bool(error))
 
 

@@ -33,6 +33,7 @@ from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer import straggler_trace
+from trainer.datasets import loading
 from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
@@ -212,18 +213,21 @@ def run(
 ) -> JobOutcome:
     """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
     allow_files(len(build_roles(job)))
+    worker_config = job_options.first_config(job, local_layout(job))
+    dataset, data_dir = job_options.data_of(worker_config)
+    if dataset and not (ROOT / data_dir / dataset).is_dir():
+        loading.load(dataset, str(ROOT / data_dir))  # as the workers will: where it is missing this tells it now
     with job_options.claimed(job.log_folder):
         for line in warnings(job):
             say(line)
         before = previous_run(job, local_layout(job), say)
-        worker_config = job_options.first_config(job, local_layout(job))
         policy = policy_of(job, worker_config, build)
         roles = [dataclasses.replace(role, appends=before.is_resumed) for role in build(job)]
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], RunningProcess] = Process
             if len(job.devices) > 1 or policy:
                 log = job.log_folder / FORK_SERVER_LOG
-                forks = ForkServer(*job_options.data_of(worker_config), log, IMPORT_S)
+                forks = ForkServer(dataset, data_dir, log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
             outcome = Supervisor(

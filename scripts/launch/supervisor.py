@@ -265,7 +265,7 @@ class Supervisor:
                 _kill([connection])
             connection.ended_at = time.monotonic()
         names = ", ".join(process.role.label for process in unseen)
-        how = f"the end of {names} is not confirmed" if unseen else failure_of(lost, lost).how
+        how = f"the end of {names} is not confirmed" if unseen else failure_of(lost, lost, self._console.has_told).how
         if not lost:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
         self._end(Failure(lost, how))
@@ -419,7 +419,8 @@ class Supervisor:
             failed = [process for process in failed if not process.role.is_for_page]  # a worker says that it is away
         if not failed:
             return
-        failure = failure_of(failed, self._connections)
+        self._console.forward(self._processes)
+        failure = failure_of(failed, self._connections, self._console.has_told)
         workers = self._of(Kind.WORKER)
         if self._state is _State.STOPPING and self._others_continue and self._has_begun and {*failed} < {*workers}:
             self._say(f"{failure.how}: the others end without it")  # perhaps it was about to come back
@@ -428,7 +429,6 @@ class Supervisor:
         code = failure.cause and failure.cause.exit_code
         if self._state is _State.STOPPING and code in (EXIT_FORCED, -signal.SIGTERM):
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
-        self._console.forward(self._processes)
         self._end(failure, EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST)
 
     def _on_host_of(self, connection: RunningProcess) -> list[RunningProcess]:

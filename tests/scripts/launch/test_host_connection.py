@@ -106,7 +106,7 @@ def test_a_role_that_cannot_be_started_there_ends_the_job(connect, tmp_path):
     missing = Role("h1 cpu", Kind.WORKER, [str(tmp_path / "no")], {}, tmp_path, tmp_path / "h1.log", host="h1")
     outcome, lines = supervise(link, missing)
     assert outcome.exit_code == 2
-    assert "h1 cpu ended with exit code 2" in lines[-1] and "error: it cannot be started" in lines[-1]
+    assert "h1 cpu ended with exit code 2" in lines[-1] and "error: it cannot be started" in lines[-2]
 
 
 def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_job(connect, tmp_path):

@@ -91,9 +91,11 @@ def test_an_error_of_the_start_before_and_one_that_was_survived_are_not_taken_fo
     )
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"), limit=1)
     assert outcome.exit_code == EXIT_PEER_LOST
-    assert "says: error: the first" in next(line for line in lines if "begins anew" in line)
+    assert lines[0] == "worker 0 | error: the first" and "Its log: " in next(
+        line for line in lines if "begins anew" in line
+    )
     assert "given up after 1 start without a new checkpoint (--restarts)" in lines[-1]
-    assert "the first" not in lines[-1] and "TimeoutError" not in lines[-1]
+    assert not [line for line in lines[1:] if "the first" in line] and "TimeoutError" not in lines[-1]
 
 
 def test_a_state_server_that_dies_is_started_again_alone(tmp_path):

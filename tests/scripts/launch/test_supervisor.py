@@ -18,7 +18,7 @@ from stand_ins import DONE, FOREVER, SERVER, role
 from scripts.launch.console import parse_log_line
 from scripts.launch.process import Kind, Role
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
-from utils import EXIT_INCOMPLETE
+from utils import EXIT_INCOMPLETE, EXIT_SETUP
 
 
 def supervise(*roles: Role, **waits: float) -> tuple[JobOutcome, list[str]]:
@@ -186,7 +186,8 @@ def test_a_roles_exit_code_is_passed_on_if_it_is_about_the_set_up(tmp_path, code
     outcome, lines = supervise(role(tmp_path, Kind.SERVER, FOREVER), role(tmp_path, Kind.WORKER, program))
     assert (outcome.exit_code, running(tmp_path)) == (expected, [])
     assert f"worker ended with exit code {code}; stopping the job" in lines[-1]
-    assert lines[-1].endswith("error: no such thing")
+    assert [line for line in lines if "no such thing" in line] == ["2026-11-21 12:00:00 worker | error: no such thing"]
+    assert lines[-1].endswith(f" Its log: {tmp_path / 'worker.log'}")
 
 
 def test_of_several_dead_the_cause_is_named(tmp_path):
@@ -293,6 +294,19 @@ def test_what_is_wrong_for_all_is_said_once(tmp_path):
     program = "print(f'2026-11-21 12:00:01 {sys.argv[2]} | error: no data')"
     _, (line,) = supervise(*(role(tmp_path, Kind.WORKER, program, f"worker {rank}") for rank in range(3)))
     assert line.endswith("| error: no data")
+
+
+def test_a_mistake_that_others_repeat_is_told_once_by_the_worker_that_has_found_it(tmp_path):
+    server = "print('error: worker cpu1 ended before the job began: no data', flush=True); (here / 'told').touch()"
+    finder = "while not (here / 'told').exists(): time.sleep(0.01)\nprint('error: no data'); print('error: no room')"
+    outcome, lines = supervise(
+        role(tmp_path, Kind.SERVER, f"{server}\n{FOREVER}", "server 0"),
+        role(tmp_path, Kind.WORKER, f"print('error: worker cpu1: no data')\n{FOREVER}", "worker 0"),
+        role(tmp_path, Kind.WORKER, f"{finder}; sys.exit(2)", "worker 1"),
+    )
+    assert outcome.exit_code == EXIT_SETUP
+    assert [sum(mistake in line for line in lines) for mistake in ("no data", "no room")] == [1, 1]
+    assert "stopping the job. Its log: " in lines[-1] and len(lines) == 3
 
 
 @pytest.mark.parametrize(
