@@ -18,6 +18,7 @@ def _exchange(handler: object, other: object) -> None:
 
 
 _exchange(signal.default_int_handler, _leave)  # before the imports below, which take longer than Python's own start
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # scripts/common.sh
 
 from collections.abc import Callable  # noqa: E402
 from importlib.machinery import ModuleSpec  # noqa: E402

@@ -222,9 +222,16 @@ need_libraries() {
 
 # Runs a Python program of the project with the project in PYTHONPATH. usage: run_script scripts/demo.py argument...
 run_script() {
-    local python
+    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" run_python "$root/$1" "${@:2}"
+}
+
+# Becomes a Python program. Ctrl-C waits until its first lines let it through (start.py): in Python's own start it would
+# be a traceback.
+run_python() {
+    local python held=(env --block-signal=INT)
     python=$(project_python)
-    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "$root/$1" "${@:2}"
+    "${held[@]}" true 2>/dev/null || held=() # GNU coreutils before 8.31
+    exec "${held[@]}" "$python" "$@"
 }
 
 # Describes the environment variables of every process of a distributed job.
@@ -249,8 +256,7 @@ END
 # Becomes one process of a distributed job: main.py in the project's folder, so that -dd and -ld are taken from there.
 # usage: run_role scheduler|server|worker argument...
 run_role() {
-    local python program=(main.py)
-    python=$(project_python)
+    local program=(main.py)
     [[ $1 != worker ]] || program=(-m scripts.launch.worker) # files the logs, and becomes main.py
     export DMLC_ROLE=$1
     export DMLC_PS_ROOT_URI="${DMLC_PS_ROOT_URI:-127.0.0.1}"
@@ -261,5 +267,5 @@ run_role() {
         export DMLC_INTERFACE=lo
     fi
     cd "$root" || exit
-    exec "$python" "${program[@]}" "${@:2}"
+    run_python "${program[@]}" "${@:2}"
 }

@@ -16,6 +16,6 @@ fi
 case "${1:-}" in
 state-server) exec "$root/scripts/state_server.sh" "${@:2}" ;;
 scheduler | server | worker) exec "$root/scripts/$1.sh" "${@:2}" ;;
--* | "") cd "$root" && exec "$(project_python)" main.py "$@" ;;
+-* | "") cd "$root" && run_python main.py "$@" ;;
 *) exec "$@" ;;
 esac

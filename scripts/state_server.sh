@@ -30,6 +30,5 @@ if [[ "${STATE_SERVER_PORT:-}" == *://* ]]; then
     say "STATE_SERVER_PORT=$STATE_SERVER_PORT is Kubernetes' variable of a service, no port to listen on: 10010 it is"
     unset STATE_SERVER_PORT
 fi
-python=$(project_python)
 cd "$root/SimpleStateServer"
-exec "$python" manage.py serve "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}" "$@"
+run_python manage.py serve "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}" "$@"

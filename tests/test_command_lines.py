@@ -167,6 +167,26 @@ def test_ctrl_c_while_a_program_imports_ends_it_quietly(program, package, tmp_pa
         process.kill()
 
 
+@pytest.mark.parametrize(
+    "words", ["why.sh", "state_server.sh", "worker.sh -m local", "remote.sh", "container.sh -m local"]
+)
+def test_ctrl_c_in_the_start_of_a_scripts_python_waits_for_the_programs_first_lines(words, tmp_path):
+    """SIGINT is sent while Python imports `site`, which waits for it: then it would be a traceback."""
+    (tmp_path / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    name, *more = words.split()
+    done = subprocess.run(
+        [ROOT / "scripts" / name, *more],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "VENV": sys.prefix, "STATE_SERVER_PORT": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0 if name == "remote.sh" else 130, "")
+
+
 PROGRAM = """
 import os, signal, start
 

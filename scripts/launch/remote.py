@@ -277,6 +277,7 @@ def main() -> int:
     for number in ENDING:
         if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see SignalWatch
             signal.signal(number, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # scripts/common.sh
     agent = Agent()
     try:
         serve(agent)
