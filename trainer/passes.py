@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from trainer.datasets.finite import faults
+from trainer.draws import Draws
 from trainer.engine import mx
 
 Loss = Callable[[Any, Any], mx.nd.NDArray]  # (outputs, targets) -> loss of each sample (N,)
@@ -21,6 +22,10 @@ class Batch(NamedTuple):
         """Which numbers are not finite, in words; empty if all are. Waits for the device."""
         inputs, targets = ([array.asnumpy() for array in part] for part in (self.inputs, self.targets))
         return "; ".join(fault.text for fault in faults(inputs, targets))
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        return (*self.inputs, *self.targets)
 
 
 def cross_entropy() -> Loss:
@@ -52,15 +57,21 @@ class Passes(Protocol):
 class NetworkPasses:
     """The passes of an MXNet network."""
 
-    def __init__(self, network: Any, loss: Loss) -> None:
+    def __init__(self, network: Any, loss: Loss, draws: Draws, samples: Callable[[], int]) -> None:
+        """`draws`: dropout's masks, for example; `samples` is the number of this worker's samples so far."""
+        self._draws, self._samples = draws, samples
         self._network = network
         self._loss_function = loss
         self._running: mx.nd.NDArray | None = None
         self._complete: mx.nd.NDArray | None = None
 
     def forward(self, inputs: Sequence[mx.nd.NDArray], targets: Sequence[mx.nd.NDArray]) -> None:
+        self._draws.seed(self._samples(), lambda: [self._loss_of(inputs, targets)])
+        self._running = self._loss_of(inputs, targets)
+
+    def _loss_of(self, inputs: Sequence[mx.nd.NDArray], targets: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
         with mx.autograd.record(), shapes_told(inputs, targets):
-            self._running = self._loss_function(self._network(*inputs), single(targets))
+            return self._loss_function(self._network(*inputs), single(targets))
 
     def wait_for_loss(self) -> None:
         assert self._running is not None

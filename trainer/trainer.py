@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from trainer.context import Context
+from trainer.draws import FORWARD, Draws
 from trainer.emulation import FORWARD_SHARE, Emulation
 from trainer.engine import mx
 from trainer.nan_guard import NumberChecks, Unpack
@@ -242,4 +243,5 @@ class Trainer:
 
 def _passes_of(trainer: Trainer) -> Passes:
     task = trainer.context.task
-    return NetworkPasses(task.network, task.loss or cross_entropy())
+    draws = Draws(trainer.context.config.seed, trainer.membership.rank, FORWARD)
+    return NetworkPasses(task.network, task.loss or cross_entropy(), draws, lambda: trainer.seen.own)

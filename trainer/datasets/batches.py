@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from trainer.draws import BATCH, Draws, seed_all
 from trainer.parameters import array_of
 from trainer.passes import Batch
 from utils import SetupError
@@ -52,7 +54,10 @@ class _MadeBatches:
 
     def __init__(self, feed: Feed, seed: int | tuple[int, ...]) -> None:
         self._feed = feed
-        self._changes = np.random.default_rng((*(seed if isinstance(seed, tuple) else (seed,)), _STREAM))
+        seeds = seed if isinstance(seed, tuple) else (seed,)
+        self._changes = np.random.default_rng((*seeds, _STREAM))
+        self._draws = Draws(*seeds, BATCH)
+        self._made = 0  # batches
         self._returned: list[Batch] = []
         self._prepared: Batch | Exception | None = None
         self._place_before: dict[str, Any] = {}  # the prepared one
@@ -96,10 +101,18 @@ class EndlessBatches(_MadeBatches):
     """
 
     def __init__(
-        self, source: Source, feed: Feed, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...]
+        self,
+        source: Source,
+        feed: Feed,
+        indices: np.ndarray,
+        batch_size: int,
+        seed: int | tuple[int, ...],
+        may_draw: bool = False,
     ) -> None:
-        """`indices` are those of the samples (n_k,) to draw from."""
+        """`indices` are those of the samples (n_k,) to draw from. `may_draw`: the source or the feed may use random
+        generators of the process."""
         super().__init__(feed, seed)
+        self._draws.are_made = None if may_draw else False
         self._source = source
         self._batch_size = batch_size
         self._random = np.random.default_rng(seed)
@@ -122,6 +135,8 @@ class EndlessBatches(_MadeBatches):
     def look(self, number: int) -> Iterator[Batch]:
         random = np.random.default_rng(0)
         for _ in range(number):
+            if self._draws.are_made:
+                seed_all(0)
             yield self._feed(self._source.take(random.choice(self._indices, self._batch_size)))
 
     def state(self) -> dict[str, Any]:
@@ -148,10 +163,11 @@ class EndlessBatches(_MadeBatches):
             "order": self._order,
             "random": self._random.bit_generator.state,
             "augment": self._changes.bit_generator.state,
+            "made": self._made,
         }
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
-        self._order = place["order"]
+        self._order, self._made = place["order"], place.get("made", 0)
         self._random.bit_generator.state = place["random"]
         if place["augment"]:
             self._changes.bit_generator.state = place["augment"]
@@ -168,6 +184,8 @@ class EndlessBatches(_MadeBatches):
         while len(self._order) < self._batch_size:
             self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
         chosen, self._order = np.split(self._order, [self._batch_size])
+        self._made += 1
+        self._draws.seed(self._made, lambda: self._feed(self._source.take(chosen), deepcopy(self._changes)).arrays)
         return self._feed(self._source.take(chosen), self._changes)
 
 
@@ -178,21 +196,21 @@ class StreamedBatches(_MadeBatches):
         """`begin` begins the stream, the same one each time."""
         super().__init__(feed, seed)
         self._begin = begin
-        self._stream = begin()
-        self._drawn = 0
+        self._stream, self._key = begin(), seed
 
     def _make(self) -> Batch:
+        seed_all(*self._key, BATCH, self._made)
         try:
             raw = next(self._stream)
         except StopIteration:
             raise SetupError(
-                f"the stream of the training samples ended after {self._drawn} batches: make it endless, or give arrays"
+                f"the stream of the training samples ended after {self._made} batches: make it endless, or give arrays"
             ) from None
-        self._drawn += 1
+        self._made += 1
         return self._feed(raw, self._changes)
 
     def _place(self) -> dict[str, Any]:
-        return {"drawn": self._drawn, "augment": self._changes.bit_generator.state}
+        return {"drawn": self._made, "augment": self._changes.bit_generator.state}
 
     def draw_from(self, indices: np.ndarray) -> None: ...
 
@@ -208,11 +226,12 @@ class StreamedBatches(_MadeBatches):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Draws and drops the batches up to the position."""
-        if self._drawn:
+        if self._made:
             self._prepared, self._stream = None, self._begin()
-        for _ in itertools.islice(self._stream, state["drawn"]):
-            pass
-        self._drawn = state["drawn"]
+        for self._made in range(state["drawn"]):
+            seed_all(*self._key, BATCH, self._made)
+            next(self._stream, None)
+        self._made = state["drawn"]
         self._changes.bit_generator.state = state["augment"]
 
 

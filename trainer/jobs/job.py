@@ -16,6 +16,7 @@ from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, St
 from trainer.datasets.feed import Feed, Prepare
 from trainer.datasets.finite import faults
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
+from trainer.draws import seed_all
 from trainer.engine import mx
 from trainer.jobs import builtin, job_file
 from trainer.jobs.job_file import JobFile, takes_random
@@ -103,7 +104,7 @@ class Job:
             return StreamedBatches(begin, feed, seed)
         if indices is None:
             indices = np.arange(len(self.train))
-        return EndlessBatches(self.train, feed, indices, config.batch_size, seed)
+        return EndlessBatches(self.train, feed, indices, config.batch_size, seed, self.file.path is not None)
 
     def first(self, number: int, seed: int) -> Raw | None:
         """Some samples, of the training part if it has any."""
@@ -127,6 +128,8 @@ class Job:
     def test_batches(self, feed: Feed, batch_size: int, seed: int) -> Iterator[Batch]:
         """Yields the test samples once."""
         assert self.test is not None
+        if self.file.path is not None:
+            seed_all(seed)  # a prepare() that draws here too
         if isinstance(self.test, Stream):
             raws = self.test.batches(0, 1, seed)
             yield from map(feed, itertools.islice(raws, MOST_TEST_BATCHES))

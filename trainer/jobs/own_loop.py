@@ -14,6 +14,7 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from trainer.datasets.sources import described
+from trainer.draws import FORWARD, seed_all
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.passes import Batch, single
@@ -108,6 +109,7 @@ class OwnLoop:
         samples = None
         if not self._greenlet.dead:
             self._greenlet.parent = getcurrent()
+            seed_all(self._worker.seed, trainer.membership.rank, FORWARD, trainer.seen.own)
             samples = self._greenlet.switch(counted)
         if samples is None:  # `train` has returned
             if not self._has_stepped:

@@ -26,7 +26,6 @@ from utils import SetupError
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
     """All that a worker needs at the end of a round to do the next as if it had never stopped."""
-    _seed_masks(trainer)
     return {
         "rounds": trainer.rounds,
         "elapsed_s": trainer.measure.elapsed_s,
@@ -81,13 +80,6 @@ def restore(trainer: Trainer) -> None:
     trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
     trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
     trainer.restore_own(state["own"])
-    _seed_masks(trainer)
-
-
-def _seed_masks(trainer: Trainer) -> None:
-    """Seeds MXNet's generator, which draws dropout's masks and cannot be saved: at each checkpoint and when the job is
-    resumed from it, so that both draw the same."""
-    mx.random.seed((trainer.context.config.seed * 1_000_003 + trainer.membership.rank * 7919 + trainer.rounds) % 2**31)
 
 
 class ResumePoint(NamedTuple):

@@ -76,6 +76,55 @@ def test_a_worker_that_goes_on_ends_with_the_same_weights_to_the_bit(place: Path
     assert logged[4]["total_time"] > logged[3]["total_time"]
 
 
+DRAWS = """
+import random
+import mxnet as mx
+import numpy as np
+def prepare(inputs, targets):
+    noise = np.random.normal(0, 0.1, inputs.shape) * random.random()
+    return mx.nd.array(inputs / 255 + noise) + mx.nd.random.normal(0, 0.1, shape=inputs.shape), targets
+def network():
+    layers = mx.gluon.nn.HybridSequential()
+    layers.add(mx.gluon.nn.Dense(8, activation="relu"), mx.gluon.nn.Dropout(0.5), mx.gluon.nn.Dense(4))
+    return layers
+"""
+OWN_LOOP = """
+def train(worker):
+    loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    for inputs, targets in worker.batches:
+        with mx.autograd.record():
+            losses = loss_of(worker.network(inputs + np.random.rand()), targets)
+        losses.backward()
+        worker.step(len(targets), losses)
+"""
+STREAM = """
+def data(folder):
+    def batches(rank, num_workers, seed):
+        while True:
+            yield np.random.rand(8, 3) * mx.nd.random.uniform().asscalar(), np.array([random.randrange(4)] * 8)
+    return batches, None
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "cluster"),
+    [
+        *((mode, "", "one.csv") for mode in ("esync", "async", "decoupled")),
+        *(("sync", more, "two.csv") for more in ("", OWN_LOOP, STREAM)),
+    ],
+    ids=["esync", "async", "decoupled", "sync", "own loop", "stream"],
+)
+def test_what_layers_and_a_users_code_draw_at_random_is_the_same_in_a_job_that_goes_on(
+    place: Path, mode: str, more: str, cluster: str
+) -> None:
+    (place / "job.py").write_text(DRAWS + more)
+    whole, _, resumed = (
+        run(place, name, mode, rounds, "--job", str(place / "job.py"), *flags, cluster=cluster)
+        for name, rounds, flags in (("whole", 5, ()), ("parts", 3, ()), ("parts", 5, ("--resume",)))
+    )
+    assert resumed == whole
+
+
 @pytest.mark.parametrize("mode", ["async", "sync-switch"])
 def test_what_a_job_did_after_its_checkpoint_is_done_again(place: Path, mode: str) -> None:
     """As after a kill: the checkpoint is of round 4, the logs go to round 7."""
