@@ -12,6 +12,7 @@ from page import Page
 
 from algorithms import TransportKind
 from trainer.algorithms.decoupled import DecoupledTrainer, Merging
+from trainer.algorithms.inbox import Inbox, mean_of
 from trainer.command_line import check_job, parse
 from trainer.context import Context
 from utils import SetupError
@@ -69,6 +70,18 @@ def test_a_worker_takes_a_release_with_its_next_upload_and_goes_on_from_its_own_
     ]
     assert told[0] == [(1, 0, None), (1, 2, "TRAIN"), (1, 4, "TRAIN"), (2, 0, "TRAIN")]
     assert told[1] == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (3, 2, "TRAIN")]
+
+
+def test_an_update_weighs_as_its_samples_times_its_samples_a_step() -> None:
+    """S = 12 in T = 6 steps: 24; S = 10 in T = 2: 50; an empty inbox and one without a sample: nothing."""
+    first, second, empty, bad = (Inbox() for _ in range(4))
+    first.add([np.array([1.0]), np.array([7.0])], 1, 4, 2)
+    first.add([np.array([2.0]), np.array([3.0])], 1, 8, 4)  # updates add up; of statistics the newest counts
+    second.add([np.array([11.0]), np.array([40.0])], 1, 10, 2)
+    bad.add([np.array([1e9]), np.array([1e9])], 1, 0, 2)
+    assert (first.weight, second.weight, empty.weight, bad.weight) == (24.0, 50.0, 0.0, 0.0)
+    means = mean_of([empty, first, bad, second])
+    assert means == [pytest.approx((24 * 3 + 50 * 11) / 74), pytest.approx((24 * 3 + 50 * 40) / 74)]
 
 
 @pytest.mark.parametrize("killed", [{}, {2: 0}])

@@ -286,6 +286,16 @@ def test_parts_differ_by_one_sample_at_most(labels, num_workers, by_class, seed)
     assert max(sizes) - min(sizes) <= 1
 
 
+def test_the_seed_decides_which_samples_a_worker_has_but_by_class_nothing_does():
+    def parts(by_class, seed):
+        return [part.tolist() for part in partition(range(60), 3, by_class, seed)]
+
+    assert parts(False, 1) == parts(False, 1) != parts(False, 2)
+    assert len({str(parts(False, seed)) for seed in range(10)}) == 10
+    assert all(part != sorted(part) for part in parts(False, 0))  # a permutation, and no other cut of the same order
+    assert parts(True, 1) == parts(True, 2) == [[*range(20)], [*range(20, 40)], [*range(40, 60)]]
+
+
 def test_by_class_the_samples_in_order_of_their_classes_are_cut_into_equal_parts():
     labels = np.tile(np.arange(10, dtype=np.uint8), 6)
     parts = [labels[part].tolist() for part in partition(labels, 4, True, 0)]

@@ -45,6 +45,30 @@ def test_transfers_of_one_worker_go_one_after_the_other():
     assert ends == {"short": pytest.approx(1.0), "long": pytest.approx(4.0)}
 
 
+@pytest.mark.parametrize(
+    ("num_bytes", "is_over", "took_s"),
+    [(300, False, 0.25 + 3.0), (300, True, 3.0), (0, False, 0.25), (0, True, 0.0)],
+)
+def test_a_transfer_takes_its_own_links_latency_once_and_the_time_of_its_bytes(num_bytes, is_over, took_s):
+    clock, ends = VirtualClock(), []
+    links = [WorkerLink(7.0, 9.0), WorkerLink(100.0, 0.25)]
+    run_all(clock, [lambda: (Direction(clock, links).transfer(1, num_bytes, is_over), ends.append(clock.now()))])
+    assert ends == [pytest.approx(took_s)]
+
+
+def test_the_bytes_of_transfers_follow_each_other_and_their_latencies_pass_side_by_side():
+    clock, ends = VirtualClock(), []
+    direction = Direction(clock, [WorkerLink(math.inf, 0.5), WorkerLink(math.inf, 0.0)], 100.0)
+
+    def send(rank):
+        direction.transfer(rank, 100)
+        ends.append((rank, clock.now()))
+
+    run_all(clock, [lambda rank=rank: send(rank) for rank in (0, 0, 1)])
+    # Bytes: 0 to 0.5 s worker 1 alone, then half of the server's link each; the second of worker 0 waits for the first.
+    assert ends == [(1, pytest.approx(1.5)), (0, pytest.approx(2.0)), (0, pytest.approx(3.0))]
+
+
 @dataclass(frozen=True)
 class Sent:
     """One worker's transfer."""
