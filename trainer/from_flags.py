@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from algorithms import ENTRIES, RELEASE
 from config import SGD, Config
 from flag_values import parse_schedule
@@ -33,10 +31,6 @@ TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds ar
 
 def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Context, mine: Membership) -> LearningTask:
     """The network and the batches of this worker's partition."""
-    # All ranks have the same initial weights, but each has its own dropout masks and order of samples.
-    seed = config.seed + 1 + mine.rank
-    mx.random.seed(seed)
-    np.random.seed(seed % 2**32)
     feed = Feed(device, job.prepare)
     batches = job.batches(feed, config, mine.rank, mine.num_workers, mine.partition)
     raw = job.first(config.batch_size, config.seed) if job.train is not None else None

@@ -195,8 +195,12 @@ class StreamedBatches(_MadeBatches):
     def __init__(self, begin: Callable[[], Iterator[Raw]], feed: Feed, seed: tuple[int, ...]) -> None:
         """`begin` begins the stream, the same one each time."""
         super().__init__(feed, seed)
-        self._begin = begin
-        self._stream, self._key = begin(), seed
+        self._begin, self._key = begin, seed
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        seed_all(*self._key, BATCH)
+        self._stream = self._begin()
 
     def _make(self) -> Batch:
         seed_all(*self._key, BATCH, self._made)
@@ -227,7 +231,8 @@ class StreamedBatches(_MadeBatches):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Draws and drops the batches up to the position."""
         if self._made:
-            self._prepared, self._stream = None, self._begin()
+            self._prepared = None
+            self._begin_anew()
         for self._made in range(state["drawn"]):
             seed_all(*self._key, BATCH, self._made)
             next(self._stream, None)

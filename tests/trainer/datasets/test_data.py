@@ -301,6 +301,8 @@ def test_by_class_the_samples_in_order_of_their_classes_are_cut_into_equal_parts
     parts = [labels[part].tolist() for part in partition(labels, 4, True, 0)]
     assert [len(part) for part in parts] == [15] * 4
     assert [label for part in parts for label in part] == sorted(labels.tolist())
+    numbers = np.concatenate(partition(labels, 4, True, 0)).tolist()
+    assert numbers == sorted(range(60), key=lambda number: (labels[number], number))  # a class keeps the file's order
 
 
 @pytest.mark.parametrize("num_workers", [3, 4, 6])
