@@ -18,6 +18,7 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import functools
 import gc
 import logging
 import math
@@ -113,8 +114,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     own, others = parser.parse_known_args([word for word in arguments if word != "--"])
     own.flags = parser.flags
     modes = own.mode.split(",")
-    is_of_set = bool(own.beside)
-    if not is_of_set:
+    own.is_of_set = bool(own.beside)  # whose parent has said the warnings
+    if not own.is_of_set:
         own.log_base = job_options.log_base(own)
         own.set_aside = own.log_base / EARLIER / date_time()
     own.beside = own.beside or own.mode
@@ -124,7 +125,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     job_options.check_fastest(own.fastest, own.beside.split(","))
     cluster, name = _cluster(own)
     runs = [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
-    return own, [dataclasses.replace(run, is_of_set=is_of_set) for run in runs]
+    return own, [dataclasses.replace(run, is_of_set=own.is_of_set) for run in runs]
 
 
 def _step_times(text: str) -> tuple[float, ...]:
@@ -187,10 +188,15 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
     return dataclasses.replace(job, cluster=job.cluster.of(rows), rows=rows)
 
 
+@functools.cache  # each line once
+def _warn(text: str) -> None:
+    logging.warning("warning: %s", text)
+
+
 def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
     return command_line.parse(
         words,
-        warn=lambda text: logging.warning("warning: %s", text),
+        warn=(lambda text: None) if own.is_of_set else _warn,
         program=command_line.Program(
             "simulate.py", own.flags, (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
         ),

@@ -17,6 +17,7 @@ from report import metrics
 from scripts.run_lines import duration_text
 from scripts.run_process import Processes
 from scripts.sweep_grid import LOCAL, NETWORK_WITHOUT_N, Flags, command, counts, mode_folder
+from trainer.jobs.sources import ignored_network
 from trainer.metric import ACCURACY, Metric
 from utils import SetupError
 
@@ -53,7 +54,9 @@ class Job:
                     del options[options.index(option) : options.index(option) + 2]
         flags = {name: words for name, words in self.flags.items() if counts(name, mode) and name not in LIMITS}
         own = {"learning_rate": f"{size:g}", "max_rounds": str(steps), "eval_duration": str(steps), "seed": "0"}
-        defaults = {"network": (NETWORK_WITHOUT_N,), "validation": (str(VALIDATION),)}
+        defaults: Flags = {"validation": (str(VALIDATION),)}
+        if not any(ignored_network(path, "") for path in flags.get("job", ())):
+            defaults = {"network": (NETWORK_WITHOUT_N,), **defaults}
         return command(self.on, mode, options, {**defaults, **flags, **{name: (word,) for name, word in own.items()}})
 
     def run(self, size: float, steps: int) -> float:

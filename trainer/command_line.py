@@ -10,6 +10,7 @@ from algorithms import ALGORITHMS, ENTRIES, OWNERS, STATE_SERVER_FLAGS, Transpor
 from config import AMONG_WORKERS, CONTINUE, FIELDS, MPI, NETWORKS, RESTART, Config, names_of, one_of
 from flag_parser import FlagParser
 from trainer.collectives.compression import check_flags as check_compression
+from trainer.jobs.sources import ignored_network
 from utils import SetupError, version_number
 
 
@@ -65,6 +66,8 @@ def parse(
         for name, why in program.nowhere(config).items():
             if name in given:
                 raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
+        if config.job and "network" in given and (ignored := ignored_network(config.job, config.network)):
+            warn(ignored)
         _check_given(config, [name for name in given if not _is_for_others(name, config, beside)], warn)
         _check_together(config, num_workers=None)
     except SetupError as error:

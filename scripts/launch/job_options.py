@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from algorithms import ENTRIES, OWNERS, Workers, entry_name
 from config import preset_flags
 from flag_parser import FlagParser
 from flag_values import at_least, several, zero_or_one
+from scripts.launch.console import console
 from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
 from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
-from trainer.jobs.sources import sources
+from trainer.jobs.sources import ignored_network, sources
 from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
@@ -103,13 +105,25 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namesp
     A flag on the wrong side of `--` ends the process with exit code 2, as a bad value does.
     """
     before, behind = _sides(parser, arguments)
-    return parser.parse_args(before), behind
+    return _with_network(parser, parser.parse_args(before, argparse.Namespace(network=""))), behind
 
 
 def parse_some(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], tuple[str, ...]]:
     """As `parse`; returns also the words before `--` that the parser does not know, in the middle."""
     before, behind = _sides(parser, arguments)
-    return *parser.parse_known_args(before), behind
+    given, unknown = parser.parse_known_args(before, argparse.Namespace(network=""))
+    return _with_network(parser, given), unknown, behind
+
+
+def _with_network(parser: argparse.ArgumentParser, given: argparse.Namespace) -> argparse.Namespace:
+    """With the default of -n, if it is not given; if it is, a line says once where it does nothing."""
+    if given.network and getattr(given, "job", None) and (ignored := ignored_network(given.job, given.network)):
+        _once(f"warning: {ignored}")
+    given.network = given.network or parser.get_default("network")
+    return given
+
+
+_once = functools.cache(console)
 
 
 def _sides(parser: FlagParser, arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

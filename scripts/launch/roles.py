@@ -17,6 +17,7 @@ from config import PS, name_in_logs, preset_flags
 from scripts.launch.health import Health
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
+from trainer.jobs.sources import ignored_network
 from trainer.run_logs.earlier_runs import PAGE_FILE, date_time
 from trainer.simulation.cluster_file import ClusterProfile
 from utils import EARLIER
@@ -290,13 +291,14 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
     """A worker's flags; the user's come last and win."""
     flags: dict[str, object] = {
         "-m": job.algorithm.name,
-        "-n": job.network,
         "-dd": job.data_dir,
         "-ld": worker.node.folder,
         "--earlier": worker.node.log_base / EARLIER / job.began,
         "--device-name": worker.device,
     }
     # The rest only where it counts: main.py warns about a flag that does nothing.
+    if not job.job_file or not ignored_network(job.job_file, job.network):
+        flags["-n"] = job.network
     if job.job_file:
         flags["--job"] = worker.node.job_file(job)
     if job.split_by_class:

@@ -53,6 +53,29 @@ def content_hash(path: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def ignored_network(path: str | Path, network: str) -> str:
+    """A warning about -n where the job file surely has a network, by statements at its top; else empty. A file that
+    cannot be read or parsed is told elsewhere."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    if not any("network" in _bound(node) for node in tree.body):
+        return ""
+    return f"-n {network} does nothing: {Path(path).name} has a network of its own, and its logs have the file's name"
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.Assign) and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        return {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return set()
+
+
 def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()

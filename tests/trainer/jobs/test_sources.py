@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from cluster_processes import ROOT
 
+import simulate
+from scripts.launch import job_options, local_cluster
+from scripts.launch.local_cluster import build_roles
+from trainer.command_line import parse
 from trainer.jobs.sources import OWN_MODULES, content_hash, sources
 from utils import SetupError
 
@@ -130,3 +134,38 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     assert complaint(tmp_path / "job.py") == "job file job.py: No such file or directory"
     (tmp_path / "job.py").mkdir()
     assert complaint(tmp_path / "job.py") == "job file job.py: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("content", "is_ignored"),
+    [
+        ("def network(): pass", True),
+        ("from helper import network", True),
+        ("import helper\nnetwork, data = helper.network, helper.data", True),
+        ("import helper as network", True),
+        ("", False),
+        ("network = None", False),
+        ("def data(folder):\n    network = 1\nprint(network)", False),
+        ("if len('a') > 1:\n    def network(): pass", False),  # perhaps
+        ("def network(:", False),  # told elsewhere
+    ],
+)
+def test_a_network_beside_that_of_the_file_is_one_line_of_every_program_and_the_launchers_workers_get_none(
+    job, capsys, caplog, content, is_ignored
+):
+    path, told = str(job(content)), []
+    line = "-n mlp does nothing: job.py has a network of its own, and its logs have the file's name"
+    assert parse(["-m", "local", "-n", "mlp", "--job", path], told.append).network == "mlp"
+    assert told == [line] * is_ignored
+    assert parse(["-m", "local", "--job", path], pytest.fail)
+    if "(:" in content:
+        return
+    job_options._once.cache_clear()
+    for flags, shown in ((["-n", "mlp"], f"warning: {line}\n" * is_ignored), ([], "")):
+        roles = build_roles(local_cluster.parse(["-m", "sync", *flags, "--workers", "1,1", "--job", path]))
+        assert capsys.readouterr().out == shown
+        assert sum("-n" in role.command for role in roles) == (0 if is_ignored else 2)
+    words = ["-m", "sync,local", "-n", "mlp", "--max-rounds", "1", "--log-base", path, "--job", path]
+    simulate._warn.cache_clear()
+    simulate.parse(words)
+    assert [record.message for record in caplog.records] == [f"warning: {line}"] * is_ignored
