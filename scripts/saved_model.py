@@ -1,4 +1,4 @@
-"""Evaluates a network that a worker saved, or converts it to ONNX.
+"""Evaluates a network that a worker saved, predicts with it, or converts it to ONNX.
 
 A model is named by its description, such as logs/cpu/best.json or final.json.
 """
@@ -12,48 +12,53 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from config import DATASETS
+from config import DATASETS, NETWORKS, Config
 from flag_parser import FlagParser
 from utils import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
-BATCH_SIZE = 64
 METADATA = "esync"  # key of the description in an ONNX file's metadata
 
 
-def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
-    """Evaluates a saved model; returns a line with its test accuracy. `dataset` is the test data; empty: the dataset of
-    the training. Raises SetupError if the model or the dataset is not available, or they do not fit."""
-    from trainer.datasets import loading
+def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = None) -> str:
+    """Evaluates a saved model; returns a line with the metric of its job on the test data. `dataset` is that of the
+    built-in test data, `job_path` the job file; by default those of the training. Raises SetupError if the model or the
+    data are not available, or they do not fit."""
     from trainer.datasets.feed import Feed
-    from trainer.datasets.sources import Arrays
+    from trainer.datasets.sources import Stream
     from trainer.engine import mx
     from trainer.evaluation.evaluator import Evaluator
-    from trainer.evaluation.saved_model import SavedModel
-    from trainer.jobs.builtin import prepared
+    from trainer.evaluation.saved_model import SavedModel, job_file_of, load_parameters
+    from trainer.jobs.job import job_of
+    from trainer.jobs.network import build, evaluator_of
     from trainer.metric import ACCURACY, logged_value
 
     model = SavedModel.find(path)
-    name = dataset or str(model.about["dataset"])
-    if name not in DATASETS:
-        raise SetupError(f"{path} is a model of a job file, with data of its own; evaluate it in a program of your own")
-    _, test, classes = loading.load(name, str(data_dir))
-    channels, size, _ = model.input_shape
-    if test.images.shape[1] != channels:
-        raise SetupError(f"{name} has images of {test.images.shape[1]} channel(s), {path} is a model for {channels}")
-    if classes != model.about.get("classes", classes):
-        raise SetupError(f"{name} has {classes} classes, {path} is a model for {model.about['classes']}")
-    feed = Feed(mx.cpu(), partial(prepared, size, False))
-    arrays = Arrays(*test)
-    batches = (feed(arrays.take(slice(begin, begin + BATCH_SIZE))) for begin in range(0, len(arrays), BATCH_SIZE))
-    evaluator = Evaluator(model.load(mx.cpu()), lambda: batches)
+    flags: dict[str, Any] = {"job": job_file_of(model, job_path), "data_dir": str(data_dir), "batch_size": 1}
+    for field, value, known in (("network", "", NETWORKS), ("dataset", dataset, DATASETS)):
+        if (name := value or model.about[field]) in known:
+            flags[field] = name
+    config = Config(mode="local", cpu=1, **flags)
+    job = job_of(config)
+    name = config.dataset if job.file.data is None else job.name
+    if job.classes != model.about.get("classes", job.classes):
+        raise SetupError(f"{name} has {job.classes} classes, {path} is a model for {model.about['classes']}")
+    if job.test is None:
+        raise SetupError(f"{job.file.path} has no test samples: give some in data(folder)")
+    built = build(config, job, mx.cpu(), lambda text: None)
+    load_parameters(built.network, model.parameters)
+    evaluator: Evaluator = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
+    measured = built.metric.checked(evaluator(), model.about["round"])
     metric, before = logged_value(model.about) or (ACCURACY, None)
-    its = "" if metric.is_accuracy else f"{metric.name} "
+    its = "" if metric == built.metric else f"{metric.name} "
     saved = "not known" if before is None else f"{its}{metric.text(before)}"
-    return f"accuracy {evaluator():.4f} on the {len(test.labels)} test images of {name}; when it was saved: {saved}"
+    count = "" if isinstance(job.test, Stream) else f"{len(job.test)} "
+    kind = "images" if job.file.data is None else "samples"
+    now = f"{built.metric.name} {built.metric.text(measured)}"
+    return f"{now} on the {count}test {kind} of {name}; when it was saved: {saved}"
 
 
 def to_onnx(path: Path, output: Path) -> str:
@@ -106,22 +111,31 @@ def check_onnx() -> None:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; a mistake ends the process with exit code 2."""
     parser = FlagParser(prog="scripts/saved_model.sh", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="evaluate | onnx")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="evaluate | predict | onnx")
     model = FlagParser(add_help=False)
     model.add_argument("model", type=Path, help="the model's description, such as logs/cpu/best.json")
-    test = commands.add_parser("evaluate", parents=[model], help="test accuracy, on the CPU")
-    test.add_argument("--dataset", default="", help="test data (default: the dataset of the training)")
+    job = FlagParser(add_help=False)
+    job.add_argument("--job", type=Path, metavar="FILE", help="default: the job file of the training, if it had one")
+    test = commands.add_parser("evaluate", parents=[model, job], help="the metric of the test data, on the CPU")
+    test.add_argument("--dataset", default="", choices=DATASETS, help="default: the dataset of the training")
     test.add_argument("-dd", "--data-dir", type=Path, default=ROOT / "data", help="default: %(default)s")
+    use = commands.add_parser("predict", parents=[model, job], help="outputs for inputs, on the CPU")
+    use.add_argument("inputs", type=Path, help="a .npy file (N, ...); .npz: of several inputs")
+    use.add_argument("output", type=Path, help="a .npy file (N, ...); .npz: of several outputs")
     convert = commands.add_parser("onnx", parents=[model], help="conversion to ONNX")
     convert.add_argument("output", nargs="?", type=Path, help="default: beside the model, such as best.onnx")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command: evaluates or converts."""
+    """The command: evaluates, predicts or converts."""
     given = parse(arguments)
     if given.command == "evaluate":
-        print(evaluate(given.model, given.dataset, given.data_dir))
+        print(evaluate(given.model, given.dataset, given.data_dir, given.job))
+    elif given.command == "predict":
+        from scripts.prediction import predict
+
+        print(predict(given.model, given.inputs, given.output, given.job))
     else:
         print(to_onnx(given.model, given.output or given.model.with_suffix(".onnx")))
 

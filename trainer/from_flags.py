@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from algorithms import ENTRIES, RELEASE
@@ -91,6 +92,7 @@ def model_card(config: Config, job: Job, built: BuiltNetwork, commit: str | None
     return {
         "network": config.network if job.file.network is None else job.name,
         "dataset": config.dataset if job.file.data is None else job.name,
+        "job": str(Path(config.job).absolute()) if config.job else "",
         "mode": config.mode,
         **({"input": inputs[0]} if len(inputs) == 1 else {"inputs": inputs}),
         "classes": job.classes,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from config import DATASETS, NETWORKS
 from models import cropped
 from trainer.engine import mx
 from trainer.metric import ACCURACY, Metric, logged_value
@@ -215,3 +216,23 @@ class SavedModel:
         except (mx.MXNetError, ValueError, AssertionError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise SetupError(f"{self.symbol} with {self.parameters.name} cannot be read: {reason}") from None
+
+
+def load_parameters(network: Any, path: Path) -> None:
+    """Reads a saved model's parameters into the network of a job. Raises SetupError if they are another network's."""
+    try:
+        network.load_parameters(str(path), ctx=mx.cpu())
+    except (mx.MXNetError, ValueError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise SetupError(f"{path} does not fit the network of this job: {reason}") from None
+
+
+def job_file_of(model: SavedModel, given: Path | None) -> str:
+    """The path of the job file of a model's training, or of another one; empty for a built-in job. Raises SetupError if
+    it is not known, or not there."""
+    found = str(given or model.about.get("job") or "")
+    if not found and (model.about.get("network") not in NETWORKS or model.about.get("dataset") not in DATASETS):
+        raise SetupError(f"{model.parameters} is of a job file: name it with --job FILE")
+    if found and not Path(found).is_file():
+        raise SetupError(f"{model.parameters}: its job file {found} is not there: name it with --job FILE")
+    return found

@@ -220,7 +220,7 @@ def _built_in(config: Config, file: JobFile) -> Job:
         file=file,
         train=data.train,
         test=data.test,
-        prepare=_prepare(file) or data.prepare,
+        prepare=prepare_of(file) or data.prepare,
         labels=partial(_labels, file, data.train, data.train),
         classes=data.classes,
     )
@@ -244,7 +244,7 @@ def _of_file(config: Config, file: JobFile, data: Callable[[str], Any]) -> Job:
         file=file,
         train=train,
         test=test,
-        prepare=_prepare(file),
+        prepare=prepare_of(file),
         labels=partial(_labels, file, given[0], train),
         classes=0 if found is None else int(found.max()) + 1,
     )
@@ -261,7 +261,7 @@ def _labels(file: JobFile, given: Any, train: Any) -> np.ndarray | None:
         return labels
 
 
-def _prepare(file: JobFile) -> Prepare | None:
+def prepare_of(file: JobFile) -> Prepare | None:
     """The file's `prepare`, with or without a generator of random changes."""
     prepare = file.prepare
     if prepare is None:
