@@ -95,29 +95,34 @@ def _range(values: Sequence[float], n: int, lines: Lines = ()) -> Found:
     return Found(Number(f"{min(values):.2f} to {max(values):.2f}", n=n), lines)
 
 
-def _job(its: Comparison, job: str) -> Workload:
-    """`nine-ways iid` of the network that was run there first, or `nine-ways iid lenet`."""
-    return next(each for each in its.workloads if job in (" ".join(each[:2]), " ".join(each)))
+_compared: dict[int, Fair] = {}  # by the identity of the raw lines, which each holds
+
+
+def _at(lines: Lines, job: str) -> tuple[Fair, Workload]:
+    """A comparison, made once, since most numbers are of the same lines, and its job: `nine-ways iid` of the network
+    that was run there first, or `nine-ways iid lenet`."""
+    if id(lines) not in _compared:
+        _compared[id(lines)] = Fair(Comparison(lines))
+    fair = _compared[id(lines)]
+    return fair, next(each for each in fair.its.workloads if job in (" ".join(each[:2]), " ".join(each)))
 
 
 def _seconds(lines: Lines, row: str, job: str, target: float) -> Found:
     """Seconds to a target."""
-    its = Comparison(lines)
-    runs = its.runs(REPORT, _job(its, job), row)
+    fair, workload = _at(lines, job)
+    runs = fair.its.runs(REPORT, workload, row)
     return _estimated([line.seconds_to(target) for line in runs], runs)
 
 
 def _held(lines: Lines, row: str, job: str) -> Found:
     """Seconds until the job's own target is held."""
-    fair = Fair(Comparison(lines))
-    workload = _job(fair.its, job)
+    fair, workload = _at(lines, job)
     return _estimated(list(fair.seconds(workload, row).values()), fair.its.runs(REPORT, workload, row))
 
 
 def _samples_held(lines: Lines, row: str, job: str) -> Found:
     """Thousands of samples until the job's own target is held."""
-    fair = Fair(Comparison(lines))
-    workload = _job(fair.its, job)
+    fair, workload = _at(lines, job)
     runs, seconds = fair.its.runs(REPORT, workload, row), fair.counted(workload, row)
     return _estimated([line.samples_per_s * seconds[line.seed] / 1000 for line in runs], runs, ".0f")
 
@@ -125,8 +130,7 @@ def _samples_held(lines: Lines, row: str, job: str) -> Found:
 def _gain(lines: Lines, row: str, over: str, job: str) -> Found:
     """How many times as soon a target is held as by another row, or by the best one on the fastest machines; a run that
     missed it counts as the limit."""
-    fair = Fair(Comparison(lines))
-    workload = _job(fair.its, job)
+    fair, workload = _at(lines, job)
     other = (fair.fastest_k(workload) or "") if over == FASTEST_K else over
     value, low, high = statistics.texts(fair.gain(workload, row, other))
     runs = [line for name in (row, other) for line in fair.its.runs(REPORT, workload, name)]
@@ -135,8 +139,8 @@ def _gain(lines: Lines, row: str, over: str, job: str) -> Found:
 
 def _speed_of_all(lines: Lines, job: str) -> Found:
     """Sum of the machines' speeds over the greatest."""
-    its = Comparison(lines)
-    return Found(Number(f"{its.speed_of_all(_job(its, job)):.2f}"))
+    fair, workload = _at(lines, job)
+    return Found(Number(f"{fair.its.speed_of_all(workload):.2f}"))
 
 
 def _pace_beside(lines: Lines, other: str) -> Found:

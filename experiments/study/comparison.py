@@ -81,7 +81,7 @@ class RunLine(run_lines.Run):
         if not self.step_sizes or not all(map(is_quantity, self.step_sizes.values())):
             raise ValueError(f"step_sizes are {self.step_sizes!r}; they should be a flag's field and a number each")
 
-    @property
+    @cached_property
     def workload(self) -> Workload:
         return Workload(self.cluster, self.split, self.network)
 
@@ -96,7 +96,7 @@ class RunLine(run_lines.Run):
         """On the samples that this run was evaluated on."""
         return self.validation if self.phase == TUNING else self.test
 
-    @property
+    @cached_property
     def smooth_curve(self) -> Curve:
         """The means of which one has to be at a target."""
         if self.in_a_row == 1:
@@ -149,19 +149,16 @@ def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of a folder."""
+    """The runs of a folder; those of each job, the jobs in the order of their first runs."""
 
     lines: Sequence[RunLine]
+    workloads: dict[Workload, list[RunLine]] = field(default_factory=dict, init=False)
     _parts: dict[tuple[str, Workload, str], list[RunLine]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for line in self.lines:
+            self.workloads.setdefault(line.workload, []).append(line)
             self._parts.setdefault((line.phase, line.workload, line.entry), []).append(line)
-
-    @cached_property
-    def workloads(self) -> list[Workload]:
-        """The jobs in the order of their first runs."""
-        return list(dict.fromkeys(line.workload for line in self.lines))
 
     @cached_property
     def entries(self) -> list[str]:
@@ -169,15 +166,14 @@ class Comparison:
         return [entry for entry in ENTRIES if any(line.entry == entry for line in self.lines)]
 
     def workloads_of(self, phase: str) -> list[Workload]:
-        there = {line.workload for line in self.lines if line.phase == phase}
-        return [workload for workload in self.workloads if workload in there]
+        return [job for job, lines in self.workloads.items() if any(line.phase == phase for line in lines)]
 
     def runs(self, phase: str, workload: Workload, entry: str) -> list[RunLine]:
         return self._parts.get((phase, workload, entry), [])
 
     def step_times_s(self, workload: Workload) -> Sequence[float]:
         """Those of all workers of its cluster."""
-        return next(line.step_times_s for line in self.lines if line.workload == workload)
+        return self.workloads[workload][0].step_times_s
 
     def speed_of_all(self, workload: Workload) -> float:
         """Sum of the workers' speeds over the greatest. It bounds the samples/s of all algorithms, but no time to an

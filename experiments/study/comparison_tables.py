@@ -41,13 +41,12 @@ class Fair:
         return Comparison([*self.made.lines, *shared(self.made)])
 
     def target(self, job: Workload) -> float:
-        trial = next(line for line in self.its.lines if line.workload == job and line.phase == TUNING)
+        trial = next(line for line in self.its.workloads[job] if line.phase == TUNING)
         return float(run_lines.value_in(trial.command, "target_accuracy"))
 
     def limit_s(self, job: Workload) -> float:
         """The seconds that a run may take: a hundred evaluations."""
-        line = next(line for line in self.its.lines if line.workload == job)
-        return round(100 * float(run_lines.value_in(line.command, "eval_seconds")), 3)
+        return round(100 * float(run_lines.value_in(self.its.workloads[job][0].command, "eval_seconds")), 3)
 
     def seconds(self, job: Workload, entry: str) -> dict[int, float]:
         """Seconds to the target by seed; infinite where it was not reached."""
