@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import namespaces
@@ -18,6 +20,21 @@ from trainer.runtime.environment import INTERVAL
 
 STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, and of what that starts in turn
 END_S = 10.0  # what was told to end may take so long
+
+# What the tests, and all that they start, get of the caller's environment: names, or what names begin with. Whatever a
+# test needs beside these it sets itself, so it passes or fails on every machine alike.
+KEPT = (
+    *("HOME", "PATH"),
+    *("LANG", "LC_", "TZ"),  # the machine's language and time, in which everything has to work
+    *("TMPDIR", "LD_LIBRARY_PATH"),  # where this machine has room, and where it has libraries of its Python
+    *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),  # without them the OpenBLAS in MXNet's wheel fails on some processors
+    *("CI", "PYTEST_"),  # which examples are drawn (below), and what pytest and its workers tell each other
+)
+
+
+def kept(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the caller that reach a test."""
+    return {name: value for name, value in environment.items() if name.startswith(KEPT)}
 
 
 # On a busy machine an example may take long. Each run at a developer's desk draws other examples; where a change is
@@ -38,10 +55,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Marks this process's environment, before anything is started, and switches MXNet's heartbeats off: with them each
-    process of a job beside a parameter server ends up to a second later."""
-    os.environ[STARTED_BY] = str(os.getpid())
-    os.environ.setdefault(INTERVAL, "0")
+    """Cleans this process's environment and marks it, before anything is started. The project's scripts take the Python
+    of the tests. MXNet's heartbeats are off: with them each process of a job beside a parameter server ends up to a
+    second later."""
+    own = {STARTED_BY: str(os.getpid()), "VENV": sys.prefix, INTERVAL: "0"}
+    for name in os.environ.keys() - kept(os.environ).keys():
+        del os.environ[name]
+    os.environ.update(own)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many tests were skipped, why, and what would let them run: each reason is one line."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("not tested here")
+    for reason, number in reasons.most_common():
+        terminalreporter.line(f"{number} test{'s'[: number > 1]}: {reason}")
 
 
 @pytest.fixture(scope="module")

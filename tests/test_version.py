@@ -62,7 +62,7 @@ def test_a_run_logs_the_version(tmp_path):
 @pytest.mark.parametrize("is_others", [False, True])
 def test_a_run_knows_its_commit_also_in_another_users_checkout(tmp_path, monkeypatch, is_others):
     if is_others and os.getuid() != 0:
-        pytest.skip("only root can give files away")
+        pytest.skip("only root can give files away: run as root")
     made = "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m a && git rev-parse HEAD"
     head = subprocess.run(made, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
     for path in [tmp_path, *tmp_path.rglob("*")] if is_others else []:

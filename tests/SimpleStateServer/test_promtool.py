@@ -10,7 +10,7 @@ from state_server_process import clients, running_state_server
 PROMTOOL = shutil.which("promtool")
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_promtool_finds_nothing_to_complain_about(num_workers):
     with running_state_server(command=("serve",)) as server:

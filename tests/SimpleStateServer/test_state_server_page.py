@@ -28,9 +28,7 @@ from state_server_process import StateServerProcess, running_state_server
 TIMEOUT_S = 10
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here; install Debian's package chromium to test the status page"
-)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 _job_numbers = itertools.count(1)
 
 

@@ -39,10 +39,10 @@ def _run(*command: str | Path) -> str:
 def missing() -> str:
     """Why there can be no such network here; empty where there can."""
     if os.geteuid() != 0:
-        return "network namespaces need root"
+        return "network namespaces need root: run as root"
     for program, package in _packages.items():
         if not shutil.which(program):
-            return f"{program} is not here; it comes with Debian's package {package}"
+            return f"no {program}: apt-get install {package}"
     name = f"{PREFIX}{os.getpid()}-probe"
     done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -498,7 +498,7 @@ def test_a_user_without_root_is_told_all_missing_debian_packages_at_once(copy):
     assert (done.returncode, (copy / ".venv").exists()) == (2, False)
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck: apt-get install shellcheck")
 def test_shellcheck_has_nothing_to_say():
     done = shell(["shellcheck", *SCRIPTS.glob("*.sh"), ROOT / ".ci" / "run"])
     assert done.stdout == ""

@@ -97,7 +97,7 @@ def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(tmp_path
         check_frozen()
 
 
-@pytest.mark.skipif(not first_ipv6_address("lo"), reason="no IPv6 here")
+@pytest.mark.skipif(not first_ipv6_address("lo"), reason="no IPv6 here: sysctl net.ipv6.conf.lo.disable_ipv6=0")
 def test_workers_and_their_state_server_meet_over_ipv6(tmp_path: Path, data: Path) -> None:
     flags = ["-m", "esync", "-n", "mlp", "-c", "1", "--collective", "ring", "--dataset", "mnist", "-dd", str(data)]
     flags += ["--max-rounds", "2", "-e", "9", "-ld", str(tmp_path / "logs")]

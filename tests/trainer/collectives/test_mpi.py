@@ -21,7 +21,7 @@ from utils import RUN_FILE, SetupError, read_json
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"  # the wheel's
 IS_THERE = importlib.util.find_spec("mpi4py") is not None and MPIEXEC.exists()
-needs_mpi = pytest.mark.skipif(not IS_THERE, reason="mpi4py and mpiexec are not installed (requirements-mpi.txt)")
+needs_mpi = pytest.mark.skipif(not IS_THERE, reason="no MPI: .venv/bin/pip install -r requirements-mpi.txt")
 RANK_1 = b"OMPI_COMM_WORLD_RANK=1\0"
 # As root it wants to be asked twice.
 VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
@@ -76,7 +76,7 @@ def test_mpiexec_ends_the_others_when_one_is_killed(tmp_path: Path) -> None:
         job.communicate()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is not None, reason="mpi4py is installed")
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is not None, reason="a test of what is said without MPI")
 def test_without_mpi4py_a_line_says_how_to_get_it() -> None:
     with pytest.raises(SetupError, match=r"--collective mpi needs mpi4py .* -m pip install -r requirements-mpi\.txt"):
         mpi.world()

@@ -60,7 +60,8 @@ def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is
         assert process.is_free
         group = Path(f"/proc/{process.pid}/autogroup")
         assert not group.exists() or group.read_text().endswith(f"nice {NICE}\n")  # not only within its session
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + NICE
+        nice = os.getpriority(os.PRIO_PROCESS, 0) + NICE
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(nice, 19)  # the kernel's most
         for path in saved_files(tmp_path, NEWEST):
             path.unlink()
         process.ask(8)

@@ -307,10 +307,13 @@ def test_the_script_says_what_it_cannot_do(trained, tmp_path):
         program.main(["evaluate", str(trained / "best.json"), "-dd", str(tmp_path)])
 
 
+NO_ONNX = "no onnx: .venv/bin/pip install -r requirements-onnx.txt"
+
+
 @pytest.mark.parametrize("name", ["lenet", "resnet18-v1", "resnet20"])
 def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
-    pytest.importorskip("onnx", reason="requirements-onnx.txt is not installed")
-    onnxruntime = pytest.importorskip("onnxruntime", reason="requirements-onnx.txt is not installed")
+    pytest.importorskip("onnx", reason=NO_ONNX)
+    onnxruntime = pytest.importorskip("onnxruntime", reason=NO_ONNX)
     network = network_of(name)
     ModelSaver(tmp_path, network, ABOUT).save(["best"], 1, 0.5)
     program.to_onnx(tmp_path / "best.json", tmp_path / "best.onnx")

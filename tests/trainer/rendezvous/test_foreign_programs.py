@@ -150,7 +150,7 @@ def published(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     program, log = ROOT / "tests" / "helpers" / "published_program.py", tmp_path / "published.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, str(program), "runserver", "--noreload", f"127.0.0.1:{port}"],
+            [sys.executable, "-u", str(program), "runserver", "--noreload", f"127.0.0.1:{port}"],
             stdout=output,
             stderr=subprocess.STDOUT,
         )
