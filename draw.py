@@ -130,11 +130,11 @@ def _draw(options: argparse.Namespace) -> None:
     others = read_beside(options.beside, {mode for run in runs for mode in run.devices}, metric)
     if len(runs) == 1:
         (run,) = runs
-        table = tables.table(run.devices, run.numbers, run.curves, target, metric)
-        lines, out = tables.speed_up_lines(run.curves, target, metric), folders[0] / "figures"
+        table = tables.table(run.devices, run.numbers, run.evaluators, target, metric)
+        lines, out = tables.speed_up_lines(run.evaluators, target, metric), folders[0] / "figures"
     else:
         table = run_tables.table(runs, target, metric)
-        lines, out = run_tables.speed_up_lines(runs, target, metric), base / "figures" / network
+        lines, out = run_tables.speed_up_lines(runs, target), base / "figures" / network
     out = _made(options.out or out)
     print(f"{network}\n{table}")
     there = {mode for run in runs for mode in run.devices}

@@ -208,10 +208,11 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
 
 
 def _of_run_file(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank, number of workers, size of the model, and its end; published logs have no run.json."""
+    """Rank, number of workers, size of the model, its end, whether in virtual time; published logs have no run.json."""
     values = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
     found = {key: value for key, value in values.items() if isinstance(value, int) and is_quantity(value)}
-    return found | ({"at_target": True} if f" {utils.REACHED} " in str(run.get("ended")) else {})
+    is_so = {"at_target": f" {utils.REACHED} " in str(run.get("ended")), "virtual": "virtual" in run}
+    return found | {key: True for key, value in is_so.items() if value}
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:

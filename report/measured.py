@@ -15,7 +15,7 @@ from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from trainer.emulation import Slowdown
 from trainer.metric import logged_value
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
-from trainer.run_logs.round_log import seconds_in
+from trainer.run_logs.round_log import EVALUATED, seconds_in
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
 WINDOWS = 12  # equal parts of a job, in which slow periods are searched
@@ -33,7 +33,7 @@ class TimeShares:
     questions_s: float
     evaluation_s: float
     abandoned_s: float
-    other_s: float  # log writing, checkpoints
+    other_s: float  # log writing, checkpoints, the wait for an evaluation beside training
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Measured:
 
     speeds: tuple[Speed, ...]  # by rank
     evaluation_s: float  # of one evaluation; 0 without any
-    seconds: float
+    seconds: float  # without the last evaluation, which delays no training
     samples_s: float
 
 
@@ -79,10 +79,10 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     evaluations = [
         seconds
         for each in rounds
-        for one in each
+        for one in each[:-1]
         if (seconds := _in(one, EVALUATION_STAGES)) or logged_value(one.record)
     ]
-    seconds = max(log.elapsed_s for log in logs)
+    seconds = max(log.elapsed_s - _in(each[-1], EVALUATION_STAGES) for log, each in zip(logs, rounds, strict=True))
     samples = sum(record["num_samples"] for log in logs for record in log.rounds)
     return Measured(
         tuple(_speed(*each) for each in zip(logs, rounds, own_s, trips_s, strict=True)),
@@ -99,6 +99,8 @@ def shares(log: WorkerLog) -> TimeShares:
         seconds_in(steps, stages)
         for stages in (COMPUTING_STAGES, AGGREGATION_STAGES, (CHECK_READY,), EVALUATION_STAGES, (ABANDONED,))
     )
+    if EVALUATED in log.rounds[-1]:  # at the end it waited for the process that evaluates beside it
+        evaluation_s -= seconds_in(log.rounds[-1]["time"].values(), EVALUATION_STAGES)
     other_s = log.elapsed_s - computing_s - exchange_s - questions_s - evaluation_s - abandoned_s
     return TimeShares(computing_s, exchange_s, questions_s, evaluation_s, abandoned_s, max(0.0, other_s))
 

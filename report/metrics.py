@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
+from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, Entry, folder_name
 from report.sound_devices import ACCURACIES, ACCURACY_TIMES, VALUE_TIMES, VALUES
 from trainer.metric import ACCURACY, Metric, metric_of
 from trainer.run_logs.pace import Doubts, Pace, doubts
@@ -140,6 +141,7 @@ class Device:
     emulated_s: float | None = None
     evaluation_share: float | None = None
     at_target: bool | None = None  # the job ended there: its last value is no final one
+    virtual: bool | None = None  # its seconds are virtual
     metric: Metric = ACCURACY
 
     def __post_init__(self) -> None:
@@ -215,6 +217,14 @@ class Device:
     def events(self) -> list[Event]:
         return [Event.from_json(event) for event in self.event_list or []]
 
+    @property
+    def moved(self) -> list[str]:
+        """What its log says where it took the evaluations over from the process beside it."""
+        return [event.text for event in self.events if event.kind == EVALUATOR.name]
+
+    def reached(self, target: float) -> Reached | None:
+        return reached(self.curve, target, self.metric, self.virtual is True, bool(self.moved))
+
 
 Devices = Mapping[tuple[str, str], Device]  # by host and device, in natural order
 
@@ -226,7 +236,8 @@ def doubts_of(runs: Sequence[Devices]) -> Doubts:
     """Doubts about a mode's runs: speeds that were not kept, and the cost of evaluations."""
     hosts = {host for devices in runs for host, _ in devices}
     paces = [(key, device.pace) for devices in runs for key, device in devices.items()]
-    return doubts([(name if len(hosts) == 1 else f"{host}/{name}", pace) for (host, name), pace in paces])
+    moved = [text for devices in runs for device in devices.values() for text in device.moved]
+    return doubts([(name if len(hosts) == 1 else f"{host}/{name}", pace) for (host, name), pace in paces], moved)
 
 
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
@@ -250,6 +261,12 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
             longest,
             accuracy_list=[value for _, value in curve],
             accuracy_time_list=[elapsed_s for elapsed_s, _ in curve],
+            event_list=sorted(
+                [event.elapsed_s, event.kind, event.text]
+                for device in found.values()
+                for event in device.events
+                if device is longest or event.kind == EVALUATOR.name
+            ),
         )
     host, name = max(found, key=lambda key: len(found[key].accuracy_list))
     if len(found) > 1:
@@ -270,6 +287,48 @@ def joined(curves: Iterable[Curve]) -> Curve:
 def seconds_to(curve: Curve, target: float, metric: Metric = ACCURACY) -> float | None:
     """Elapsed seconds at the first evaluation that reached `target`, without interpolation; None if there is none."""
     return next((elapsed_s for elapsed_s, value in curve if metric.reached(value, target)), None)
+
+
+CLOSE = 10  # so many evaluations before, and so many times the gap to the last of them, tell a time by themselves
+
+
+class Reached(NamedTuple):
+    """When a run reached a target, as far as its evaluations tell: between two of them."""
+
+    after_s: float  # of the last evaluation that had not reached it; 0 where none came before
+    by_s: float  # of the first one that had; infinite where none had
+    is_close: bool = True  # by_s alone tells it
+    late_s: float = 0.0  # in virtual time, where after_s is by_s too: since the evaluation before
+    is_moved: bool = False  # the worker took the evaluations over from the process beside it
+
+    @property
+    def is_at_target(self) -> bool:
+        return self.by_s < math.inf
+
+    @property
+    def low_s(self) -> float:
+        """The least time that is told."""
+        return self.by_s if self.is_close else self.after_s
+
+    def is_apart(self, other: Reached) -> bool:
+        """Whether it is known which of two runs was sooner: intervals that meet, and seconds of workers that evaluate
+        beside those of workers that do not, have no order."""
+        in_order = self.by_s <= other.after_s or other.by_s <= self.after_s
+        return in_order and self.is_moved == other.is_moved
+
+
+def reached(
+    curve: Curve, target: float, metric: Metric = ACCURACY, is_virtual: bool = False, is_moved: bool = False
+) -> Reached | None:
+    """When a curve reached `target`; None where it is empty. `is_moved` as Reached has it."""
+    place = next((place for place, (_, value) in enumerate(curve) if metric.reached(value, target)), None)
+    if place is None:
+        return Reached(curve[-1][0], math.inf, is_moved=is_moved) if curve else None
+    by_s = curve[place][0]
+    after_s = curve[place - 1][0] if place else 0.0
+    if is_virtual:
+        return Reached(by_s, by_s, late_s=by_s - after_s, is_moved=is_moved)
+    return Reached(after_s, by_s, place >= CLOSE and CLOSE * (by_s - after_s) <= by_s, is_moved=is_moved)
 
 
 def running_means(curve: Curve, in_a_row: int, grid_s: float) -> Curve:
@@ -362,25 +421,17 @@ def lost_share(devices: Collection[Device]) -> float | None:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Time to a target of a baseline over that of another run."""
+    """Time to a target of a baseline over that of another run: from `low` to `high`."""
 
-    factor: float
-    bound: str  # "": both reached the target; ">": the baseline did not; "<": the other did not
+    low: float  # 0: the other did not reach it
+    high: float  # infinite: the baseline did not, or the other perhaps at once
 
 
-def speed_up(baseline: Curve, curve: Curve, target: float, metric: Metric = ACCURACY) -> SpeedUp | None:
-    """The factor by which `curve` reaches `target` sooner than `baseline`.
-
-    A run that did not reach it needs more than the time of its last evaluation, which bounds the factor. None where
-    neither reached the target, where one of the two has no evaluation, or where a time was rounded to 0.
-    """
-    baseline_s, curve_s = seconds_to(baseline, target, metric), seconds_to(curve, target, metric)
-    if 0 in (baseline_s, curve_s):
+def speed_up(baseline: Reached, its: Reached) -> SpeedUp | None:
+    """The factor by which a run reaches a target sooner than its baseline; None where neither reached it, or where a
+    time was rounded to 0."""
+    if 0 in (baseline.by_s, its.by_s) or not (baseline.is_at_target or its.is_at_target):
         return None
-    if baseline_s is not None and curve_s is not None:
-        return SpeedUp(baseline_s / curve_s, "")
-    if curve_s is not None and baseline:
-        return SpeedUp(baseline[-1][0] / curve_s, ">")
-    if baseline_s is not None and curve:
-        return SpeedUp(baseline_s / curve[-1][0], "<")
-    return None
+    if baseline.is_close and its.is_close and baseline.is_at_target and its.is_at_target:
+        return SpeedUp(baseline.by_s / its.by_s, baseline.by_s / its.by_s)
+    return SpeedUp(baseline.after_s / its.by_s, baseline.by_s / its.after_s if its.after_s else math.inf)

@@ -1,12 +1,23 @@
 """Numbers of several runs of the same jobs as text: medians with intervals. No files."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 from report import metrics, statistics
-from report.metrics import SSGD, compared, doubts_of
+from report.metrics import Reached, SpeedUp, doubts_of
 from report.runs import Run, by_mode
-from report.statistics import FEWEST_RUNS, coverage
-from report.tables import aligned, doubt_lines, metric_columns, span
+from report.statistics import FEWEST_RUNS, coverage, median
+from report.tables import (
+    aligned,
+    doubt_lines,
+    factor_text,
+    grid_line,
+    lines_beside_ssgd,
+    metric_columns,
+    not_apart,
+    span,
+)
 from trainer.metric import ACCURACY, Metric
 
 
@@ -15,7 +26,7 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
     rows = [["mode", "runs", "samples/s", "MB/s", *metric_columns(target, metric), "computing ratio"]]
     form = ".4f" if metric.is_accuracy else ".4g"
     devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
-    curves = by_mode([run.curves for run in runs])
+    curves, times = by_mode([run.curves for run in runs]), by_mode([run.reached(target) for run in runs])
     for mode, its in devices.items():
         values = [[value for _, value in curve] for curve in curves[mode]]
         ratios = [ratio for run in numbers[mode] for ratio in run.ratios.values()]
@@ -27,12 +38,13 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
                 values_text([run.traffic for run in numbers[mode]], ".2f"),
                 values_text([each[-1] if each else None for each in values], form),
                 values_text([metric.best(each) if each else None for each in values], form),
-                times_text([statistics.time_to_target(curve, target, metric) for curve in curves[mode]]),
+                times_text(*seconds_of(times[mode])),
                 span(ratios, ".2f") if ratios else "-",
             ]
         )
     note = f"{intervals([*map(len, devices.values())])}; computing ratio: from the least to the greatest of all workers"
-    return "\n".join([*aligned(rows), note, *doubt_lines({m: doubts_of(its) for m, its in devices.items()})])
+    doubts = doubt_lines({mode: doubts_of(its) for mode, its in devices.items()})
+    return "\n".join([*aligned(rows), note, *grid_line(chain.from_iterable(times.values())), *doubts])
 
 
 def intervals(numbers: Collection[int]) -> str:
@@ -46,50 +58,65 @@ def intervals(numbers: Collection[int]) -> str:
     return "; ".join([*enough, *few])
 
 
-def values_text(values: Sequence[float | None], form: str) -> str:
-    """The median with its interval, or the least and the greatest of too few values; `-` where one is missing."""
+def values_text(values: Sequence[float | None], form: str, least: Sequence[float] | None = None) -> str:
+    """The median with its interval, or the least and the greatest of too few values; `-` where one is missing. Where
+    `least` is given, each value lies between that and itself."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return "-"
-    return span(known, form) if len(known) < FEWEST_RUNS else statistics.estimate_text(statistics.median(known))
+    if len(known) < FEWEST_RUNS:
+        return span([*(least or ()), *known], form)
+    return statistics.estimate_text(median(known), median(least or known))
 
 
-def times_text(seconds: Sequence[float]) -> str:
-    """Median of times to a target; where not all runs reached it how many did, and the median if it is finite."""
+def seconds_of(times: Sequence[Reached | None]) -> tuple[list[float], list[float]]:
+    """The greatest and the least seconds to a target in each run; infinite where it did not reach it."""
+    known = [its or Reached(0.0, math.inf) for its in times]
+    return [its.by_s for its in known], [its.low_s for its in known]
+
+
+def times_text(seconds: Sequence[float], least: Sequence[float] | None = None) -> str:
+    """Median of times to a target; where not all runs reached it how many did, and the median if it is finite. `least`
+    as values_text has it."""
     times = statistics.times(seconds)
     if times.reached == times.runs:
-        return values_text(seconds, ".1f")
+        return values_text(seconds, ".1f", least)
     reached = f"{times.reached} of {times.runs}"
-    is_known = times.median.value != float("inf")
-    return f"{statistics.estimate_text(times.median)}, {reached}" if is_known else reached
+    is_known = times.median.value != math.inf
+    return f"{statistics.estimate_text(times.median, median(least or seconds))}, {reached}" if is_known else reached
 
 
-def speed_up_lines(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> list[str]:
-    """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
-    curves = by_mode([run.curves for run in runs])
-    seconds = {
-        mode: [statistics.time_to_target(curve, target, metric) for curve in its]
-        for mode, its in compared(curves).items()
-    }
-    baselines = {mode.split: its for mode, its in seconds.items() if mode.algorithm == SSGD}
-    return [
-        f"{mode.algorithm.title}, {mode.split}: {_speed_up_text(mode.algorithm.title, its, baselines.get(mode.split))}"
-        for mode, its in seconds.items()
-        if mode.algorithm != SSGD
+def wide_times(times: Mapping[str, Sequence[Reached | None]]) -> str:
+    """The times to a target, by title, of those whose evaluations are far apart, for a figure."""
+    found = [
+        f"{title} {times_text(*seconds_of(its))} s"
+        for title, its in times.items()
+        if any(each and not each.is_close for each in its)
     ]
+    return f"at the target between two evaluations: {', '.join(found)}" * bool(found)
 
 
-def _speed_up_text(title: str, seconds: Sequence[float], baseline: Sequence[float] | None) -> str:
-    if baseline is None:
-        return f"unknown: no summary of {SSGD.title} on the same split"
-    sides = ((title, statistics.times(seconds)), (SSGD.title, statistics.times(baseline)))
-    missed = [f"{times.reached} of {times.runs} runs of {name}" for name, times in sides if times.reached < times.runs]
+def speed_up_lines(runs: Sequence[Run], target: float) -> list[str]:
+    """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
+    return lines_beside_ssgd(by_mode([run.reached(target) for run in runs]), _speed_up_text)
+
+
+def _speed_up_text(title: str, times: Sequence[Reached | None], of: str, baseline: Sequence[Reached | None]) -> str:
+    its, beside = seconds_of(times), seconds_of(baseline)
+    sides = ((title, statistics.times(its[0])), (of, statistics.times(beside[0])))
+    missed = [f"{each.reached} of {each.runs} runs of {name}" for name, each in sides if each.reached < each.runs]
     if missed:
         return f"unknown: {' and '.join(missed)} reached it"
-    if len(seconds) != len(baseline) or len(seconds) < FEWEST_RUNS:
-        gain = sides[1][1].median.value / sides[0][1].median.value
-        return f"{gain:.1f}x, by the medians of {len(seconds)} and {len(baseline)} runs"
-    paired = statistics.times_as_fast(baseline, seconds)
-    assert paired is not None  # all runs reached it
-    value, low, high = statistics.texts(paired)
-    return f"{value}x ({low} to {high}), median of {len(seconds)} pairs of runs"
+    are_pairs = len(times) == len(baseline) >= FEWEST_RUNS
+    if not are_pairs:
+        its, beside = (([median(by).value], [median(least).value]) for by, least in (its, beside))
+    low, high = (statistics.times_as_fast(*each) for each in ((beside[1], its[0]), (beside[0], its[1])))
+    assert low is not None and high is not None  # all runs reached it
+    moved, beside_moved = (any(each.is_moved for each in side if each) for side in (times, baseline))
+    if low.value < 1 < high.value or moved != beside_moved:
+        texts = (times_text(*seconds_of(side)) for side in (times, baseline))
+        return not_apart(*zip((title, of), texts, (moved, beside_moved), strict=True))
+    if not are_pairs:
+        gain = factor_text(SpeedUp(low.value, high.value))
+        return f"{gain}, by the medians of {len(times)} and {len(baseline)} runs"
+    return f"{statistics.estimate_text(high, low).replace(' ', 'x ', 1)}, median of {len(times)} pairs of runs"

@@ -119,7 +119,7 @@ def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estima
     pairs = list(zip(_checked(baseline), _checked(seconds), strict=True))
     if any(math.isinf(above) and math.isinf(below) for above, below in pairs):
         return None
-    return median([above / below for above, below in pairs])
+    return median([above / below if below else math.inf for above, below in pairs])
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -147,10 +147,17 @@ def number_text(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{max(0, digits)}f}" if math.isfinite(value) else NOT_REACHED
 
 
-def estimate_text(estimate: Estimate) -> str:
-    """`0.853 (0.849 to 0.857)`, with the digits that the interval justifies."""
-    value, low, high = texts(estimate)
-    return f"{value} ({low} to {high})"
+def estimate_text(estimate: Estimate, least: Estimate | None = None) -> str:
+    """`0.853 (0.849 to 0.857)`, with the digits that the interval justifies; `12..15 (9 to 18)` where each of the
+    numbers lies between two, of which `least` has the lower ones."""
+    if least is None or least == estimate:
+        value, low, high = texts(estimate)
+        return f"{value} ({low} to {high})"
+    middle = (least.value + estimate.value) / 2
+    near = Estimate(middle, (middle + least.low) / 2, (middle + estimate.high) / 2)  # ends are not to be rounded away
+    ends = (least.value, estimate.value, least.low, estimate.high)
+    value, most, low, high = (number_text(each, decimals(near)) for each in ends)
+    return f"{'..'.join(dict.fromkeys((value, most)))} ({low} to {high})"
 
 
 def texts(estimate: Estimate) -> tuple[str, str, str]:

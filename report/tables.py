@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from report import metrics
 from report.definitions import Numbers, mark, notes
-from report.metrics import SSGD, Curve, Devices, Mode, SpeedUp, compared
+from report.metrics import SSGD, Curve, Device, Devices, Mode, Reached, SpeedUp, Value, compared
 from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, short_doubts
 from utils import SetupError
@@ -30,17 +31,20 @@ def target_for(given: float | None, metric: Metric, curves: Iterable[Curve]) -> 
 def table(
     runs: Mapping[Mode, Devices],
     numbers: Mapping[Mode, Numbers],
-    curves: Mapping[Mode, Curve],
+    evaluators: Mapping[Mode, Device | None],
     target: float,
     metric: Metric = ACCURACY,
 ) -> str:
     """One row a mode, `-` where the logs lack a number; below, definitions of the numbers and doubts about the runs."""
     columns = ["mode", "rounds", "samples/s", "MB/s", *metric_columns(target, metric), "computing ratio", "lost"]
-    rows = [columns]
+    rows, times = [columns], list[Reached | None]()
     for mode, devices in runs.items():
         workers = devices.values()
         its, lost = numbers[mode], metrics.lost_share(workers)
-        values = [value for _, value in curves[mode]]
+        device = evaluators[mode]
+        values = [value for _, value in device.curve] if device else []
+        reached = device.reached(target) if device else None
+        times.append(reached)
         rows.append(
             [
                 mode.title,
@@ -49,13 +53,20 @@ def table(
                 "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
                 metric.text(values[-1]) if values else "-",
                 metric.text(metric.best(values)) if values else "-",
-                time_text(curves[mode], target, metric),
+                time_text(reached),
                 mark(span(its.ratios.values(), ".2f"), its.ratios_published) if its.ratios else "-",
                 "-" if lost is None else f"{lost:.1%}",
             ]
         )
     found = {mode: metrics.doubts_of([devices]) for mode, devices in runs.items()}
-    return "\n".join([*aligned(rows), *notes(numbers.values()), *doubt_lines(found)])
+    return "\n".join([*aligned(rows), *notes(numbers.values()), *grid_line(times), *doubt_lines(found)])
+
+
+def grid_line(times: Iterable[Reached | None]) -> list[str]:
+    """How late virtual times to a target may be, in a line; empty where there are none."""
+    late_s = max((its.late_s for its in times if its), default=0.0)
+    text = f"evaluated at least every {late_s:.3g} s of virtual time, so a time is up to {late_s:.3g} s late"
+    return [text] * (late_s > 0)
 
 
 def doubt_lines(found: Mapping[Mode, Doubts]) -> list[str]:
@@ -66,8 +77,10 @@ def doubt_lines(found: Mapping[Mode, Doubts]) -> list[str]:
 
 def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> str:
     """The doubts in a few words, for a figure of these modes."""
-    return short_doubts(
-        {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
+    paces = {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
+    moved = {mode.title: metrics.doubts_of(its).evaluator for mode, its in runs.items()}
+    return "; ".join(
+        filter(None, [short_doubts(paces), *(f"{title}: {text}" for title, text in moved.items() if text)])
     )
 
 
@@ -100,83 +113,111 @@ def target_text(target: float, metric: Metric = ACCURACY) -> str:
     return f"{target:.2f}" if metric.is_accuracy and round(target, 2) == target else f"{target:g}"
 
 
-def time_text(curve: Curve, target: float, metric: Metric = ACCURACY) -> str:
-    """`8.0`, `> 10.0` where the curve ends after 10 s without the target, `-` where it is empty."""
-    seconds = metrics.seconds_to(curve, target, metric)
-    if seconds is not None:
-        return f"{seconds:.1f}"
-    return f"> {curve[-1][0]:.1f}" if curve else "-"
+def time_text(its: Reached | None) -> str:
+    """`8.0`; `4.0..8.0` between two evaluations far apart; `> 10.0`: not after 10 s; `-`: never evaluated."""
+    if its is None:
+        return "-"
+    return span((its.low_s, its.by_s), ".1f") if its.is_at_target else f"> {its.after_s:.1f}"
 
 
-def speed_up_lines(curves: Mapping[Mode, Curve], target: float, metric: Metric = ACCURACY) -> list[str]:
+def speed_up_lines(evaluators: Mapping[Mode, Device | None], target: float, metric: Metric = ACCURACY) -> list[str]:
     """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
-    baselines = {mode.split: (mode, curve) for mode, curve in curves.items() if mode.algorithm == SSGD}
-    lines = []
-    for mode, curve in compared(curves).items():
-        if mode.algorithm == SSGD:
-            continue
-        name = f"{mode.algorithm.title}, {mode.split}"
-        if mode.split in baselines:
-            lines.append(f"{name}: {_speed_up_text(mode, curve, *baselines[mode.split], target, metric)}")
-        else:
-            lines.append(f"{name}: unknown: no summary of {SSGD.title} on {mode.split} data")
-    return lines
+    return lines_beside_ssgd(evaluators, partial(_speed_up_text, target, metric))
+
+
+def lines_beside_ssgd(values: Mapping[Mode, Value], text: Callable[[str, Value, str, Value], str]) -> list[str]:
+    """A line for each other mode, of what `text` says of titles and values of it and of SSGD on the same split."""
+    baselines = {mode.split: its for mode, its in values.items() if mode.algorithm == SSGD}
+    return [
+        f"{mode.algorithm.title}, {mode.split}: "
+        + (
+            text(mode.algorithm.title, its, SSGD.title, baselines[mode.split])
+            if mode.split in baselines
+            else f"unknown: no summary of {SSGD.title} on {mode.split} data"
+        )
+        for mode, its in compared(values).items()
+        if mode.algorithm != SSGD
+    ]
 
 
 def _speed_up_text(
-    mode: Mode, curve: Curve, baseline: Mode, baseline_curve: Curve, target: float, metric: Metric
+    target: float, metric: Metric, title: str, device: Device | None, of: str, baseline: Device | None
 ) -> str:
-    goal = target_text(target, metric)
-    sides = ((mode.algorithm.title, curve), (baseline.algorithm.title, baseline_curve))
-    for title, its_curve in sides:
-        if not its_curve:
-            return f"unknown: {title} has no {metric.plural}"
-    gain = metrics.speed_up(baseline_curve, curve, target, metric)
-    if 0 in [metrics.seconds_to(its_curve, target, metric) for _, its_curve in sides]:
+    goal, sides = target_text(target, metric), {title: device, of: baseline}
+    times = {name: its.reached(target) if its else None for name, its in sides.items()}
+    found, beside = times.values()
+    if found is None or beside is None:
+        return f"unknown: {next(name for name, its in times.items() if its is None)} has no {metric.plural}"
+    if 0 in (found.by_s, beside.by_s):
         return f"unknown: a time to {goal} is 0 s, rounded to whole seconds in the summary"
+    gain = metrics.speed_up(beside, found)
     if gain is None:
-        best = ", ".join(f"{title} {metric.text(metric.best(value for _, value in its))}" for title, its in sides)
-        return f"unknown: neither reached {goal}; at best {best}"
-    reached, late = [], ""
-    for title, its_curve in sides:
-        seconds = metrics.seconds_to(its_curve, target, metric)
-        if seconds is None:
-            late = f": {title} had not reached {goal} after {its_curve[-1][0]:.1f} s"
-        else:
-            reached.append(f"{title} {seconds:.1f} s")
-    return f"{_factor_text(gain)}{late} ({', '.join(reached)})"
+        best = [f"{name} {metric.text(metric.best(its.accuracy_list))}" for name, its in sides.items() if its]
+        return f"unknown: neither reached {goal}; at best {', '.join(best)}"
+    if not found.is_apart(beside):
+        return not_apart(_side(title, found), _side(of, beside))
+    known = {name: its for name, its in times.items() if its}
+    late = [
+        f"{name} had not reached {goal} after {its.after_s:.1f} s"
+        for name, its in known.items()
+        if not its.is_at_target
+    ]
+    reached = ", ".join(f"{name} {time_text(its)} s" for name, its in known.items() if its.is_at_target)
+    return f"{': '.join([factor_text(gain), *late])} ({reached})"
+
+
+def not_apart(*sides: tuple[str, str, bool]) -> str:
+    """Says that two sides have no order, and why: of each the title, the seconds, and whether a worker took the
+    evaluations over."""
+    titles, seconds, moved = zip(*sides, strict=True)
+    alone = [title for title, is_moved in zip(titles, moved, strict=True) if is_moved]
+    why = f", and {alone[0]} alone was in part evaluated in the worker" if len(alone) == 1 else ""
+    return f"{' and '.join(titles)} are not told apart: {' s and '.join(seconds)} s{why}"
+
+
+def _side(title: str, its: Reached) -> tuple[str, str, bool]:
+    """Of not_apart, with the interval that decided."""
+    return title, time_text(its._replace(is_close=False)), its.is_moved
 
 
 ONE_RUN = "this is one run of one seed: another day may order them otherwise"
 
 
-def first_line(curves: Mapping[Mode, Curve], target: float, metric: Metric = ACCURACY) -> str:
-    """The algorithm that reached the target first in one run of each, and its speed-up over the others."""
+def first_line(evaluators: Mapping[Mode, Device | None], target: float, metric: Metric = ACCURACY) -> str:
+    """The algorithm that reached the target first in one run of each, and its speed-up over the others. Where others
+    are not told apart from the soonest, none is the first."""
     goal = f"test {metric.name} {target_text(target, metric)}"
-    times = {mode: metrics.seconds_to(curve, target, metric) for mode, curve in curves.items()}
-    reached = {mode: seconds for mode, seconds in times.items() if seconds}
-    if not reached:
+    times = {mode: device.reached(target) if device else None for mode, device in evaluators.items()}
+    known = {mode: its for mode, its in times.items() if its is not None}
+    best, best_its = min(known.items(), key=lambda pair: pair[1].by_s or math.inf, default=(None, None))
+    if best is None or best_its is None or not 0 < best_its.by_s < math.inf:
         return f"no algorithm reached {goal}"
-    best, best_s = min(reached.items(), key=lambda pair: pair[1])
-    beaten = []
-    for mode in sorted(curves, key=lambda mode: reached.get(mode, math.inf)):
-        gain = metrics.speed_up(curves[mode], curves[best], target, metric)
+    beaten, equal = [], []
+    for mode, its in sorted(times.items(), key=lambda pair: pair[1].by_s if pair[1] else math.inf):
         if mode == best:
             continue
-        if gain is None:
-            beaten.append(f"{mode.title} was never evaluated")
-        elif mode in reached:
-            beaten.append(f"{_factor_text(gain)} as fast as {mode.title} ({reached[mode]:.1f} s)")
+        gain = metrics.speed_up(its, best_its) if its else None
+        if its is None or gain is None:
+            beaten.append(f"{mode.title} {'was there after 0 s, in whole seconds' if its else 'was never evaluated'}")
+        elif best_its.is_apart(its):
+            time = f"{time_text(its)} s" if its.is_at_target else f"not within {its.after_s:.1f} s"
+            beaten.append(f"{factor_text(gain)} as fast as {mode.title} ({time})")
         else:
-            end_s = curves[mode][-1][0]
-            beaten.append(f"{_factor_text(gain)} as fast as {mode.title} (not within {end_s:.1f} s)")
-    results = ", ".join([f"{goal} after {best_s:.1f} s", *beaten])
+            equal.append(not_apart(_side(best.title, best_its), _side(mode.title, its)))
+    if equal:
+        others = [f"{best.title}: {', '.join(beaten)}"] if beaten else []
+        return "; ".join([f"no algorithm is told to be first at {goal}: {equal[0]}", *equal[1:], *others, ONE_RUN])
+    results = ", ".join([f"{goal} after {time_text(best_its)} s", *beaten])
     return f"{best.title} was first: {results}; {ONE_RUN}"
 
 
-def _factor_text(gain: SpeedUp) -> str:
-    """Such as `1.5x`, or `> 1.5x`; a bound is rounded to the side on which it holds."""
-    decimals = 1 if gain.factor >= 1 else 2
-    rounding: dict[str, Callable[[float], int]] = {">": math.floor, "<": math.ceil, "": round}
-    text = f"{rounding[gain.bound](gain.factor * 10**decimals) / 10**decimals:.{decimals}f}x"
-    return f"{gain.bound} {text}".lstrip()
+def factor_text(gain: SpeedUp) -> str:
+    """Such as `1.5x`, `1.2..5.0x` or `> 1.5x`; bounds are rounded to the side on which they hold."""
+    decimals = 1 if (gain.low or gain.high) >= 1 else 2
+    if gain.low == gain.high:
+        return f"{gain.low:.{decimals}f}x"
+    low = math.floor(round(gain.low * 10**decimals, 6)) / 10**decimals
+    if math.isinf(gain.high):
+        return f"> {low:.{decimals}f}x"
+    high = math.ceil(round(gain.high * 10**decimals, 6)) / 10**decimals
+    return f"{low:.{decimals}f}..{high:.{decimals}f}x" if gain.low else f"< {high:.{decimals}f}x"

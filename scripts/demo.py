@@ -3,8 +3,8 @@
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
 SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time. Then the
 logs are summarised, the figures drawn and the times to a target compared. The last line names the algorithm that was
-first in this one run, and by how much. Accuracies are those of 2,000 training images that are held out. Flags after
-`--` go to every worker's main.py. Ctrl-C ends it.
+first in this one run, and by how much, or which were not told apart. Accuracies are those of 2,000 training images that
+are held out. Flags after `--` go to every worker's main.py. Ctrl-C ends it.
 """
 
 if __name__ == "__main__":
@@ -133,9 +133,9 @@ def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | Non
     """Doubts, then the algorithm that was first."""
     found = {mode: metrics.evaluating_device(devices, console) for mode, devices in runs.items()}
     metric = next((device.metric for device in found.values() if device), ACCURACY)
-    curves = {mode: device.curve if device else () for mode, device in found.items()}
+    curves = [device.curve for device in found.values() if device]
     doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
-    first = tables.first_line(curves, tables.target_for(target, metric, curves.values()), metric)
+    first = tables.first_line(found, tables.target_for(target, metric, curves), metric)
     return [*doubts, f"{first}; the lines above make the times doubtful" if doubts else first]
 
 

@@ -146,6 +146,7 @@ def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Device
     evaluator = metrics.evaluating_device(devices, lambda text: None)
     return {
         "metric": evaluator.metric.about() if evaluator else {},
+        "evaluator": "; ".join(evaluator.moved) if evaluator else "",
         "curve": curve_of(devices),
         "seconds": round(metrics.duration(devices.values()), 3),
         "samples_per_s": round(metrics.throughput(devices.values()), 2),

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ENTRIES
-from report import statistics
+from report import metrics, statistics
 from report.figure_set import save_figures
 from report.figures import draw_curves_of_runs
-from report.metrics import IID, Curve, Mode
-from report.run_tables import intervals, times_text, values_text
+from report.metrics import IID, Curve, Mode, Reached
+from report.run_tables import intervals, seconds_of, times_text, values_text, wide_times
 from report.style import style
-from report.tables import aligned, markdown, target_text
+from report.tables import aligned, grid_line, markdown, target_text
 from scripts.run_lines import Run, programs
 from trainer.metric import ACCURACY, Metric, metric_of
 from utils import write_atomically
@@ -35,6 +35,7 @@ class SweepLine(Run):
     metric: Mapping[str, Any] = field(default_factory=ACCURACY.about)
     curve: Curve = ()  # [seconds, value of the metric]
     took_s: float = 0.0  # seconds of real time, with the start
+    evaluator: str = ""  # that the worker took the evaluations over from the process beside it
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -71,9 +72,11 @@ class SweepLine(Run):
     def best(self) -> float:
         return self.measures.best(value for _, value in self.curve) if self.has_model else self._worst
 
-    def seconds_to(self, target: float) -> float:
-        """Infinite where it did not reach the target."""
-        return statistics.time_to_target(self.curve, target, self.measures) if self.has_model else math.inf
+    def reached(self, target: float | None) -> Reached | None:
+        """None where there is no target, it has no model, or was never evaluated."""
+        curve = self.curve if self.has_model and target is not None else ()
+        is_virtual = "simulate.py" in self.command[:1]
+        return metrics.reached(curve, target or 0.0, self.measures, is_virtual, bool(self.evaluator))
 
 
 def metric_in(lines: Sequence[SweepLine]) -> Metric:
@@ -97,6 +100,7 @@ def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
     rows = [["", "runs", "samples/s", f"final {metric.name}", f"best {metric.name}", *to_target, "diverged, failed"]]
     for its in by_point(lines).values():
         ended = [line for line in its if not line.failed]
+        seconds = times_text(*seconds_of([line.reached(target) for line in ended])) if ended else "-"
         evaluated = [line for line in ended if line.curve or line.diverged]
         rows.append(
             [
@@ -105,24 +109,23 @@ def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
                 values_text([line.samples_per_s for line in ended if line.has_model], ".1f"),
                 values_text([line.final for line in evaluated], form),
                 values_text([line.best for line in evaluated], form),
-                *(
-                    []
-                    if target is None
-                    else [times_text([line.seconds_to(target) for line in ended]) if ended else "-"]
-                ),
+                *([seconds] if to_target else []),
                 f"{sum(line.diverged for line in its)}, {sum(bool(line.failed) for line in its)}",
             ]
         )
     return rows
 
 
-def notes(lines: Sequence[SweepLine]) -> str:
-    """A sentence on the intervals, and one on the program."""
-    shown = intervals([*map(len, by_point(lines).values())])
-    return (
-        f"{shown}. A run that diverged counts as worse than all others, one that failed does not count. "
-        f"Made by {', '.join(programs(lines))}."
-    )
+def notes(lines: Sequence[SweepLine], target: float | None) -> str:
+    """A sentence on the intervals, on how late times are, on evaluations in the workers, and on the program."""
+    sentences = [
+        intervals([*map(len, by_point(lines).values())]),
+        "A run that diverged counts as worse than all others, one that failed does not count",
+        *grid_line([line.reached(target) for line in lines]),
+        *(f"{line.title}, seed {line.seed}: {line.evaluator}" for line in lines if line.evaluator),
+        f"Made by {', '.join(programs(lines))}",
+    ]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
 def as_csv(lines: Sequence[SweepLine], target: float | None) -> str:
@@ -131,18 +134,19 @@ def as_csv(lines: Sequence[SweepLine], target: float | None) -> str:
     with io.StringIO() as file:
         rows = csv.writer(file, lineterminator="\n")
         name = metric_in(lines).name
-        measured = ["samples_per_s", "seconds", f"final_{name}", f"best_{name}", "seconds_to_target"]
+        seconds = ["seconds_to_target", "least_seconds_to_target"]
+        measured = ["samples_per_s", "seconds", f"final_{name}", f"best_{name}", *seconds]
         rows.writerow(["point", "mode", *flags, "seed", "outcome", *measured])
         for line in lines:
             has_curve = line.has_model and line.curve
-            reached_s = math.inf if target is None else line.seconds_to(target)
+            its = line.reached(target)
             rows.writerow(
                 [
                     *(line.point, line.entry, *(line.values.get(flag, "") for flag in flags), line.seed),
                     "failed" if line.failed else "diverged" if line.diverged else "ended",
                     *(line.samples_per_s, line.seconds),
                     *((line.final, line.best) if has_curve else ("", "")),
-                    reached_s if math.isfinite(reached_s) else "",
+                    *((its.by_s, its.low_s) if its and its.is_at_target else ("", "")),
                 ]
             )
         return file.getvalue()
@@ -172,12 +176,20 @@ def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: C
     more = f", the best {len(drawn)} of {len(by_point(lines))} points" * (
         len(drawn) == MOST_CURVES < len(by_point(lines))
     )
-    say("\n" + "\n".join([*aligned(rows), notes(lines)]) + "\n")
+    say("\n" + "\n".join([*aligned(rows), notes(lines, target)]) + "\n")
+    times = {mode.title: [line.reached(target) for line in by_point(lines)[mode.algorithm.name]] for mode in drawn}
     with style():
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
-        draw = partial(draw_curves_of_runs, title=title, standalone=None, metric=metric_in(lines), target=target)
+        draw = partial(
+            draw_curves_of_runs,
+            title=title,
+            standalone=None,
+            note=wide_times(times),
+            metric=metric_in(lines),
+            target=target,
+        )
         save_figures([(NAME, drawn, draw)], folder, say)
-    page = [f"# {folder.name}", markdown(rows), notes(lines), *([f"![{title}]({NAME}.png)"] if drawn else [])]
+    page = [f"# {folder.name}", markdown(rows), notes(lines, target), *([f"![{title}]({NAME}.png)"] if drawn else [])]
     for suffix, content in ((".md", "\n\n".join(page) + "\n"), (".csv", as_csv(lines, target))):
         write_atomically(folder / f"{NAME}{suffix}", content.encode())
         say(str(folder / f"{NAME}{suffix}"))

@@ -29,6 +29,7 @@ from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import SetupError
 
 MAX_STEPS = 2500  # of all workers in one simulation: about 2 s
+MOST_OFF = 0.1  # relative error of the samples/s of the job as it was above which no change is told
 MIN_STEPS = 20  # of the slowest worker, if the job has as many
 MAX_CALIBRATIONS = 3
 NEAR = 0.02  # relative error at which a simulated exchange counts as the measured one
@@ -101,7 +102,8 @@ class Comparison:
     job: MeasuredJob
     cluster: ClusterModel  # calibrated
     simulated: float  # samples/s of the job as it was, simulated
-    gains: Sequence[tuple[WhatIf, float]]  # of each change, its samples/s over `simulated`
+    # Of each change, its samples/s over `simulated`; none where that is more than MOST_OFF off the measured ones
+    gains: Sequence[tuple[WhatIf, float]]
 
 
 def compare(
@@ -114,7 +116,8 @@ def compare(
     progress("the job as it was")
     cluster, baseline = calibrated(job, cluster)
     simulated, gains = baseline.measured.samples_s, []
-    for change in changes(job, cluster, left_out):
+    is_near = abs(simulated / job.measured.samples_s - 1) <= MOST_OFF
+    for change in changes(job, cluster, left_out) if is_near else ():
         progress(change.name)
         gains.append((change, simulate(job, change.cluster).measured.samples_s / simulated))
     return Comparison(job, cluster, simulated, gains)

@@ -24,7 +24,7 @@ from flag_values import at_least, finite, several
 from report import job_logs, metrics, trace
 from report.job_logs import WorkerLog
 from report.measured import Speed, measured, shares
-from report.metrics import MODES
+from report.metrics import MODES, Reached
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
 from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Comparison, WhatIf
@@ -170,9 +170,10 @@ def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
     curve = job_logs.curve_of(logs)
     metric = job_logs.metric_of(logs)
     target = target_for(given.target, metric, [curve])
-    times = _trained(given, found, target, metric) if given.train else _scaled(curve, target, metric, found)
+    reached = metrics.reached(curve, target, metric, "virtual" in logs[0].run)
+    times = _trained(given, found, target, metric) if given.train else _scaled(reached, found)
     goal = f"s to {'' if metric.is_accuracy else f'{metric.name} '}{target_text(target, metric)}"
-    print(_what_if_table(found, {"as measured": time_text(curve, target, metric), **times}, goal))
+    print(_what_if_table(found, {"as measured": time_text(reached), **times}, goal))
     print("\n" + verdict(found))
 
 
@@ -184,13 +185,16 @@ def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tupl
     return [*((rank,) for rank in ranks), *([slow] if len(slow) > 1 and not asked else [])]
 
 
-def _scaled(curve: metrics.Curve, target: float, metric: Metric, found: Comparison) -> dict[str, str]:
+def _scaled(reached: Reached | None, found: Comparison) -> dict[str, str]:
     """Times to the target by name of the change, where the weights after each round stay the same: then the metric
     after a round does too, and its time is inversely proportional to the samples/s."""
-    seconds = metrics.seconds_to(curve, target, metric)
-    if seconds is None:
+    if reached is None or not reached.is_at_target:
         return {}
-    return {change.name: f"{seconds / gain:.1f}" for change, gain in found.gains if change.keeps_updates}
+    return {
+        change.name: time_text(reached._replace(after_s=reached.after_s / gain, by_s=reached.by_s / gain))
+        for change, gain in found.gains
+        if change.keeps_updates
+    }
 
 
 def _trained(given: argparse.Namespace, found: Comparison, target: float, metric: Metric) -> dict[str, str]:
@@ -198,10 +202,13 @@ def _trained(given: argparse.Namespace, found: Comparison, target: float, metric
     config = found.job.config
     flags = {"network": config.network, "target": target}
     flags["data_dir"] = str(given.data_dir or config.data_dir)
-    times = {}
+    times: dict[str, str] = {}
+    if not found.gains:
+        return times
     for name, cluster in {SIMULATED: found.cluster, **{each.name: each.cluster for each, _ in found.gains}}.items():
         _progress(f"{name}, with gradients")
-        times[name] = time_text(what_if.simulate(found.job, cluster, **flags).curve, target, metric)
+        curve = what_if.simulate(found.job, cluster, **flags).curve
+        times[name] = time_text(metrics.reached(curve, target, metric, is_virtual=True))
     return times
 
 
@@ -220,7 +227,13 @@ def _what_if_table(found: Comparison, times: dict[str, str], goal: str) -> str:
 
 
 def verdict(found: Comparison) -> str:
-    """One sentence: what held the job up."""
+    """One sentence: what held the job up, or why that is not told."""
+    if not found.gains:
+        times = found.simulated / found.job.measured.samples_s
+        return (
+            f"No what-if is told: simulated as it was, the job does {times:.2f} times the measured samples/s, which is "
+            f"more than {what_if.MOST_OFF:.0%} off. Its logs do not say why, such as other work on the machine."
+        )
     gain, text = max(
         (gain, _held_up(found, change, gain)) for change, gain in found.gains if change.kind != NO_STRAGGLER
     )

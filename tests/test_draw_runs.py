@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_tree import NETWORK, device, write_device, write_esync, write_sync
+from log_tree import NETWORK, device, evaluated, write_device, write_esync, write_sync
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -21,6 +21,7 @@ from report.style import style
 from report.x_axes import X_AXES
 from utils import SetupError
 
+INF = float("inf")
 ESYNC, SYNC = metrics.MODES["esync"], metrics.MODES["sync"]
 ACCURACIES = ((0.4, 0.8, 0.75), (0.4, 0.8, 0.8), (0.5, 0.85, 0.85))
 
@@ -205,7 +206,7 @@ def test_the_runs_of_three_seeds_are_one_table_and_one_set_of_figures(tmp_path, 
     assert [cell for cell in map(str.strip, header) if cell][:4] == ["mode", "runs", "samples/s", "MB/s"]
     assert [cell for cell in map(str.strip, esync) if cell][1:3] == ["3", "51.2 (51.2 to 51.2)"]
     assert "0.80 (0.75 to 0.85)" in rows[2]  # of 0.75, 0.80 and 0.85 in the end
-    assert "ESync, i.i.d.: 3.00x (3.00 to 3.00), median of 3 pairs of runs" in lines
+    assert "ESync, i.i.d.: 1.5..6.0x (1.5 to 6.0), median of 3 pairs of runs" in lines
     assert "median (interval that covers it with 75 %) of 3 runs; computing ratio" in output.out
     drawn = sorted(path.name for path in (tmp_path / "figures" / NETWORK).glob("*.png"))
     assert drawn == [
@@ -225,7 +226,7 @@ def test_a_mode_that_not_all_seeds_have_shows_how_many(tmp_path, capsys):
     (row,) = (line for line in out.splitlines() if line.startswith("ESync  "))
     assert row.split()[1:3] == ["2", "51.2"]
     assert "; from the least to the greatest of fewer than 3 runs;" in out
-    assert "ESync, i.i.d.: 3.0x, by the medians of 2 and 3 runs" in out
+    assert "ESync, i.i.d.: 1.5..6.0x, by the medians of 2 and 3 runs" in out
 
 
 def test_runs_that_did_not_reach_the_target_are_counted_not_averaged(tmp_path, capsys):
@@ -242,6 +243,47 @@ def test_the_median_of_runs_of_which_most_came_there_is_said():
     assert run_tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "14 (10 to -), 4 of 5"
     assert run_tables.times_text([10.0, float("inf")]) == "1 of 2"
     assert run_tables.times_text([10.0, 12.0]) == "10.0..12.0"
+
+
+def test_times_between_evaluations_far_apart_are_medians_of_both_ends():
+    """The median of the runs is between those of the ends, and its interval spans both ends' intervals."""
+    seconds, least = [10.0, 12.0, 14.0, 16.0, INF], [8.0, 11.0, 9.0, 16.0, INF]
+    assert run_tables.times_text(seconds, least) == "11..14 (8 to -), 4 of 5"
+    assert run_tables.times_text([100.0, 120.0, 140.0], [100.0, 60.0, 140.0]) == "100..120 (60 to 140)"
+    assert run_tables.times_text([10.0], [8.0]) == "8.0..10.0"
+
+
+def speed_up_lines(**runs):
+    """Of the curves of each mode's runs."""
+    number = max(map(len, runs.values()))
+    found = [
+        Run({}, {}, {metrics.MODES[name]: its[run] for name, its in runs.items() if run < len(its)})
+        for run in range(number)
+    ]
+    return run_tables.speed_up_lines(found, 0.8)
+
+
+def grid(*steps, **more):
+    """A run a step: evaluated at so many seconds, and at 0.8 after the twelfth such step."""
+    return [evaluated([(step * n, 0.8 if n == 12 else 0.1) for n in range(1, 13)], **more) for step in steps]
+
+
+def test_a_speed_up_of_several_runs_is_a_range_where_their_evaluations_are_far_apart():
+    coarse = [evaluated([(4.0, 0.1), (at, 0.8)]) for at in (6.0, 6.0, 12.0)]
+    assert speed_up_lines(sync=grid(2, 2, 2), esync=grid(1, 1, 1)) == [
+        "ESync, i.i.d.: 2.00x (2.00 to 2.00), median of 3 pairs of runs"
+    ]
+    assert speed_up_lines(sync=grid(1, 1, 1), esync=coarse) == [
+        "ESync, i.i.d.: 2.0..3.0x (1.0 to 3.0), median of 3 pairs of runs"
+    ]
+    assert speed_up_lines(sync=grid(0.5, 0.5, 0.5), esync=coarse[:2]) == [
+        "ESync, i.i.d.: 1.0..1.5x, by the medians of 2 and 3 runs"
+    ]
+    assert speed_up_lines(sync=grid(0.4, 0.4, 0.4), esync=coarse) == [
+        "ESync, i.i.d.: ESync and SSGD are not told apart: 4.0..6.0 (4.0 to 12.0) s and 4.80 (4.80 to 4.80) s"
+    ]
+    (line,) = speed_up_lines(sync=grid(2, 2, 2), esync=grid(1, 1, 1, event_list=[[1.0, "evaluator", "late"]]))
+    assert line.endswith("24.0 (24.0 to 24.0) s, and ESync alone was in part evaluated in the worker")
 
 
 def test_one_tree_beside_those_of_seeds_is_taken_and_the_others_are_told_of(tmp_path):

@@ -205,6 +205,17 @@ def test_steps_that_were_abandoned_dropped_or_are_to_be_done_again_are_lost(tmp_
     assert wbsp(tmp_path)["lost_steps_list"] == [1, 2]
 
 
+@pytest.mark.parametrize("run", [None, {"virtual": {"cluster": "demo"}}, {"rank": 0}])
+def test_a_summary_says_that_its_seconds_are_virtual(tmp_path, run):
+    write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 12.0, 0.9)], run)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    path = tmp_path / NETWORK / "sync" / "Sync.json"
+    is_virtual = "virtual" in (run or {})
+    assert read(path)["a"]["cpu"].get("virtual") == (True if is_virtual else None)
+    reached = summary.read_summary(path, pytest.fail)["a", "cpu"].reached(0.8)
+    assert reached.low_s == (12.0 if is_virtual else 0.0)
+
+
 # ------------------------------------------------------------------------------- logs that are not as they should be
 
 

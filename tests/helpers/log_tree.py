@@ -124,6 +124,11 @@ def device(**lists: Any) -> Device:
     return Device(**lists)
 
 
+def evaluated(curve: Sequence[tuple[float, float]], **more: Any) -> Device:
+    """A device with this curve of accuracies."""
+    return device(accuracy_list=[value for _, value in curve], accuracy_time_list=[at for at, _ in curve], **more)
+
+
 def run_program(
     name: str, *arguments: str | Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,6 @@
+import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from log_tree import FAST, NEVER, SLOW, device, published_device
 from algorithms import ENTRIES, PALETTE
 from report import metrics
 from report.definitions import MODEL_BYTES
-from report.metrics import Device, Event, SpeedUp
+from report.metrics import Device, Event
 
 curves = st.lists(
     st.tuples(st.floats(0.001, 1e5), st.floats(0, 1)), min_size=1, max_size=20, unique_by=lambda point: point[0]
@@ -209,41 +211,58 @@ def test_curves_that_were_evaluated_more_often_have_means_on_the_same_grid():
     assert metrics.running_means(late, 3, 10.0) == [(20.2, pytest.approx(0.3))]
 
 
-def test_speed_up_is_the_ratio_of_the_times_to_accuracy():
-    assert metrics.speed_up(SLOW, FAST, 0.8) == SpeedUp(3.0, "")
+def every(step_s, target_s):
+    """Evaluations every `step_s` s, at 0.8 from `target_s` on."""
+    return [(at, 0.8 if at >= target_s else 0.1) for at in (step_s * number for number in range(1, 200))]
 
 
-def test_a_baseline_that_did_not_arrive_gives_a_lower_bound():
-    assert metrics.speed_up(NEVER, FAST, 0.8) == SpeedUp(1.25, ">")  # more than 10 s / 8 s
+@pytest.mark.parametrize(
+    ("curve", "low_s", "by_s"),
+    [
+        (FAST, 4.0, 8.0),
+        ([(60.7, 0.9)], 0.0, 60.7),  # none came before
+        (every(1.0, 10.0), 9.0, 10.0),  # nine before
+        (every(1.0, 11.0), 11.0, 11.0),  # ten before, and the gap is an eleventh
+        ([*((0.5 * n, 0.1) for n in range(1, 21)), (12.0, 0.9)], 10.0, 12.0),  # a gap at the end
+        ([*((0.5 * n, 0.1) for n in range(1, 21)), (11.0, 0.9)], 11.0, 11.0),
+        ([*((0.1 * n, 0.1) for n in range(1, 5)), (0.41, 0.9)], 0.4, 0.41),  # few, near each other
+        (NEVER, math.inf, math.inf),
+    ],
+)
+def test_a_time_to_a_target_is_one_number_only_where_evaluations_are_close(curve, low_s, by_s):
+    its = metrics.reached(curve, 0.8)
+    assert its is not None and (its.low_s, its.by_s) == (low_s, by_s)
+    virtual = metrics.reached(curve, 0.8, is_virtual=True)
+    assert virtual is not None and (virtual.low_s, virtual.by_s) == (by_s, by_s)
 
 
-def test_a_run_that_did_not_arrive_gives_an_upper_bound():
-    assert metrics.speed_up(SLOW, NEVER, 0.8) == SpeedUp(2.4, "<")  # 24 s / more than 10 s
+def test_a_curve_without_evaluations_has_no_time_to_a_target():
+    assert metrics.reached([], 0.8) is None
 
 
-def test_a_time_that_was_rounded_to_0_gives_no_speed_up():
-    assert metrics.speed_up(SLOW, [(0.0, 0.9)], 0.8) is None
-    assert metrics.speed_up([(0.0, 0.9)], SLOW, 0.8) is None
+real_and_virtual = st.tuples(curves, st.booleans())
 
 
-def test_two_runs_that_did_not_arrive_have_no_speed_up():
-    assert metrics.speed_up(NEVER, NEVER, 0.8) is None
-    assert metrics.speed_up([], FAST, 0.8) is None
-    assert metrics.speed_up(SLOW, [], 0.8) is None
-
-
-@given(baseline=curves, curve=curves, target=st.floats(0.01, 1), kept=st.integers(1, 20))
-def test_the_bounds_of_runs_cut_short_hold_for_the_whole_runs(baseline, curve, target, kept):
-    whole = metrics.speed_up(baseline, curve, target)
-    if whole is None or whole.bound:
+@given(sides=st.lists(real_and_virtual, min_size=2, max_size=2), target=st.floats(0.01, 1), kept=st.integers(1, 20))
+def test_the_order_and_the_factor_of_runs_cut_short_hold_for_the_whole_runs(sides, target, kept):
+    """Also between virtual and real ones: where evaluations are left out at the end, less is told, and nothing else."""
+    (baseline, is_virtual), (curve, its_virtual) = sides
+    whole = [
+        metrics.reached(baseline, target, is_virtual=is_virtual),
+        metrics.reached(curve, target, is_virtual=its_virtual),
+    ]
+    cut = [metrics.reached(baseline[:kept], target, is_virtual=is_virtual), whole[1]]
+    if not (cut[0].is_apart(cut[1]) and metrics.speed_up(*cut)):
         return
-    cut = metrics.speed_up(baseline[:kept], curve, target)
-    assert cut is not None
-    assert cut.factor <= whole.factor
-    assert cut.bound == ("" if metrics.seconds_to(baseline[:kept], target) else ">")
-    cut = metrics.speed_up(baseline, curve[:kept], target)
-    assert cut is not None
-    assert cut.factor >= whole.factor
+    assert whole[0].is_apart(whole[1])
+    gain, cut_gain = metrics.speed_up(*whole), metrics.speed_up(*cut)
+    assert gain is None or cut_gain.low <= gain.low * (1 + 1e-9) <= gain.high * (1 + 2e-9) <= cut_gain.high * (1 + 3e-9)
+
+
+def test_a_time_that_was_rounded_to_0_and_two_runs_that_did_not_arrive_give_no_speed_up():
+    slow, never, at_once = (metrics.reached(curve, 0.8) for curve in (SLOW, NEVER, [(0.0, 0.9)]))
+    for sides in ((slow, at_once), (at_once, slow), (never, never)):
+        assert metrics.speed_up(*sides) is None
 
 
 def test_the_evaluating_device_is_the_one_with_accuracies():
@@ -268,7 +287,10 @@ def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve():
         ("a", "cpu1"): device(accuracy_list=[0.1, 0.3], accuracy_time_list=[4.0, 8.0]),
     }
     found = metrics.evaluating_device(devices, pytest.fail)
-    assert found is not None and found.curve == [(4.0, 0.1), (6.0, 0.2), (8.0, 0.3)]
+    assert found is not None and found.curve == [(4.0, 0.1), (6.0, 0.2), (8.0, 0.3)] and not found.moved
+    moved = [[6.0, "evaluator", "evaluated in the worker from 6 s on"]]
+    devices["a", "cpu1"] = dataclasses.replace(devices["a", "cpu1"], event_list=moved)
+    assert metrics.evaluating_device(devices, pytest.fail).moved == [moved[0][2]]
 
 
 # -------------------------------------------------------------------------------------------------- devices

@@ -1,12 +1,26 @@
-from log_tree import FAST, NEVER, SLOW, device
+import pytest
+from log_tree import FAST, NEVER, SLOW, device, evaluated
 
 from report import definitions as definitions_of
 from report import metrics, tables
+from report.metrics import SpeedUp
+
+OFTEN = [(1.0 * n, 0.02 * n) for n in range(1, 51)]  # to 0.8 in 40 s, evaluated every second
+MOVED = {"event_list": [[12.0, "evaluator", "evaluated in the worker from 12 s on"]]}
 
 
-def speed_up_line(target=0.8, **named_curves):
-    found = {metrics.MODES[name.replace("_", "-")]: curve for name, curve in named_curves.items()}
-    return tables.speed_up_lines(found, target)
+def named(curves, **more):
+    return {metrics.MODES[name.replace("_", "-")]: evaluated(curve, **more) for name, curve in curves.items()}
+
+
+def speed_up_line(target=0.8, **curves):
+    """In virtual time, where the evaluations are a grid."""
+    return tables.speed_up_lines(named(curves, virtual=True), target)
+
+
+def real_line(**curves):
+    [line] = tables.speed_up_lines(named(curves), 0.8)
+    return line.removeprefix("ESync, i.i.d.: ")
 
 
 def test_a_speed_up_is_said_with_the_times_behind_it():
@@ -20,8 +34,74 @@ def test_a_lower_bound_is_rounded_down_and_says_why():
 
 
 def test_an_upper_bound_is_rounded_up_and_says_why():
-    [line] = speed_up_line(esync=[(15.5, 0.7)], sync=SLOW)  # 24 s / 15.5 s is 1.548
-    assert line == "ESync, i.i.d.: < 1.6x: ESync had not reached 0.80 after 15.5 s (SSGD 24.0 s)"
+    [line] = speed_up_line(esync=[(31.0, 0.7)], sync=SLOW)  # 24 s / 31 s is 0.774
+    assert line == "ESync, i.i.d.: < 0.78x: ESync had not reached 0.80 after 31.0 s (SSGD 24.0 s)"
+
+
+@pytest.mark.parametrize(
+    ("curves", "text"),
+    [
+        # 12 to 24 s over 4 to 8 s.
+        ({"esync": FAST, "sync": SLOW}, "1.5..6.0x (ESync 4.0..8.0 s, SSGD 12.0..24.0 s)"),
+        ({"esync": SLOW, "sync": FAST}, "0.16..0.67x (ESync 12.0..24.0 s, SSGD 4.0..8.0 s)"),
+        ({"esync": [(5.0, 0.9)], "sync": SLOW}, "> 2.4x (ESync 0.0..5.0 s, SSGD 12.0..24.0 s)"),
+        ({"esync": FAST, "sync": [(9.0, 0.1)]}, "> 1.1x: SSGD had not reached 0.80 after 9.0 s (ESync 4.0..8.0 s)"),
+        ({"esync": [(30.0, 0.1)], "sync": SLOW}, "< 0.80x: ESync had not reached 0.80 after 30.0 s (SSGD 12.0..24.0 "
+         "s)"),
+        ({"esync": OFTEN, "sync": SLOW}, "0.30..0.62x (ESync 40.0 s, SSGD 12.0..24.0 s)"),
+        # An interval begins after its lower end: these do not meet.
+        ({"esync": [(9.0, 0.1), (24.0, 0.9)], "sync": [(24.0, 0.1), (60.0, 0.8)]}, "1.0..6.7x (ESync 9.0..24.0 s, "
+         "SSGD 24.0..60.0 s)"),
+    ],
+)  # fmt: skip
+def test_a_speed_up_by_wide_intervals_is_a_range(curves, text):
+    assert real_line(**curves) == text
+
+
+@pytest.mark.parametrize(
+    ("curves", "times"),
+    [
+        ({"esync": [(10.2, 0.1), (60.7, 0.9)], "sync": [(12.0, 0.2), (30.1, 0.8)]}, "10.2..60.7 s and 12.0..30.1 s"),
+        ({"esync": [(60.7, 0.9)], "sync": FAST}, "0.0..60.7 s and 4.0..8.0 s"),
+        ({"esync": OFTEN, "sync": [(at + 0.5, value) for at, value in OFTEN]}, "39.0..40.0 s and 39.5..40.5 s"),
+        ({"esync": FAST, "sync": [(6.0, 0.1)]}, "4.0..8.0 s and > 6.0 s"),
+    ],
+)
+def test_runs_whose_intervals_meet_are_not_told_apart(curves, times):
+    assert real_line(**curves) == f"ESync and SSGD are not told apart: {times}"
+
+
+def test_a_run_that_its_worker_evaluated_is_not_told_apart_from_others_and_is_marked():
+    sync, esync = metrics.MODES["sync"], metrics.MODES["esync"]
+    found = {sync: evaluated(SLOW, **MOVED), esync: evaluated(OFTEN)}
+    why = "SSGD alone was in part evaluated in the worker"
+    times = "39.0..40.0 s and 12.0..24.0 s"
+    assert tables.speed_up_lines(found, 0.8) == [
+        f"ESync, i.i.d.: ESync and SSGD are not told apart: {times}, and {why}"
+    ]
+    assert tables.first_line(found, 0.8).startswith("no algorithm is told to be first at test accuracy 0.80: SSGD and")
+    both = {sync: found[sync], esync: evaluated(OFTEN, **MOVED)}
+    assert "0.30..0.62x" in tables.speed_up_lines(both, 0.8)[0]
+    runs = {mode: {("a", "cpu"): its} for mode, its in found.items()}
+    numbers = {mode: definitions_of.numbers(devices, "auto", None) for mode, devices in runs.items()}
+    *_, mark, advice = tables.table(runs, numbers, found, 0.8).splitlines()
+    assert mark == "SSGD: evaluated in the worker from 12 s on" and "--evaluator 0" in advice
+    assert tables.short_doubts_of({mode: [its] for mode, its in runs.items()}) == mark
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"),
+    [
+        (SpeedUp(1.25, 1.25), "1.2x"),
+        (SpeedUp(0.5, 0.5), "0.50x"),
+        (SpeedUp(1.19, 3.11), "1.1..3.2x"),
+        (SpeedUp(1.1, 1.2), "1.1..1.2x"),  # 1.1 * 10 is more than 11
+        (SpeedUp(0.0, 0.331), "< 0.34x"),
+        (SpeedUp(1.99, float("inf")), "> 1.9x"),
+    ],
+)
+def test_the_bounds_of_a_factor_are_rounded_to_the_side_on_which_they_hold(gain, text):
+    assert tables.factor_text(gain) == text
 
 
 def test_a_slow_down_keeps_two_decimals():
@@ -62,12 +142,15 @@ def test_the_table_is_aligned_and_marks_what_is_unknown():
     )
     short = device(num_samples_list=[1], elapsed_time_list=[8.0], self_iters_list=[1], aggregate_time_list=[0.5])
     runs = {esync: {("a", "cpu"): known}, sync: {("a", "cpu"): device(), ("b", "cpu"): short}}
-    assert table(runs, "measured") == [
+    real = [
         "mode             rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
-        "ESync                 2       16.0  2.00      0.8000     0.8000        8.0             0.75  1.3%",
+        "ESync                 2       16.0  2.00      0.8000     0.8000   4.0..8.0             0.75  1.3%",
         "SSGD non-i.i.d.    1..2       16.1     -      0.6000     0.6000     > 10.0                -     -",
         MEASURED,
     ]
+    assert table(runs, "measured", virtual=None) == real
+    real[1] = real[1].replace("4.0..8.0", "     8.0")
+    assert table(runs, "measured") == [*real, GRID]
     # By the published definitions ESync has 2 * 2 MB in 8 s, SSGD 3 * 2 MB; aggregation took 1 s, and 0.5 s.
     assert table(runs, "auto", 2_000_000) == [
         "mode             rounds  samples/s   MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
@@ -75,14 +158,16 @@ def test_the_table_is_aligned_and_marks_what_is_unknown():
         "SSGD non-i.i.d.    1..2       16.1  0.75*      0.6000     0.6000     > 10.0      0.88..0.94*     -",
         MEASURED,
         AS_PUBLISHED,
+        GRID,
     ]
     assert table(runs, "published", 2_000_000) == [
         "mode             rounds  samples/s   MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
         "ESync                 2       16.0  0.50*      0.8000     0.8000        8.0            0.88*  1.3%",
         "SSGD non-i.i.d.    1..2       16.1  0.75*      0.6000     0.6000     > 10.0      0.88..0.94*     -",
         AS_PUBLISHED,
+        GRID,
     ]
-    assert table(runs, "published")[3:] == ["* as published: computing ratio = 1 - aggregation / elapsed time"]
+    assert table(runs, "published")[3:] == ["* as published: computing ratio = 1 - aggregation / elapsed time", GRID]
 
 
 MEASURED = "MB/s = bytes pushed and pulled; computing ratio = time of batches, passes and local updates / elapsed time"
@@ -91,14 +176,17 @@ AS_PUBLISHED = (
 )
 
 
-def table(runs, definitions, model_bytes=None):
+GRID = "evaluated at least every 4 s of virtual time, so a time is up to 4 s late"
+
+
+def table(runs, definitions, model_bytes=None, virtual=True):
     numbers = {mode: definitions_of.numbers(devices, definitions, model_bytes) for mode, devices in runs.items()}
-    return tables.table(runs, numbers, dict(zip(runs, (FAST, NEVER), strict=True)), 0.8).splitlines()
+    curves = {mode: evaluated(curve, virtual=virtual) for mode, curve in zip(runs, (FAST, NEVER), strict=True)}
+    return tables.table(runs, numbers, curves, 0.8).splitlines()
 
 
-def first_line(**named_curves):
-    found = {metrics.MODES[name.replace("_", "-")]: curve for name, curve in named_curves.items()}
-    return tables.first_line(found, 0.8)
+def first_line(virtual=True, **curves):
+    return tables.first_line(named(curves, virtual=virtual), 0.8)
 
 
 def test_the_first_is_named_with_how_many_times_as_fast_it_was_as_each_of_the_others_in_this_one_run():
@@ -110,6 +198,37 @@ def test_the_first_is_named_with_how_many_times_as_fast_it_was_as_each_of_the_ot
     )
 
 
+def test_the_first_of_a_real_run_is_named_where_all_others_are_told_apart():
+    line = first_line(virtual=None, sync=NEVER, alone=SLOW, esync=[(9.0, 0.1), (16.0, 0.8)], esync_outer=FAST)
+    assert line == (
+        "ESync, outer Nesterov was first: test accuracy 0.80 after 4.0..8.0 s, 1.1..4.0x as fast as ESync "
+        "(9.0..16.0 s), 1.5..6.0x as fast as Alone (12.0..24.0 s), > 1.2x as fast as SSGD (not within 10.0 s); "
+        "this is one run of one seed: another day may order them otherwise"
+    )
+
+
+def test_where_others_are_not_told_apart_from_the_soonest_none_is_first_and_the_rest_is_told():
+    line = first_line(virtual=None, alone=SLOW, esync=[(6.0, 0.1), (60.7, 0.8)], esync_outer=FAST, sync=[])
+    assert line == (
+        "no algorithm is told to be first at test accuracy 0.80: ESync, outer Nesterov and ESync are not told apart: "
+        "4.0..8.0 s and 6.0..60.7 s; ESync, outer Nesterov: 1.5..6.0x as fast as Alone (12.0..24.0 s), SSGD was never "
+        "evaluated; this is one run of one seed: another day may order them otherwise"
+    )
+
+
+def test_of_curves_of_an_evaluation_each_none_is_first():
+    """The evaluations of a machine with other work: one of each, at the end."""
+    line = first_line(
+        virtual=None, sync=[(57.1, 0.9)], alone=[(56.0, 0.9)], esync=[(60.7, 0.9)], esync_outer=[(55.0, 0.1)]
+    )
+    assert line.startswith("no algorithm is told to be first") and line.count("are not told apart") == 3
+    assert (
+        "x as fast" not in line
+        and "Alone and ESync, outer Nesterov are not told apart: 0.0..56.0 s and > 55.0 s" in line
+    )
+
+
 def test_without_an_algorithm_at_the_target_none_is_first():
     assert first_line(sync=NEVER, esync=[]) == "no algorithm reached test accuracy 0.80"
+    assert first_line(sync=[(0.0, 0.9)]) == "no algorithm reached test accuracy 0.80"  # rounded to whole seconds
     assert "after 8.0 s, ESync was never evaluated; this is one run" in first_line(sync=FAST, esync=[])

@@ -183,7 +183,7 @@ def test_a_sweep_in_virtual_time_is_made_once_and_ends_with_a_table_and_a_figure
     assert table["SSGD -l 1e30"][-5:] == ["0", "of", "3", "3,", "0"]
     lines = lines_in(tmp_path)
     assert [line.diverged for line in lines].count(True) == 3
-    assert all(line.best >= 0.3 and 0 < line.seconds_to(0.3) <= line.seconds for line in lines if line.has_model)
+    assert all(line.best >= 0.3 and 0 < line.reached(0.3).by_s <= line.seconds for line in lines if line.has_model)
     assert "| SSGD -l 0.003 | 3 |" in (tmp_path / "logs" / "sweep.md").read_text()
     assert (tmp_path / "logs" / "sweep.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "logs" / "sweep.csv").open(newline="") as file:

@@ -31,6 +31,7 @@ EVALUATION_ADVICE = (
     "for less evaluation give a larger -e or --eval-seconds, or evaluate beside training with --evaluator 1, where a "
     "core is free"
 )
+EVALUATOR_ADVICE = "for times that can be compared give all runs --evaluator 0, or more cores with nothing else to do"
 
 
 class Pace(NamedTuple):
@@ -117,11 +118,13 @@ class Doubts(NamedTuple):
 
     pace: str
     evaluation: str
+    evaluator: str
 
     @property
     def advice(self) -> list[str]:
         """What to change."""
-        return [text for text, doubt in zip((PACE_ADVICE, EVALUATION_ADVICE), self, strict=True) if doubt]
+        advice = (PACE_ADVICE, EVALUATION_ADVICE, EVALUATOR_ADVICE)
+        return [text for text, doubt in zip(advice, self, strict=True) if doubt]
 
     def __bool__(self) -> bool:
         return any(self)
@@ -130,8 +133,9 @@ class Doubts(NamedTuple):
         return "; ".join(filter(None, self))
 
 
-def doubts(workers: Iterable[tuple[str, Pace | None]]) -> Doubts:
-    """The doubts about the workers of one or more jobs, each with its name."""
+def doubts(workers: Iterable[tuple[str, Pace | None]], moved: Sequence[str] = ()) -> Doubts:
+    """The doubts about the workers of one or more jobs, each with its name. `moved` says when each of them took the
+    evaluations over from the process beside it."""
     known = [(name, pace) for name, pace in workers if pace is not None]
     slow = sorted((one for one in known if one[1].slowness > SLOWER), key=lambda one: -one[1].slowness)
     busy = sorted((one for one in known if one[1].evaluation_share > EVALUATION_SHARE), key=lambda one: -one[1][2])
@@ -140,6 +144,7 @@ def doubts(workers: Iterable[tuple[str, Pace | None]]) -> Doubts:
     return Doubts(
         f"a step took longer than it emulates on {_listed(slow_texts)}" if slow else "",
         f"evaluations took {_listed(busy_texts)}" if busy else "",
+        _listed(moved),
     )
 
 

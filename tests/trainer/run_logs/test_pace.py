@@ -12,7 +12,7 @@ import pytest
 import tiny_data
 from hypothesis import given
 from hypothesis import strategies as st
-from log_tree import NETWORK, ROOT, device, esync_round, run_program, write_device
+from log_tree import NETWORK, ROOT, device, esync_round, evaluated, run_program, write_device
 from matplotlib.figure import Figure
 from one_worker import HandClock, Steps, a_context, some_batch
 
@@ -27,6 +27,7 @@ from trainer.progress import Limits
 from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
+    EVALUATOR_ADVICE,
     PACE_ADVICE,
     SAMPLED,
     Emulation,
@@ -274,7 +275,7 @@ def test_logs_of_a_kept_pace_and_those_that_do_not_tell_say_nothing(tmp_path: Pa
 
 
 def slow_run() -> dict[metrics.Mode, metrics.Devices]:
-    curve = {"accuracy_list": [0.5, 0.9], "accuracy_time_list": [4.0, 8.0]}
+    curve = {"accuracy_list": [0.5, 0.9], "accuracy_time_list": [4.0, 8.0], "virtual": True}
     modes = {"sync": {**SLOW._asdict(), **curve}, "alone": {**BUSY._asdict(), **curve}, "esync": curve}
     return {metrics.MODES[name]: {("alpha", "cpu0"): device(**about)} for name, about in modes.items()}
 
@@ -308,6 +309,36 @@ def test_the_demo_names_no_first_algorithm_without_what_makes_the_times_doubtful
     assert " was first: " in last and last.endswith(f"; {tables.ONE_RUN}; the lines above make the times doubtful")
     [first] = demo.last_lines({metrics.MODES["esync"]: runs[metrics.MODES["esync"]]}, 0.8)
     assert first == f"ESync was first: test accuracy 0.80 after 8.0 s; {tables.ONE_RUN}"
+
+
+STARVED = [(10.2, 0.1), (60.7, 0.9)]  # seconds and accuracy: an evaluation before the end
+
+
+def test_the_demo_of_a_machine_with_other_work_names_no_first_algorithm() -> None:
+    modes = {"sync": [(12.0, 0.5), (30.1, 0.8)], "alone": STARVED, "esync": STARVED, "esync-outer": [(55.0, 0.9)]}
+    moved = {"alone": [[12.0, "evaluator", "evaluated in the worker from 12 s on"]]}
+    runs: dict[metrics.Mode, metrics.Devices] = {
+        metrics.MODES[name]: {("alpha", "cpu0"): evaluated(curve, event_list=moved.get(name))}
+        for name, curve in modes.items()
+    }
+    *found, last = demo.last_lines(runs, 0.8)
+    assert found == ["Alone: evaluated in the worker from 12 s on", EVALUATOR_ADVICE]
+    assert last.startswith("no algorithm is told to be first at test accuracy 0.80: SSGD and ESync, outer Nesterov are")
+    assert "SSGD and ESync are not told apart: 12.0..30.1 s and 10.2..60.7 s; " in last
+    assert "Alone alone was in part" in last and " as fast as" not in last
+
+
+@pytest.mark.parametrize(("runs", "time"), [(1, "10.2..60.7"), (3, "10..61 (10 to 61)")])
+def test_figures_say_which_times_are_between_two_evaluations(runs: int, time: str) -> None:
+    """In virtual time none is, and where evaluations are near each other."""
+    often = [(1.0 * number, 0.02 * number) for number in range(1, 51)]
+    kinds = {"esync": evaluated(STARVED), "sync": evaluated(often), "async": evaluated(STARVED, virtual=True)}
+    devices = {metrics.MODES[name]: its for name, its in kinds.items()}
+    by_mode = {mode: {("a", "cpu0"): its} for mode, its in devices.items()}
+    found, _ = figure_set.curve_figures(NETWORK, [Run(by_mode, {}, devices)] * runs, pytest.fail, target=0.8)
+    shown = Figure()
+    found[2](shown, found[1])
+    assert shown.get_supxlabel().replace("\n", " ") == f"at the target between two evaluations: ESync {time} s"
 
 
 # ---------------------------------------------------------------------------------------------------- a real worker
