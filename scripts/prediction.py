@@ -33,8 +33,8 @@ def predict(path: Path, inputs: Path, output: Path, job_path: Path | None = None
     file = load(Path(name)) if name else JobFile()
     if file.batchify is not None:
         raise SetupError(f"{name} makes batches of samples by batchify(), not of arrays: predict in your own program")
-    wanted = [tuple(each["shape"]) for each in model.about.get("inputs") or [model.about["input"]]]
-    told = f"{path} takes {' and '.join(_form(('N', *shape)) for shape in wanted)}"
+    wanted = [tuple(each["shape"]) for each in model.about.get("inputs", [model.about.get("input")])]
+    told = f"{path} takes {' and '.join(_form(('N', *shape)) for shape in wanted) or 'other inputs'}"
     prepare = prepare_of(file)
     if prepare is None and file.data is None:  # images
         prepare = partial(prepared, wanted[0][-1], False)

@@ -30,7 +30,6 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
     from trainer.datasets.feed import Feed
     from trainer.datasets.sources import Stream
     from trainer.engine import mx
-    from trainer.evaluation.evaluator import Evaluator
     from trainer.evaluation.saved_model import SavedModel, job_file_of, load_parameters
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build, evaluator_of
@@ -50,8 +49,8 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
         raise SetupError(f"{job.file.path} has no test samples: give some in data(folder)")
     built = build(config, job, mx.cpu(), lambda text: None)
     load_parameters(built.network, model.parameters)
-    evaluator: Evaluator = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
-    measured = built.metric.checked(evaluator(), model.about["round"])
+    evaluate_model = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
+    measured = built.metric.checked(evaluate_model(), model.about["round"])
     metric, before = logged_value(model.about) or (ACCURACY, None)
     its = "" if metric == built.metric else f"{metric.name} "
     saved = "not known" if before is None else f"{its}{metric.text(before)}"
