@@ -236,6 +236,15 @@ class Config:
         choices=LOG_FORMS,
         of_host=True,
     )
+    quiet: int = _flag(
+        0,
+        "1, or no value: no lines of rounds on the console and in this process's own log, but those of the first round "
+        "and of evaluations (simulate.py: none of progress); the logs of rounds have all",
+        type=zero_or_one,
+        nargs="?",
+        const=1,
+        of_host=True,
+    )
     tensorboard: str = _flag(
         "",
         "writes each round for TensorBoard too: loss, metric, samples/s, local steps, waiting share, as the run "

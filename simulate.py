@@ -248,7 +248,7 @@ def train(run: SimulatedRun) -> int:
         signals.be_patient()
         before.begins()
 
-    progress = ProgressLine(config.max_seconds, begins, alone=not run.is_of_set)
+    progress = ProgressLine(config.max_seconds, begins, alone=not run.is_of_set, quiet=bool(config.quiet))
     try:
         digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
     finally:

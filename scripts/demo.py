@@ -12,11 +12,13 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import math
+import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import summary
@@ -27,7 +29,7 @@ from flag_values import above_zero, finite
 from report import metrics, tables
 from scripts import get_data
 from scripts.launch import job_options, local_cluster
-from scripts.launch.console import console
+from scripts.launch.console import WORTH_SHOWING, console
 from scripts.launch.roles import ROOT
 from trainer.metric import ACCURACY
 from trainer.run_logs.earlier_runs import date_time
@@ -45,6 +47,7 @@ EVAL_SECONDS = 2.0
 # All modes are evaluated in the worker, so that other work of the machine slows them alike, and on so few samples that
 # training waits for a twentieth of its time.
 HELD_OUT = 2000
+SHOW_EVERY_S = 15.0  # an evaluation on the console
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -96,17 +99,34 @@ def _words(flags: dict[str, object]) -> list[str]:
     return [str(word) for pair in flags.items() for word in pair]
 
 
+class Digest:
+    """Shows what the launcher says of its jobs, errors, each warning once, and an evaluation now and then."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._next_s: dict[str, float] = {}  # by a line without its numbers: when such a one is shown again
+
+    def __call__(self, line: str) -> None:
+        _, is_of_process, text = line.partition(" | ")
+        kind, now = re.sub(r"[\d.]+", "", text), self._clock()
+        if is_of_process and not kind.startswith("error"):
+            if not WORTH_SHOWING.search(text) or now < self._next_s.get(kind, now):
+                return
+            self._next_s[kind] = math.inf if "warning" in kind else now + SHOW_EVERY_S
+        self._say(line)
+
+
 def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
-    begin, began = time.monotonic(), date_time()
+    begin, began, say = time.monotonic(), date_time(), Digest(console)
     get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)
         console(f"\n== {number} of {len(MODES)}: {mode} for {given.seconds:g} s, by")
         console(f"scripts/local_cluster.sh {shlex.join(command)}")
         # All modes of a demo replace one earlier run.
-        outcome = local_cluster.run(dataclasses.replace(local_cluster.parse(command), began=began))
+        outcome = local_cluster.run(dataclasses.replace(local_cluster.parse(command), began=began), say=say)
         if outcome.exit_code != EXIT_OK or outcome.was_stopped:
             console(f"the demo ends here; the logs so far are in {given.log_base}")
             return outcome.exit_code or EXIT_FORCED

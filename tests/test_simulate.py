@@ -25,7 +25,7 @@ from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import version, worker
 from trainer.run_logs.measure import COMPUTING_STAGES
-from trainer.simulation import virtual_cluster
+from trainer.simulation import virtual_cluster, virtual_progress
 from trainer.simulation.virtual_progress import ProgressLine
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json, usable_cores
 
@@ -494,6 +494,22 @@ def test_another_trace_of_the_same_name_makes_it_another_run(place):
         virtual_cluster.run(simulate.parse(command)[1][0].job)
         assert simulate.parse(command)[1][0].job.is_done()
     assert is_done == [False, False]
+
+
+def test_a_quiet_run_tells_no_progress_until_its_end_and_is_the_same_run(place, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(virtual_progress, "LINE_EVERY_S", -1.0)
+    told = []
+    for words in (["--quiet"], ["--again"]):
+        caplog.clear()
+        _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", *words, network="none"))
+        line = ProgressLine(0.0, lambda: None, quiet=bool(one.job.config.quiet))
+        virtual_cluster.run(one.job, progress=line)
+        line.end()
+        told.append(sum(message.startswith("progress") for message in caplog.messages))
+        assert one.job.is_done()
+    assert told[0] == 1 < told[1]
+    assert simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", network="none"))[1][0].job.is_done()
 
 
 def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):

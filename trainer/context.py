@@ -84,7 +84,9 @@ class RunSettings:
     board: TensorBoard | None = None  # gets each round too
     checkpoints: CheckpointManager | None = None  # this worker's; None: none are taken
     logs_lines: bool = False  # rounds are lines of one file, not files
-    tell_every_s: float = 0.0  # seconds between lines on the console; rounds with an evaluation always have one
+    tell_every_s: float = (
+        0.0  # seconds between lines on the console; the first round and those with an evaluation have one
+    )
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """Builds the learning task, the run settings and the state server's client from the flags, for all workers."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,7 @@ def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> Ru
         eval_every_s=config.eval_seconds,
         max_bad_steps=config.max_bad_steps,
         logs_lines=config.logs_lines,
-        tell_every_s=0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
+        tell_every_s=math.inf if config.quiet else 0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
         **others,
     )
 

@@ -16,7 +16,7 @@ _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
 _RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")
 # Also the values of the metric, whichever worker evaluates.
 _EVALUATION = r"\bround \d+, \d+ step\(s\), [\d.]+ s, (?:loss [^,]+, )?(?!loss )[^,]+ -?\d"
-_WORTH_SHOWING = re.compile(rf"\berror\b|\bwarning\b|Error:|{_EVALUATION}", re.IGNORECASE)
+WORTH_SHOWING = re.compile(rf"\berror\b|\bwarning\b|Error:|{_EVALUATION}", re.IGNORECASE)
 
 
 class Forwarder:
@@ -41,9 +41,9 @@ class Forwarder:
                 show_all = role.show_all or rank == "0"
                 # On other hosts a worker has no rank at first; its lines say what it waits for.
                 is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank
-                if self.has_told(text):
-                    continue
-                if show_all or ((is_waiting or _WORTH_SHOWING.search(text)) and text not in self._said):
+                matters = WORTH_SHOWING.search(text)
+                is_known = self.has_told(text) or (text in self._said and (matters or not show_all))
+                if (show_all or is_waiting or matters) and not is_known:
                     self._said.add(text)
                     self._errors |= {*_mistake(text)}
                     self._say(f"{when}{role.name}{rank and f' rank {rank}'} | {text}")

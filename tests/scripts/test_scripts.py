@@ -402,6 +402,34 @@ def test_the_checksums_are_those_that_the_trainers_check():
     assert get_data.checksums() == {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
 
 
+# ------------------------------------------------------------------------------------------ the demo's console
+
+
+def test_the_demo_shows_what_a_person_needs_and_each_warning_once():
+    lines, now = [], 0.0
+    digest = demo.Digest(lines.append, lambda: now)
+    for mode in ("sync", "esync"):
+        digest(f"== {mode}")
+        digest("2026-11-21 12:00:01 worker 0 | training begins")
+        for second in range(50):
+            now += 1.0
+            digest(f"2026-11-21 12:00:01 worker 0 | round {second}, 1 step(s), {second}.1 s, loss 2.1, 5 s left")
+            digest(f"2026-11-21 12:00:01 worker 0 | round {second}, 1 step(s), {second}.1 s, loss 2.1, accuracy 0.4")
+        digest("2026-11-21 12:00:01 worker 0 | warning: it is slow (0.2 s in place of 0.1 s)")
+        digest("2026-11-21 12:00:01 worker 1 | warning: it is slow (0.3 s in place of 0.1 s)")
+        digest("2026-11-21 12:00:01 worker 1 | error: no room")
+    told = [line.rpartition(" worker ")[2] for line in lines]
+    evaluated = [line for line in told if "accuracy" in line]
+    assert len(evaluated) in (7, 8)
+    others = [
+        "0 | warning: it is slow (0.2 s in place of 0.1 s)",
+        "1 | error: no room",
+        "== esync",
+        "1 | error: no room",
+    ]
+    assert [line for line in told if line not in evaluated] == ["== sync", *others]
+
+
 # ------------------------------------------------------------------------------------------ the shell scripts
 
 COMMANDS = sorted(path for path in SCRIPTS.glob("*.sh") if path.name != "common.sh")

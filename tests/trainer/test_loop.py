@@ -1,10 +1,16 @@
 """The one loop: when it evaluates and ends, what it draws and tells. A trainer that waits for nobody, time by hand."""
 
+import logging
+
 import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
 
+from scripts.launch.console import has_trained
+from scripts.launch.process import Kind, Role
+from trainer.command_line import parse
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.datasets.samples import Samples
+from trainer.from_flags import run_settings
 from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.run_logs import round_report
@@ -26,6 +32,18 @@ def test_the_limit_of_rounds_is_the_last_round_and_it_is_evaluated(tmp_path):
     reason, rounds = run(tmp_path, limits=Limits(5), evaluate=lambda: 0.5, eval_every=2)
     assert (reason, len(rounds)) == ("5 rounds done", 5)
     assert evaluations(rounds) == [(2, 0.5), (4, 0.5), (5, 0.5)]
+
+
+@pytest.mark.parametrize(("flags", "told"), [(["--quiet"], [1, 3, 5]), (["--quiet", "0"], [1, 2, 3, 4, 5])])
+def test_a_quiet_worker_tells_its_first_round_and_those_with_an_evaluation(tmp_path, caplog, flags, told):
+    caplog.set_level(logging.INFO)
+    every_s = run_settings(parse(["-m", "sync", *flags])).tell_every_s
+    _, rounds = run(tmp_path, limits=Limits(5), evaluate=lambda: 0.5, eval_every=3, tell_every_s=every_s)
+    lines = [message for message in caplog.messages if message.startswith("round ")]
+    assert [int(line.split()[1].strip(",")) for line in lines] == told and len(rounds) == 5
+    (tmp_path / "worker.log").write_text(lines[0])
+    # The launchers know by it that a worker has trained.
+    assert has_trained(Role("worker 0", Kind.WORKER, (), {}, tmp_path, tmp_path / "worker.log"))
 
 
 def test_the_limit_of_time_ends_the_round_in_which_it_is_reached(tmp_path):

@@ -67,6 +67,7 @@ class VirtualJob:
             sample_time=row.sample_time_s,
             straggler_trace=str(row.straggler_trace or ""),
             earlier="",  # what_if.py takes the flags of another job
+            quiet=0,  # it makes no other run
         )
 
     def is_done(self) -> bool:

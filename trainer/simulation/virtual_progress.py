@@ -1,6 +1,7 @@
 """How far a virtual cluster is: a bar on a terminal, else a line now and then."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -16,12 +17,14 @@ class ProgressLine:
         max_seconds: virtual ones of the run; 0: no limit.
         began: called when training begins.
         alone: no other run writes to the same terminal.
+        quiet: only the end is told.
     """
 
-    def __init__(self, max_seconds: float, began: Callable[[], None], alone: bool = True) -> None:
+    def __init__(self, max_seconds: float, began: Callable[[], None], alone: bool = True, quiet: bool = False) -> None:
         self._max_s = max_seconds
         self._begins = began
-        self._bar = alone and sys.stderr.isatty()
+        self._bar = alone and not quiet and sys.stderr.isatty()
+        self._every_s = BAR_EVERY_S if self._bar else math.inf if quiet else LINE_EVERY_S
         self._began: tuple[float, float] | None = None  # virtual and real
         self._now = 0.0
         self._told = time.monotonic()
@@ -36,7 +39,7 @@ class ProgressLine:
         """The clock shows a new virtual time."""
         self._now = now
         real = time.monotonic()
-        if self._began is not None and real - self._told >= (BAR_EVERY_S if self._bar else LINE_EVERY_S):
+        if self._began is not None and real - self._told >= self._every_s:
             self._told = real
             self._tell(self.text())
 

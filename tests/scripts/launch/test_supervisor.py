@@ -290,6 +290,16 @@ def test_the_console_shows_one_worker_whole_and_of_the_others_what_matters(tmp_p
     ]
 
 
+def test_a_warning_that_another_worker_has_given_is_not_repeated_by_the_one_whose_lines_are_all_shown(tmp_path):
+    warns = "print('warning: it is hot', flush=True)"
+    waits = "while not (here / 'told').exists(): time.sleep(0.01)\n"
+    _, lines = supervise(
+        role(tmp_path, Kind.WORKER, f"{waits}{warns}; print('round 1'); print('round 1')", "worker 0", show_all=True),
+        role(tmp_path, Kind.WORKER, f"{warns}; (here / 'told').touch()", "worker 1"),
+    )
+    assert sorted(line.partition("| ")[2] for line in lines) == ["round 1", "round 1", "warning: it is hot"]
+
+
 def test_what_is_wrong_for_all_is_said_once(tmp_path):
     program = "print(f'2026-11-21 12:00:01 {sys.argv[2]} | error: no data')"
     _, (line,) = supervise(*(role(tmp_path, Kind.WORKER, program, f"worker {rank}") for rank in range(3)))
