@@ -50,7 +50,7 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
     built = build(config, job, mx.cpu(), lambda text: None)
     load_parameters(built.network, model.parameters)
     evaluate_model = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
-    measured = built.metric.checked(evaluate_model(), model.about["round"])
+    measured = built.metric.checked(evaluate_model())
     metric, before = logged_value(model.about) or (ACCURACY, None)
     its = "" if metric == built.metric else f"{metric.name} "
     saved = "not known" if before is None else f"{its}{metric.text(before)}"
