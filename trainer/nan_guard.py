@@ -28,12 +28,8 @@ Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
 def first_not_finite(
     arrays: Sequence[mx.nd.NDArray], largest: float = math.inf, num_limited: int | None = None
 ) -> int | None:
-    """Position of the first float32 array with a NaN or an infinity, None if all are finite; waits for the arrays.
-
-    Args:
-        largest: a number of larger magnitude counts as infinite.
-        num_limited: number of first arrays to which `largest` applies; None: all.
-    """
+    """Position of the first float32 array with a NaN or an infinity, None if all are finite; waits for the arrays. A
+    number of larger magnitude than `largest` counts as infinite in the first `num_limited` arrays; None: in all."""
     if all(array.context.device_type != "gpu" for array in arrays):
         flat = [memory_of(array) for array in arrays]
         squares = sum(float(np.dot(numbers, numbers)) for numbers in flat)

@@ -28,14 +28,9 @@ def elapsed(job: Snapshot | JobSummary, now: float) -> float:
 
 
 def ending(snapshot: Snapshot) -> dict[str, Any]:
-    """The limits, as JSON.
-
-    Returns:
-        rounds: [done, of]; seconds: [done, of]; accuracy, or target of another metric: its value; each None where there
-            is no such limit.
-        share: progress to the nearest limit, 0 to 1; left_s: seconds to it by the recent rate of rounds; None where it
-            is not known. The time to the target is never estimated.
-    """
+    """The limits, as JSON: `rounds`, [done, of]; `seconds`, [done, of]; `accuracy`, or `target` of another metric; each
+    None where there is no such limit. `share` is the progress to the nearest limit, 0 to 1; `left_s` the seconds to it
+    by the recent rate of rounds, None where it is not known. The time to the target is never estimated."""
     limits = snapshot.limits
     state = job_state(snapshot, snapshot.now)
     seconds = elapsed(snapshot, snapshot.now)

@@ -99,12 +99,7 @@ class Handlers:
         return Response(message.sender, job.id, f"worker {row.rank} is in round {row.round}")
 
     def query(self, message: Query, now: float) -> Response:
-        """A worker asks what to do next.
-
-        Raises:
-            Conflict: there is no such job, or this is not the worker's round or its next one.
-            BadMessage: the job has no such rank.
-        """
+        """A worker asks what to do next. Raises as `report`."""
         self._counts["QUERY"] += 1
         job = self._job_of(message)
         row = self._heard(job, message, now)

@@ -15,12 +15,8 @@ Cut = frozenset[str]  # of the names of two workers
 
 
 def together(weights: Mapping[str, int], cuts: Collection[Cut]) -> frozenset[str]:
-    """Picks the workers that train together.
-
-    Args:
-        weights: above 0, of all workers by name, the first ones first.
-        cuts: pairs that cannot exchange; others than these workers do not count.
-    """
+    """Picks the workers that train together. The weights, above 0, are of all workers by name, the first ones first;
+    cuts of others than these do not count."""
     return _together(tuple(weights.items()), frozenset(cuts))
 
 

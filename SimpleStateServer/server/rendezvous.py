@@ -18,12 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class Rendezvous:
-    """Owns the groups of members. Time is an argument, as in the handlers.
-
-    Args:
-        max_jobs: beyond it, the job that was silent for longest is forgotten.
-        counts: of handled messages, by type.
-    """
+    """Owns the groups of members. Time is an argument, as in the handlers. Beyond `max_jobs` the job that was silent
+    for longest is forgotten; `counts` are of handled messages, by type."""
 
     def __init__(self, counts: Counter[str], max_jobs: int = MAX_JOBS) -> None:
         self._counts = counts

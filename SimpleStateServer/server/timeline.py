@@ -37,12 +37,9 @@ _LEGENDS = {
 
 
 def timeline(snapshot: Snapshot, shown: Sequence[Row], done: WorkerStates) -> dict[str, Any]:
-    """The lanes of some workers, as JSON.
-
-    Returns:
-        seconds: that the lanes are long; ends_s: how long ago they end, 0 unless there was no message for long;
-        legend: [kind, text]; lanes: rank, and stretches [kind, begin, end, round], as ages in seconds before the end.
-    """
+    """The lanes of some workers, as JSON: `seconds` that the lanes are long; `ends_s`, how long ago they end, 0 unless
+    there was no message for long; `legend`, [kind, text]; `lanes`, rank and stretches [kind, begin, end, round], as
+    ages in seconds before the end."""
     lanes = [(row.rank, _lane(snapshot, row, done)) for row in shown[:LANES]]
     begin = _begin([stretches for _, stretches in lanes])
     end = _end(snapshot, begin)

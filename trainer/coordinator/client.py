@@ -247,12 +247,7 @@ class StateClient:
 
     def _send(self, message: Message, patience_s: float | None = None) -> Mapping[str, Any]:
         """Sends a message until it is answered; 0: once. Then a restarted server is told all that it has lost of this
-        worker.
-
-        Raises:
-            PeerLost: no answer in time.
-            JobError: the server refuses the message.
-        """
+        worker. Raises PeerLost without an answer in time, JobError where the server refuses the message."""
         patience_s = self._patience_s if patience_s is None else patience_s
         patience = patience_s, PATIENT if patience_s else BRIEF if self._messages.is_heard else QUICK
         told = len(self._messages.progress.events), len(self._messages.progress.evaluations)

@@ -19,12 +19,8 @@ JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
 
 def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """Rank 0 begins the job on the state server; when this returns on any rank, the job has begun and is joined.
-
-    Args:
-        progress: of this worker.
-        resumed: the job continues from a checkpoint.
-    """
+    """Rank 0 begins the job on the state server, or with `resumed` continues it from a checkpoint; when this returns on
+    any rank, the job has begun and is joined."""
     _agree(context, progress, lambda: context.state.begin_job(resumed))
 
 

@@ -25,11 +25,8 @@ def own_sockets() -> set[str]:
 
 
 def sent_again(table: str) -> dict[str, str]:
-    """Inode by the other end, as "10.0.0.1:4711", of connections whose last bytes were sent more than once.
-
-    Args:
-        table: content of /proc/net/tcp.
-    """
+    """Inode by the other end, as "10.0.0.1:4711", of connections whose last bytes were sent more than once, from the
+    content of /proc/net/tcp."""
     found = {}
     for line in table.splitlines()[1:]:
         _, _, remote, state, _, timer, times, _, _, inode, *_ = line.split()
@@ -53,11 +50,7 @@ def _place(remote: str) -> str:
 
 
 class Unacknowledged:
-    """Notices which of some places acknowledge nothing for so long.
-
-    Args:
-        places: as "10.0.0.1:4711".
-    """
+    """Notices which of some places, as "10.0.0.1:4711", acknowledge nothing for so long."""
 
     def __init__(self, places: Collection[str]) -> None:
         self._places = frozenset(places)

@@ -28,14 +28,8 @@ _LINK_LOCAL = "20"  # scope of an address that needs the name of the card with i
 
 
 def check_ipv4(variable: str, host: str) -> None:
-    """Checks that a host of a job with a parameter server has an IPv4 address: MXNet knows no other ones.
-
-    Args:
-        variable: that names the host.
-
-    Raises:
-        SetupError: it has only IPv6 addresses, or is unknown.
-    """
+    """Raises SetupError where a host of a job with a parameter server, which this variable names, is unknown or has
+    only IPv6 addresses: MXNet knows no other ones than IPv4's."""
     try:
         if ":" not in host:
             with contextlib.suppress(socket.gaierror):
@@ -56,14 +50,8 @@ def _reason(error: Exception) -> str:
 
 
 def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The address at which this process listens to the others.
-
-    Args:
-        towards: this host's address on the way to the scheduler or the state server.
-
-    Raises:
-        SetupError: the chosen network card has no address of that family.
-    """
+    """The address at which this process listens to the others. `towards` is this host's on the way to the scheduler or
+    the state server. Raises SetupError where the chosen network card has no address of that family."""
     if environment.get("DMLC_NODE_HOST"):
         return environment["DMLC_NODE_HOST"].strip("[]")
     card = environment.get("DMLC_INTERFACE")
@@ -76,11 +64,8 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def address_towards(host: str, port: int) -> str:
-    """This host's address on the way to another one, IPv4 where both are possible; nothing is sent.
-
-    Raises:
-        SetupError: the host is unknown, or has no route.
-    """
+    """This host's address on the way to another one, IPv4 where both are possible; nothing is sent. Raises SetupError
+    where the host is unknown, or has no route."""
     reason = ""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -98,11 +83,8 @@ def address_towards(host: str, port: int) -> str:
 
 
 def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
-    """The first address of a network card.
-
-    Raises:
-        SetupError: the card does not exist, or has no address of this family.
-    """
+    """The first address of a network card; raises SetupError where there is no such card, or it has none of this
+    family."""
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
@@ -136,11 +118,7 @@ def first_ipv6_address(card: str) -> str:
 
 
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
-    """MXNet's port as PORT fixes it; None where any will do.
-
-    Raises:
-        SetupError: PORT is no port.
-    """
+    """MXNet's port as PORT fixes it; None where any will do. Raises SetupError where PORT is no port."""
     text = environment.get("PORT")
     if not text:
         return None
@@ -150,14 +128,8 @@ def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def listen(address: str, port: int | None, remedy: str) -> socket.socket:
-    """A listening socket.
-
-    Args:
-        port: None for any free one.
-
-    Raises:
-        SetupError: the address is not this host's, or the port is in use; the message ends with `remedy`.
-    """
+    """A listening socket; at any free port where `port` is None. Raises SetupError, with `remedy` at its end, where the
+    address is not this host's, or the port is in use."""
     if port is None:
         return listen_anywhere(address)
     try:

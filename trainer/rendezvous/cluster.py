@@ -37,22 +37,16 @@ class ClusterSpec:
 
     @classmethod
     def of_workers(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec:
-        """A job of workers alone; only DMLC_NUM_WORKER counts.
-
-        Raises:
-            SetupError: the variable is missing or no number of workers, or DMLC_ROLE is not worker.
-        """
+        """A job of workers alone; only DMLC_NUM_WORKER counts. Raises SetupError where that is missing or no number of
+        workers, or DMLC_ROLE is not worker."""
         if (role := environment.get("DMLC_ROLE") or WORKER) != WORKER:
             raise SetupError(f"DMLC_ROLE={role!r}: a job that sums among the workers has no other processes")
         return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec | None:
-        """None where DMLC_ROLE is not set: the process trains alone.
-
-        Raises:
-            SetupError: a variable is missing or has a value that no cluster can have.
-        """
+        """None where DMLC_ROLE is not set: the process trains alone. Raises SetupError where a variable is missing or
+        has a value that no cluster can have."""
         role = environment.get("DMLC_ROLE")
         if not role:
             return None
@@ -76,11 +70,8 @@ def node_id(role: str, rank: int) -> int:
 
 
 def allow_files(num_processes: int) -> None:
-    """Allows a process of a job to open as many files as it needs; MXNet alone would wait without a word.
-
-    Raises:
-        SetupError: it may not.
-    """
+    """Allows a process of a job to open as many files as it needs, or raises SetupError; MXNet alone would wait without
+    a word."""
     files = OPEN_FILES + OPEN_FILES_EACH * num_processes
     allow_open_files(files, files, f"a process of a job of {num_processes}")
 
@@ -96,10 +87,7 @@ def _count(environment: Mapping[str, str], name: str, maximum: int = 100_000) ->
 
 def named_by_task(config: Config, environment: Mapping[str, str] = os.environ) -> Config:
     """Names the device by DMLC_TASK_ID: dmlc's launcher starts all tasks by one command, and each needs a log folder.
-
-    Raises:
-        SetupError: DMLC_TASK_ID cannot be a part of a folder's name.
-    """
+    Raises SetupError where that cannot be a part of a folder's name."""
     task = environment.get("DMLC_TASK_ID")
     if not task or config.device_name:
         return config

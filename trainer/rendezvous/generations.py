@@ -99,11 +99,7 @@ def in_daemon_thread(work: Callable[[], None], name: str) -> None:
 
 
 class Generations:
-    """One worker's place in the generations of a job.
-
-    Attributes:
-        taken: the generation in which the training thread is.
-    """
+    """One worker's place in the generations of a job; the training thread is in the one that is `taken`."""
 
     taken: Generation
 
@@ -148,11 +144,8 @@ class Generations:
         return self.taken.is_broken
 
     def take(self) -> Generation:
-        """Takes this worker's place in the next generation, once it has formed.
-
-        Raises:
-            JobError: this worker can take part no more.
-        """
+        """Takes this worker's place in the next generation, once it has formed; raises JobError where it can take part
+        no more."""
         before = self.taken
         while True:
             with self._lock:
@@ -171,11 +164,7 @@ class Generations:
         self._break(self.taken, (), "")
 
     def leave(self, cause: str = "") -> None:
-        """Takes part no more.
-
-        Args:
-            cause: this worker's own error, where it leaves for one.
-        """
+        """Takes part no more. `cause` is this worker's own error, where it leaves for one."""
         with self._lock:
             self._is_over = True
             newest = self._newest

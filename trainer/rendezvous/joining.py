@@ -93,11 +93,7 @@ class _Tests:
 
 
 class Joining:
-    """One process's client of the rendezvous.
-
-    Attributes:
-        name: of this process.
-    """
+    """One process's client of the rendezvous; `name` is that of the process."""
 
     def __init__(
         self,
@@ -143,22 +139,15 @@ class Joining:
         return self._until_start(timeout_s, dict, ())
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
-        """Waits for the remaining workers and the newcomers; otherwise as `wait`.
-
-        Args:
-            before: this worker's last place.
-            lost: returns the ranks of the workers there that are seen to be gone.
-        """
+        """Waits for the remaining workers and the newcomers; otherwise as `wait`. `before` is this worker's last place;
+        `lost` returns the ranks of the workers there that are seen to be gone."""
         others = [member for member in before.members if member.name != self.name]
         return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, others)
 
     def beat(self, place: Start, knows: bool = False) -> str | None:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, WAIT
-        where others cannot, or nothing. None: there is no answer, or the state server refuses the message.
-
-        Args:
-            knows: the last call was one of these.
-        """
+        where others cannot, or nothing. None: there is no answer, or the state server refuses the message. `knows`: the
+        last call was one of these."""
         about = {"knows": knows, "setup": self._about.get("setup", {}), **place.to_wire()}
         try:
             said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
@@ -209,12 +198,8 @@ class Joining:
         self._about = {**self._about, "min_workers": 1}
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
-        """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing.
-
-        Args:
-            lost: ranks of the workers whose loss is the cause.
-            cause: its own error, if that is the cause.
-        """
+        """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing. The
+        cause is the loss of the workers of these ranks, or `cause`, its own error."""
         try:
             said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": printable(cause)}, BRIEF)
         except (NoAnswer, SetupError):

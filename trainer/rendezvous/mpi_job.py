@@ -43,14 +43,8 @@ def begin(config: Config) -> tuple[Config, ClusterSpec]:
 
 @contextlib.contextmanager
 def join(config: Config, setup: Mapping[str, str]) -> Iterator[RendezvousInfo]:
-    """Joins the others as a worker. Leaving the block waits for every worker's end.
-
-    Args:
-        setup: what must be the same on all workers: flag or other key -> value.
-
-    Raises:
-        SetupError: the set-ups differ.
-    """
+    """Joins the others as a worker. Leaving the block waits for every worker's end. `setup` is what must be the same on
+    all workers, flag or other key -> value; raises SetupError where it differs."""
     transport = CollectiveTransport(mpi.MpiGroup(mpi.world()), RealClock())
     gather = gather_over(transport)
     member = {"rank": transport.rank, "host": socket.gethostname(), "device": config.device}

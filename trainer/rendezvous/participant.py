@@ -70,11 +70,8 @@ class Participant:
 
 
 async def within_line_s(reading: Awaitable[bytes]) -> bytes:
-    """What is read.
-
-    Raises:
-        TimeoutError: it took longer than LINE_S, without an error number; or the connection broke.
-    """
+    """What is read. Raises TimeoutError, without an error number where it took longer than LINE_S, with one where the
+    connection broke."""
     try:
         return await asyncio.wait_for(reading, LINE_S)
     except asyncio.TimeoutError as error:  # not a TimeoutError before Python 3.11
@@ -82,12 +79,9 @@ async def within_line_s(reading: Awaitable[bytes]) -> bytes:
 
 
 async def messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
-    """The JSON values that a process sends, of whatever shape, until it closes the connection.
-
-    Raises:
-        OSError: the connection broke.
-        SetupError: a line is no JSON, too long, or not complete in time; or the first one did not begin in time.
-    """
+    """The JSON values that a process sends, of whatever shape, until it closes the connection. Raises OSError where the
+    connection broke; SetupError where a line is no JSON, too long or not complete in time, or the first one did not
+    begin in time."""
     begin = b""
     try:
         while True:

@@ -86,11 +86,8 @@ def _drain(me: Member, others: dict[bytes, Member], wait: Callable[[float], None
 
 
 class _Sink:
-    """Accepts ZeroMQ's connections, and discards what arrives.
-
-    Attributes:
-        heard: when each process last connected or sent a message, by its ZeroMQ identity such as b"ps8".
-    """
+    """Accepts ZeroMQ's connections, and discards what arrives. `heard` is when each process last connected or sent a
+    message, by its ZeroMQ identity such as b"ps8"."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

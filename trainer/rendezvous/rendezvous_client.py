@@ -97,11 +97,8 @@ class JobSession:
         self._send(**left(printable(text)))
 
     def leave(self, goes_on: bool = False) -> None:
-        """Says good-bye: from here on processes leave because the job is done.
-
-        Args:
-            goes_on: the job is not done: the others count this worker as lost.
-        """
+        """Says good-bye: from here on processes leave because the job is done. With `goes_on` it is not done: the
+        others count this worker as lost."""
         self._left, lines = True, self._lines  # the answer ends the listening thread
         if self._send(**left(goes_on=goes_on)) and lines is not None:
             lines.close()

@@ -162,11 +162,8 @@ class RendezvousServer(ProcessConnections):
         return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken and is_own)
 
     def _join(self, participant: Participant, join: Join) -> None:
-        """A process is there, and asks again until the job begins.
-
-        Raises:
-            SetupError: the job has enough of this role, or is running.
-        """
+        """A process is there, and asks again until the job begins. Raises SetupError where the job has enough of this
+        role, or is running."""
         is_new, participant.process = participant.process is None, join
         if is_new:
             self._admit(participant, join)
@@ -269,12 +266,8 @@ class RendezvousServer(ProcessConnections):
         return next((process.setup.get(flag, "") for process in self._joins() if process.role == "worker"), "")
 
     def _lose(self, lost: Mapping[tuple[str, int | None], str], on_request: bool = False) -> None:
-        """Goes on without workers, where the job may; else ends it.
-
-        Args:
-            lost: role and rank of processes, and why they are lost.
-            on_request: they were asked to leave.
-        """
+        """Goes on without workers, where the job may; else ends it. `lost` has role and rank of the processes, and why
+        they are lost; `on_request`: they were asked to leave."""
         left = self._num_workers - len(self._returns.lost | {rank for _, rank in lost if rank is not None})
         text = "; ".join(dict.fromkeys(lost.values()))
         if not self._survives or any(role != "worker" or rank is None for role, rank in lost):
@@ -321,11 +314,8 @@ class RendezvousServer(ProcessConnections):
     # ------------------------------------------------------------------------------------------------- the end
 
     def _finish(self, text: str, code: int, late: int = 0) -> None:
-        """Tells all processes why the job is over: the scheduler last, since it runs this server.
-
-        Args:
-            late: number of processes that are still to connect and must be told too.
-        """
+        """Tells all processes why the job is over: the scheduler last, since it runs this server. As many as `late` are
+        still to connect and must be told too."""
         if self._state is JobState.ENDED:
             return
         self._late = late

@@ -153,11 +153,8 @@ class SchedulerLink:
         raise NoAnswer(why)
 
     def wait(self, seconds: float) -> None:
-        """Waits so long, or until the scheduler says something.
-
-        Raises:
-            SetupError, PeerLost, JobOver: the job ends.
-        """
+        """Waits so long, or until the scheduler says something. Raises SetupError, PeerLost or JobOver where the job
+        ends."""
         assert self.lines is not None
         try:
             self._receive(self.lines, seconds)

@@ -42,13 +42,8 @@ class PlainConnection(NamedTuple):
 
 async def forward(plain: PlainConnection, address: str, port: int) -> tuple[str, int] | None:
     """Copies both ways until one side closes, as the program does once it is registered over another connection.
-
-    Returns:
-        Host and port at which the program listens, if it sent them.
-
-    Raises:
-        OSError: MXNet's scheduler does not listen.
-    """
+    Returns host and port at which the program listens, if it sent them. Raises OSError where MXNet's scheduler does not
+    listen."""
     greeting, reader, writer = await _scheduler(address, port)
     plain.writer.write(greeting)
     writer.write(plain.first)

@@ -113,16 +113,12 @@ class CheckpointManager:
         return unfinished(good, self._config.max_rounds if self._config.on_worker_death != END else 0)
 
     def choose(self, of_all: Sequence[Sequence[int]]) -> None:
-        """Decides which checkpoint to resume (checkpoint_rounds.py), and reads it.
+        """Decides which checkpoint to resume, from the good rounds of all workers by rank (checkpoint_rounds.py), and
+        reads it. Raises SetupError where there is none; or none of the job, where this worker may get the model of
+        another one.
 
         A worker without a checkpoint, such as one that is new in the job, takes that of another worker. Where there is
         none, and the model is on a server, it begins with that.
-
-        Args:
-            of_all: good rounds of all workers, by rank.
-
-        Raises:
-            SetupError: there is none; or none of the job, where this worker may get the model of another one.
         """
         if not self.goes_on:
             return
@@ -174,11 +170,7 @@ class CheckpointManager:
 
     def all_have_begun(self, came_late: bool) -> None:
         """Sets aside the checkpoints of workers that are no longer there; where workers come and go, those of an
-        earlier job.
-
-        Args:
-            came_late: this worker came to a job at work.
-        """
+        earlier job, unless this worker `came_late` to a job at work."""
         if self._config.survives and (self.goes_on or came_late):
             return  # a worker that is away may come back
         there = [] if self._config.survives else [worker_name(rank) for rank in range(self._num_workers)]
@@ -229,11 +221,7 @@ def checkpoints_of(
 
 
 def check_folder(folder: Path, resumes: bool) -> None:
-    """Makes sure that checkpoints can be written, and that there are some where a job resumes.
-
-    Raises:
-        SetupError: they cannot, or there are none.
-    """
+    """Raises SetupError where checkpoints cannot be written, or a job resumes and there are none."""
     if resumes and not any(folder.glob("*.ckpt")):
         raise SetupError(
             f"--resume: there is no checkpoint in {folder}: name its folder with --checkpoint, and start without "

@@ -16,11 +16,7 @@ SERVER = "server"  # begins the names of the parameter server's files
 
 
 def worker_name(which: int | str) -> str:
-    """Begins the names of a worker's files.
-
-    Args:
-        which: its rank, or `host_and_device` where ranks change.
-    """
+    """Begins the names of a worker's files: by its rank, or by `host_and_device` where ranks change."""
     return f"worker-{which}"
 
 
@@ -48,11 +44,7 @@ def ranks_in(names: Iterable[str]) -> list[int]:
 
 
 def file_name(whose: str, round_: int) -> str:
-    """Name of the file of a process's checkpoint after a round.
-
-    Args:
-        whose: SERVER, or a worker's `worker_name`.
-    """
+    """Name of the file of a checkpoint after a round, of SERVER or of a worker's `worker_name`."""
     return f"{whose}-{round_:08d}.ckpt"
 
 
@@ -69,33 +61,23 @@ def has_server_state(config: Config) -> bool:
 
 
 def common_round(good: Sequence[Sequence[int]]) -> int | None:
-    """The latest round of which all workers have a good checkpoint; None if there is none.
-
-    Args:
-        good: rounds by rank.
-    """
+    """The latest round of which all workers have a good checkpoint, from those of each rank; None if there is none."""
     return max(set.intersection(*map(set, good)), default=None)
 
 
 def beside_server(mine: Collection[int], servers: Collection[int]) -> dict[int, int]:
-    """The rounds that rank 0 can resume, and that of the server's checkpoint for each: the same, if there is one of
-    which both have a good checkpoint, else the newest of each.
-
-    Args:
-        mine, servers: rounds of good checkpoints.
-    """
+    """The rounds that rank 0 can resume, and that of the server's checkpoint for each, from the rounds of good
+    checkpoints of both: the same round where both have one, else the newest of each."""
     both = {round_: round_ for round_ in sorted(mine) if round_ in servers}
     return both or ({max(mine): max(servers)} if mine and servers else {})
 
 
 def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | None:
-    """The round that a worker resumes; None if there is none.
+    """The round that a worker resumes, from the rounds of which there are good checkpoints, by rank; None if there is
+    none.
 
     Workers that wait for each other resume the newest round that all have, if there is one. Else those that sum, which
     all have the same model after a round, resume the newest round of any; each other one its own newest.
-
-    Args:
-        good: rounds of which there are good checkpoints, by rank.
     """
     round_ = common_round(good) if config.algorithm.waits else None
     if round_ is None:
@@ -104,24 +86,16 @@ def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | 
 
 
 def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:
-    """The rounds that are not the job's last, ascending; all, if there are no others.
-
-    A job that is started again after a death at its very end does its last round once more, and not one too many.
-
-    Args:
-        max_rounds: of the job; 0: no limit.
-    """
+    """The rounds that are not the job's last, ascending; all, if there are no others, or the job has no limit
+    (`max_rounds` is 0). A job that is started again after a death at its very end does its last round once more, and
+    not one too many."""
     return sorted(round_ for round_ in rounds if not max_rounds or round_ < max_rounds) or sorted(rounds)
 
 
 def newest(files: Mapping[str, int], before: Mapping[str, int], config: Config, num_workers: int) -> int | None:
-    """The round that a job resumes if it is started again, by its files' names; None: it begins anew.
-
-    Args:
-        files: when each file of the checkpoint folder was written.
-        before: the same of an earlier job. Training begins by setting its files aside; as long as one of them is there,
-            this job has no checkpoint.
-    """
+    """The round that a job resumes if it is started again, by its files' names; None: it begins anew. `files` tells
+    when each file of the checkpoint folder was written, `before` the same of an earlier job. Training begins by setting
+    its files aside; as long as one of them is there, this job has no checkpoint."""
     ranks = [rank for rank in ranks_in(files) if rank < num_workers]
     if len(ranks) < num_workers:  # a worker that has none takes that of another one (checkpoint_manager.py)
         ranks = ranks_in(files)

@@ -77,11 +77,8 @@ class Checkpoints:
         return {round_: self.folder / name for round_, name in names.items()}
 
     def save(self, round_: int, tree: Any) -> None:
-        """Writes the checkpoint of a round, and removes those that are too old.
-
-        Raises:
-            SetupError: the disk is full, or the folder cannot be written to.
-        """
+        """Writes the checkpoint of a round, and removes those that are too old. Raises SetupError where the disk is
+        full, or the folder cannot be written to."""
         path = self.folder / file_name(self.name, round_)
         temporary = path.with_name(f"{path.name}.tmp")
         try:
@@ -101,12 +98,8 @@ class Checkpoints:
             raise SetupError(f"checkpoint {path} cannot be written: {error.strerror}") from None
 
     def load(self, round_: int) -> Any:
-        """Reads what was saved after a round.
-
-        Raises:
-            Damaged: the file is missing or damaged.
-            SetupError: it is of another job.
-        """
+        """Reads what was saved after a round. Raises Damaged where the file is missing or damaged, SetupError where it
+        is of another job."""
         path = self.folder / file_name(self.name, round_)
         try:
             saved = decode(path.read_bytes())
@@ -137,11 +130,8 @@ class Checkpoints:
         return good
 
     def set_aside(self, after: int = 0) -> None:
-        """Moves checkpoints of later rounds to a folder of their own: another job begins, or this one at that round.
-
-        Args:
-            after: checkpoints of this round and before stay.
-        """
+        """Moves checkpoints of rounds after this one to a folder of their own: another job begins, or this one at that
+        round."""
         later = [path for round_, path in self.paths().items() if round_ > after]
         if later:
             (self.folder / EARLIER).mkdir(exist_ok=True)

@@ -86,13 +86,10 @@ class Arrangement:
 
 
 def arrange(reports: Sequence[WorkerReport]) -> Arrangement:
-    """Decides which worker of a new generation sends its model, and which adopt it.
+    """Decides which worker of a new generation sends its model, and which adopt it, from their reports by rank.
 
     The source is the lowest rank among those with the most finished rounds; newcomers to a running job cannot be it.
     Workers with fewer finished rounds, and newcomers, are behind.
-
-    Args:
-        reports: by rank.
     """
     training = [rank for rank, report in enumerate(reports) if report.takes_part]
     able = training or list(range(len(reports)))
@@ -216,11 +213,8 @@ class Recovery:
         return notes
 
     def _regroup(self) -> bool:
-        """Joins the next generation; returns whether one of its workers has finished the failed round.
-
-        Raises:
-            JobError: this worker cannot join it.
-        """
+        """Joins the next generation, or raises JobError; returns whether one of its workers has finished the failed
+        round."""
         self._take_place()
         before = self._rounds_done
         self._until_met()
@@ -308,11 +302,8 @@ class Recovery:
         )
 
     def _hand_over(self, source: int, report: WorkerReport | None) -> None:
-        """Rank `source` broadcasts the shared state; workers that are behind adopt it.
-
-        Args:
-            report: the source's, if this worker is behind.
-        """
+        """Rank `source` broadcasts the shared state; workers that are behind adopt it. On one of these `report` is the
+        source's."""
         trainer = self._trainer
         state = self._algorithm.shared_state()
         self._transport.sums().broadcast(state, len(state), source)

@@ -36,12 +36,8 @@ def decide(table: Table, rank: int, now: float) -> Decision:
 
 
 def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Row, str], Decision]) -> Decision:
-    """The rule, except for the answer once the straggler has done its steps in this round, or was told to aggregate.
-
-    Args:
-        table: as in `decide`, and so are `rank` and `now`.
-        stepped: gives that answer, from (asker, straggler, which of the two in words).
-    """
+    """The rule, except for the answer once the straggler has done its steps in this round, or was told to aggregate:
+    `stepped` gives that, from (asker, straggler, which of the two in words). The rest as in `decide`."""
     asker, straggler = table.rows[rank], table.slowest
     if straggler.round < asker.round and _is_out_of_reach(straggler, now):
         straggler = straggler._replace(round=asker.round, local_iteration=0, since=asker.entered, action=None)

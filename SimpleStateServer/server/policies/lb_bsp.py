@@ -53,12 +53,9 @@ def share_out(table: Table) -> tuple[int, ...]:
 
 
 def in_proportion(total: int, speeds: Sequence[int]) -> tuple[int, ...]:
-    """Whole numbers in proportion to the speeds that sum to `total`, each at least 1.
-
-    Args:
-        total: as many as there are speeds, or more.
-        speeds: above 0, in any unit. Whole numbers, so that nothing depends on how a float is rounded.
-    """
+    """Whole numbers in proportion to the speeds that sum to `total`, each at least 1. `total` is as many as there are
+    speeds, or more. The speeds are above 0, in any unit: whole numbers, so that nothing depends on how a float is
+    rounded."""
     sizes = [1] * len(speeds)
     left, all_speeds = total, sum(speeds)
     order = sorted(range(len(speeds)), key=lambda rank: speeds[rank])

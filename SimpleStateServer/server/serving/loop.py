@@ -34,12 +34,9 @@ log = logging.getLogger(__name__)
 def serve(
     listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None], page_file: Path | None = None
 ) -> None:
-    """Answers requests until SIGTERM, unless it is ignored, or SIGINT. Workers send unanswered messages again.
-
-    Args:
-        ready: called once connections are accepted.
-        page_file: is written at the end, when an open page is told that the jobs have ended.
-    """
+    """Answers requests until SIGTERM, unless it is ignored, or SIGINT. Workers send unanswered messages again. `ready`
+    is called once connections are accepted; `page_file` is written at the end, when an open page is told that the jobs
+    have ended."""
     # The modules loaded by now stay, and a job's state has no cycles: a full garbage collection would stop the loop for
     # more than a second at 100,000 workers.
     gc.freeze()
