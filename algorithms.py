@@ -30,11 +30,8 @@ class Workers(enum.Enum):
     BUT_SLOWEST = "all workers but the slowest"
 
     def among(self, step_times_s: Sequence[float], k: int = 0) -> tuple[int, ...]:
-        """Their places in a cluster, ascending, by its workers' step times.
-
-        Of equally fast workers the first counts as the fastest, and the last as the slowest. `k`: of K_FASTEST; 0: half
-        of the workers, rounded up.
-        """
+        """Their places in a cluster, ascending, by its workers' step times. Of equally fast workers the first counts as
+        the fastest, and the last as the slowest. `k`: of K_FASTEST; 0: half of the workers, rounded up."""
         count = len(step_times_s)
         by_speed = sorted(range(count), key=step_times_s.__getitem__)  # stable: equal ones keep their order
         number = {Workers.FASTEST: 1, Workers.K_FASTEST: k or (count + 1) // 2, Workers.BUT_SLOWEST: count - 1}

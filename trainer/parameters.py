@@ -93,20 +93,16 @@ def num_bytes(array: mx.nd.NDArray) -> int:
 
 
 def array_of(numbers: np.ndarray, context: mx.Context | None = None) -> mx.nd.NDArray:
-    """A device's copy of a numpy array, of the same type; by default the CPU's.
-
-    Four times as fast as `mx.nd.array`, which counts in each step.
-    """
+    """A device's copy of a numpy array, of the same type; by default the CPU's. Four times as fast as `mx.nd.array`,
+    which counts in each step."""
     array = mx.nd.empty(numbers.shape, ctx=context, dtype=numbers.dtype)
     array._sync_copyfrom(numbers)
     return array
 
 
 def memory_of(array: mx.nd.NDArray) -> np.ndarray:
-    """A computed array's own memory on the CPU, float32 (n,).
-
-    It stays valid while the array lives and MXNet does not use it: an inference pass may move weights elsewhere.
-    """
+    """A computed array's own memory on the CPU, float32 (n,). It stays valid while the array lives and MXNet does not
+    use it: an inference pass may move weights elsewhere."""
     library, pointer = mx.base._LIB, ctypes.c_void_p()
     array.wait_to_read()
     # Restores the default layout if oneDNN has chosen another one.

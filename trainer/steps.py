@@ -37,10 +37,8 @@ PLAIN = Rule()
 
 
 def which_decay(weights: Sequence[mx.nd.NDArray]) -> tuple[bool, ...]:
-    """Whether weight decay acts on each weight: not on biases, gamma and beta, which have one dimension.
-
-    A parameter server must be told, since its arrays are flat.
-    """
+    """Whether weight decay acts on each weight: not on biases, gamma and beta, which have one dimension. A parameter
+    server must be told, since its arrays are flat."""
     return tuple(weight.ndim > 1 for weight in weights)
 
 

@@ -60,11 +60,8 @@ class Handlers:
 
     def report(self, message: Report, now: float) -> Response:
         """A worker has pulled and enters a round, tells its activity in it, or registers again with all it knows.
-
-        Raises:
-            Conflict: there is no such job, or this is not the worker's round or its next one.
-            BadMessage: the job has no such rank.
-        """
+        Raises Conflict where there is no such job, or this is not the worker's round or its next one; BadMessage where
+        the job has no such rank."""
         self._counts["REPORT"] += 1
         job = self._job_of(message)
         job.settings.check_kind(message.accuracies, message.values, ("accuracies", "values"))

@@ -191,15 +191,9 @@ class Jobs:
         self._rows_left -= num_workers
 
     def _to_forget(self, num_workers: int, replaced: Job | None, now: float) -> list[Job]:
-        """The jobs to forget for a new one: ended ones first, then quiet ones, whose workers can begin them again.
-
-        Args:
-            num_workers: of the new job.
-            replaced: the job that it replaces, which counts as one that ends now.
-
-        Raises:
-            Conflict: that is not enough.
-        """
+        """The jobs to forget for a new one of so many workers: ended ones first, then quiet ones, whose workers can
+        begin them again. The job that is `replaced` counts as one that ends now. Raises Conflict where that is not
+        enough."""
         jobs, rows = len(self._by_id), sum(len(job.table.rows) for job in self)
         if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
             return []

@@ -162,15 +162,9 @@ class Outcome(NamedTuple):
 
 
 def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0) -> Outcome:
-    """Applies a message. One that comes twice gets the same answer.
-
-    Args:
-        now: seconds.
-        plain: programs that take part, in the place of servers or workers, and send no messages.
-
-    Raises:
-        Conflict: a worker expects another number of workers than those that wait.
-    """
+    """Applies a message. One that comes twice gets the same answer. `plain` is the number of programs that take part,
+    in the place of servers or workers, and send no messages. Raises Conflict where a worker expects another number of
+    workers than those that wait."""
     if isinstance(event, Left):
         return _left(group, event)
     if event.before is not None and event.before.generation > group.generation:  # this server was restarted

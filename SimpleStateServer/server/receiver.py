@@ -57,13 +57,8 @@ class Receiver:
         return tuple(self._calls)
 
     def post(self, path: str, headers: Mapping[str, str], body: bytes, address: str) -> Answer:
-        """Answers a call, also with an error.
-
-        Args:
-            path: one of `paths`.
-            headers: by lower-case name.
-            address: of the sender, for the log.
-        """
+        """Answers a call to one of `paths`, also with an error. The headers are by lower-case name; `address` is the
+        sender's, for the log."""
         begin = perf_counter()
         answer = self._refusal(headers)
         if answer is None:

@@ -103,10 +103,8 @@ class Table:
 
     @property
     def throughputs(self) -> Throughputs:
-        """Of all counted workers, where the policy's delay is in seconds a sample.
-
-        O(N) at the first call; from then on updated in O(1) a row.
-        """
+        """Of all counted workers, where the policy's delay is in seconds a sample. O(N) at the first call; from then on
+        updated in O(1) a row."""
         if self._throughputs is None:
             self._throughputs = Throughputs(self._delays.delays)
         return self._throughputs

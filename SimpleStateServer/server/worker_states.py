@@ -35,10 +35,8 @@ NAMED = 3  # workers named where one waits for several
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """The workers that one waits for: the ranks of the most important ones, and their number.
-
-    The first one evaluates, or is silent, or is the slowest.
-    """
+    """The workers that one waits for: the ranks of the most important ones, and their number. The first one evaluates,
+    or is silent, or is the slowest."""
 
     ranks: tuple[int, ...]
     count: int

@@ -94,10 +94,8 @@ def _places(plan: LaunchPlan) -> tuple[str, str, list[str]]:
 
 
 def num_ports(plan: LaunchPlan) -> Counter[str]:
-    """The number of ports that each host must find, beside those that have a flag.
-
-    The scheduler has two: the rendezvous, and its MXNet's.
-    """
+    """The number of ports that each host must find, beside those that have a flag. The scheduler has two: the
+    rendezvous, and its MXNet's."""
     scheduler, state_server, servers = _places(plan)
     found = [] if plan.job.state_server_port else [state_server]
     if plan.job.has_parameter_server:

@@ -251,10 +251,8 @@ class ModelLink:
         self.take_traffic()  # only rounds count
 
     def begin_to_upload(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Sends each array to this worker's gradient buffer as soon as it is computed.
-
-        The kvstore reads the arrays themselves, so they must not be written to before `upload` has returned.
-        """
+        """Sends each array to this worker's gradient buffer as soon as it is computed. The kvstore reads the arrays
+        themselves, so they must not be written to before `upload` has returned."""
         self._tell_changes()
         self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
         self._buffer.push(self._sending)
@@ -270,10 +268,8 @@ class ModelLink:
 
     @property
     def expects_model(self) -> bool:
-        """Whether to pull a model along with the status vector: there was one with the last two uploads.
-
-        A pull without a new model is a wasted download; an unexpected model costs one more exchange.
-        """
+        """Whether to pull a model along with the status vector: there was one with the last two uploads. A pull without
+        a new model is a wasted download; an unexpected model costs one more exchange."""
         return all(self._came)
 
     def note(self, model_came: bool) -> None:

@@ -16,15 +16,9 @@ class Group(Protocol):
     num_workers: int
 
     def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
-        """Replaces the buffer, float32 (n,) and contiguous, by its sum over the workers, the same bits on all.
-
-        Args:
-            num_bytes: that the buffer counts in the traffic.
-            num_halves: numbers, from the first on, that travel as float16.
-
-        Raises:
-            PeerLost: a worker is lost.
-        """
+        """Replaces the buffer, float32 (n,) and contiguous, by its sum over the workers, the same bits on all. It
+        counts `num_bytes` in the traffic; of its numbers the first `num_halves` travel as float16. Raises PeerLost
+        where a worker is lost."""
 
     def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
         """Replaces the buffer by that of rank `source`; otherwise as `all_reduce`."""

@@ -38,16 +38,9 @@ class _Message:
 
 
 def follow(schedule: ExchangeSchedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int, num_halves: int) -> Moved:
-    """Does one worker's exchanges on its buffer, as mesh.follow.
-
-    Args:
-        buffer: float32 (n,), contiguous; it is written to.
-        num_bytes: that the buffer counts.
-        num_halves: numbers, from the first on, that travel as float16.
-
-    Raises:
-        PeerLost: as `Mesh.exchange` says.
-    """
+    """Does one worker's exchanges on its buffer, float32 (n,) and contiguous, and writes to it, as mesh.follow, and
+    raises PeerLost as `Mesh.exchange` does. The buffer counts `num_bytes`; of its numbers the first `num_halves` travel
+    as float16."""
     parts = schedule.parts
 
     def piece(of: np.ndarray, span: Span) -> np.ndarray:

@@ -76,15 +76,8 @@ class Asker:
         self._leaves.set()
 
     def ask(self, message: Message, patience_s: float, timeouts: Timeouts) -> Mapping[str, Any]:
-        """Sends a message until it is answered.
-
-        Args:
-            patience_s: seconds until it gives up; 0: one try.
-
-        Raises:
-            PeerLost: no answer.
-            JobError: the server refuses the message.
-        """
+        """Sends a message until it is answered, for `patience_s` seconds; 0: one try. Raises PeerLost without an
+        answer, JobError where the server refuses the message."""
         give_up, pause, has_told = self._clock.now() + patience_s, FIRST_PAUSE_S, False
         while True:
             try:

@@ -109,15 +109,9 @@ class StateClient:
         mine.progress = progress or mine.progress
 
     def begin_job(self, resumed: bool = False) -> None:
-        """RESET: the server makes an empty record for each rank; a job that it knows continues.
-
-        Args:
-            resumed: the job is running already, or continues from a checkpoint, and the server is new to it.
-
-        Raises:
-            PeerLost: no answer.
-            JobError: the server refuses the job.
-        """
+        """RESET: the server makes an empty record for each rank; a job that it knows continues. `resumed`: the job is
+        running already, or continues from a checkpoint, and the server is new to it. Raises PeerLost without an answer,
+        JobError where the server refuses the job."""
         self._send(self._messages.reset(resumed))
 
     @property
@@ -173,15 +167,9 @@ class StateClient:
             self._send(self._messages.report_with_all(self._messages.latest), patience_s)
 
     def ask_batch_size(self, round_: int, step_s: float, samples: int) -> int | None:
-        """QUERY after the one step of a round, under a rule that decides on batch sizes.
-
-        Args:
-            step_s: seconds of the step.
-            samples: in it.
-
-        Returns:
-            Samples of this worker's batches from the next round on; None while the server cannot decide.
-        """
+        """QUERY after the one step of a round, of `samples` samples in `step_s` seconds, under a rule that decides on
+        batch sizes. Returns the samples of this worker's batches from the next round on; None while the server cannot
+        decide."""
         size = self._ask(self._messages.note(round_, 1, step_s, 0.0), samples, math.inf).get("batch_size")
         return size if isinstance(size, int) and size > 0 else None
 

@@ -126,16 +126,9 @@ class Joining:
         self._is_refused = False  # the last BEAT that was answered
 
     def wait(self, timeout_s: float) -> Start:
-        """Waits until all workers are there.
-
-        Args:
-            timeout_s: 0: for ever.
-
-        Raises:
-            SetupError: the state server refuses this worker.
-            PeerLost: they were not all there in time.
-            JobOver: the job has ended.
-        """
+        """Waits until all workers are there, `timeout_s` seconds at most; 0: for ever. Raises SetupError where the
+        state server refuses this worker, PeerLost where they were not all there in time, JobOver where the job has
+        ended."""
         return self._until_start(timeout_s, dict, ())
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:

@@ -25,15 +25,9 @@ from utils import SetupError
 
 
 def begin(config: Config) -> tuple[Config, ClusterSpec]:
-    """Starts MPI, whose threads must come after those that wait for signals.
-
-    Returns:
-        This process's flags, since mpiexec gives the same to all of a host: cpu0, cpu1, ... have log folders of their
-        own, and GPUs are taken in turn. And the whole job.
-
-    Raises:
-        SetupError: MPI is not installed.
-    """
+    """Starts MPI, whose threads must come after those that wait for signals; raises SetupError where it is not
+    installed. Returns this process's flags, since mpiexec gives the same to all of a host: cpu0, cpu1, ... have log
+    folders of their own, and GPUs are taken in turn. And the whole job."""
     world = mpi.world()
     place = mpi.place_on_host(world)
     gpu = config.gpu if config.cpu else config.gpu + place

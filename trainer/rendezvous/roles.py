@@ -26,11 +26,8 @@ from utils import JobOver
 
 
 def check_address(cluster: ClusterSpec) -> None:
-    """Checks the addresses for MXNet, where there is a scheduler, and PORT.
-
-    Raises:
-        SetupError: a name does not resolve, or not to IPv4; the network card does not exist, or PORT is no port.
-    """
+    """Checks the addresses for MXNet, where there is a scheduler, and PORT. Raises SetupError where a name does not
+    resolve, or not to IPv4; the network card does not exist, or PORT is no port."""
     if cluster.has_scheduler:
         addresses.check_ipv4("DMLC_PS_ROOT_URI", cluster.root_uri)
         if os.environ.get("DMLC_NODE_HOST"):

@@ -131,12 +131,8 @@ class SchedulerLink:
             self._acceptor.close()
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link; JOIN also tells where this process listens.
-
-        Raises:
-            PlainScheduler: no scheduler of this program is there.
-            SetupError, PeerLost, JobOver: the job ends, or this process cannot listen.
-        """
+        """As Link; JOIN also tells where this process listens. Raises PlainScheduler where no scheduler of this program
+        is there; SetupError, PeerLost or JobOver where the job ends, or this process cannot listen."""
         try:
             lines = self.lines = self.lines or self._connect(timeouts)
             lines.send(**message, **(self._listens(lines, message) if message["msg_type"] == "JOIN" else {}))

@@ -126,8 +126,6 @@ def seconds_in(steps: Iterable[Mapping[str, float]], stages: Collection[str]) ->
 
 
 def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Reads the rounds that `Measure` or the published program wrote into one device's folder, in order.
-
-    Warns of gaps in the numbers, unreadable files and broken lines by name, and still yields the sound rounds.
-    """
+    """Reads the rounds that `Measure` or the published program wrote into one device's folder, in order. Warns of gaps
+    in the numbers, unreadable files and broken lines by name, and still yields the sound rounds."""
     return sound_rounds(folder, logged_rounds(folder, warn), warn)

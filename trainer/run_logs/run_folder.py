@@ -131,15 +131,8 @@ class RunFolder:
         return self.path
 
     def describe(self, facts: Mapping[str, Any], ended: str | None = None) -> None:
-        """Writes run.json: a description of the run.
-
-        Args:
-            facts: entries by the trainer, such as its rank.
-            ended: why the run has ended; None: it has not.
-
-        Raises:
-            SetupError: the disk is full, or the folder cannot be written to.
-        """
+        """Writes run.json, a description of the run: the trainer's `facts`, such as its rank, and why the run has
+        ended; None: it has not. Raises SetupError where the disk is full, or the folder cannot be written to."""
         description: dict[str, Any] = {
             **facts,
             "host": platform.node(),

@@ -201,15 +201,9 @@ class CheckpointManager:
 def checkpoints_of(
     config: Config, data_hash: str, rank: int, num_workers: int, gather: Callable[[list[int]], Sequence[Sequence[int]]]
 ) -> CheckpointManager | None:
-    """A worker's manager, which has read what to resume; None where there are no checkpoints.
-
-    Args:
-        data_hash: as CheckpointManager has it.
-        gather: brings the good rounds of each worker to all, by rank.
-
-    Raises:
-        SetupError: there is nothing to resume.
-    """
+    """A worker's manager, which has read what to resume; None where there are no checkpoints. `gather` brings the good
+    rounds of each worker to all, by rank; `data_hash` as CheckpointManager has it. Raises SetupError where there is
+    nothing to resume."""
     if not config.ckpt_frequency:
         return None
     manager = CheckpointManager(config, rank, num_workers, data_hash)

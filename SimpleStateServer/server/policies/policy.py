@@ -44,10 +44,8 @@ class Watch:
 
 
 def mark_slowest(mark: str) -> Marks:
-    """Marks the slowest worker as `mark`, once its step time is known.
-
-    If it is not counted, no worker is, and it is the slowest by its rank alone: it gets no mark.
-    """
+    """Marks the slowest worker as `mark`, once its step time is known. If it is not counted, no worker is, and it is
+    the slowest by its rank alone: it gets no mark."""
 
     def marks(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
         row = rows[slowest]
