@@ -65,50 +65,29 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes of one job.
+    """The processes of one job."""
 
-    Attributes:
-        waiting: those that wait for others, in the order in which they came.
-        found: the differences of their set-ups, in words.
-        since_odd: from when on they wait for several numbers of processes.
-        refused: names of those that were refused together.
-        refusal: why.
-        setup: of the members, where it is known.
-        generation: how many times workers have started.
-        members: those that started last, by rank.
-        calls: ranks of pairs of members in which the first one calls; in the others the higher rank does.
-        left: ranks of members that have left.
-        cause: of the first departure out of order; empty before.
-        survives: the job continues without lost members.
-        lost: ranks of members that others have seen to be gone.
-        heard: time of a member's last message, in a job that survives.
-        asked: time of the last message.
-        since: from when on there were messages all the time: before, this server may have been away.
-        knows: rank 0 has heard that others wait.
-        forming: when the first member came back for the next generation; None: none has.
-        late: names of workers that waited to take part when the last member left.
-        lapses: how many times workers were left out of a generation after theirs, and when last, by name.
-    """
-
-    waiting: tuple[Waiting, ...] = ()
-    found: Mapping[str, str] = field(default_factory=dict)
-    since_odd: float | None = None
-    refused: frozenset[str] = frozenset()
-    refusal: str = ""
-    setup: Setup = field(default_factory=dict)
-    generation: int = 0
-    members: tuple[Member, ...] = ()
+    waiting: tuple[Waiting, ...] = ()  # those that wait for others, in the order in which they came
+    found: Mapping[str, str] = field(default_factory=dict)  # the differences of their set-ups, in words
+    since_odd: float | None = None  # from when on they wait for several numbers of processes
+    refused: frozenset[str] = frozenset()  # names of those that were refused together
+    refusal: str = ""  # why
+    setup: Setup = field(default_factory=dict)  # of the members, where it is known
+    generation: int = 0  # how many times workers have started
+    members: tuple[Member, ...] = ()  # those that started last, by rank
+    # Ranks of pairs of members in which the first one calls; in the others the higher rank does
     calls: tuple[tuple[int, int], ...] = ()
-    left: frozenset[int] = frozenset()
-    cause: str = ""
-    survives: bool = False
-    lost: frozenset[int] = frozenset()
-    heard: float = 0.0
-    asked: float = 0.0
-    since: float = 0.0
-    knows: bool = False
-    forming: float | None = None
-    late: frozenset[str] = frozenset()
+    left: frozenset[int] = frozenset()  # ranks of members that have left
+    cause: str = ""  # of the first departure out of order; empty before
+    survives: bool = False  # the job continues without lost members
+    lost: frozenset[int] = frozenset()  # ranks of members that others have seen to be gone
+    heard: float = 0.0  # time of a member's last message, in a job that survives
+    asked: float = 0.0  # time of the last message
+    since: float = 0.0  # from when on there were messages all the time: before, this server may have been away
+    knows: bool = False  # rank 0 has heard that others wait
+    forming: float | None = None  # when the first member came back for the next generation; None: none has
+    late: frozenset[str] = frozenset()  # names of workers that waited to take part when the last member left
+    # How many times workers were left out of a generation after theirs, and when last, by name
     lapses: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
@@ -138,19 +117,13 @@ class Group:
 
 
 class Assignment(NamedTuple):
-    """The answer to a worker.
+    """The answer to a worker."""
 
-    Attributes:
-        call: its next action; None: nothing to do.
-        place: its own, where the call is START.
-        others: those that it is to call for a test, where the call is WAIT; that are left out, where it is START.
-        calls: as in Group, where the call is START.
-    """
-
-    call: Call | None = None
-    place: Place | None = None
+    call: Call | None = None  # its next action; None: nothing to do
+    place: Place | None = None  # its own, where the call is START
+    # Those that it is to call for a test, where the call is WAIT; that are left out, where it is START
     others: tuple[Member, ...] = ()
-    calls: tuple[tuple[int, int], ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()  # as in Group, where the call is START
 
 
 class Outcome(NamedTuple):

@@ -55,22 +55,16 @@ Connect = Callable[[Start, Sequence[str], Report], Connections]
 
 
 class Generation:
-    """One set of workers.
-
-    Attributes:
-        start: this worker's rank, and the members.
-        connections: None where they could not be connected.
-        lost: ranks that this worker has seen to be gone; of silent ones tests tell (joining.py).
-        newcomer_waits: a worker waits to take part, as this one has heard from the state server.
-    """
+    """One set of workers."""
 
     def __init__(self, start: Start) -> None:
-        self.start = start
-        self.connections: Connections | None = None
+        self.start = start  # this worker's rank, and the members
+        self.connections: Connections | None = None  # None where they could not be connected
+        # Ranks that this worker has seen to be gone; of silent ones tests tell (joining.py)
         self.lost: set[int] = set()
         self.is_broken = False
         self.is_over = False  # the next one has started
-        self.newcomer_waits = False
+        self.newcomer_waits = False  # a worker waits to take part, as this one has heard from the state server
         self.names = [member.called(rank) for rank, member in enumerate(start.members)]
 
     @property

@@ -34,20 +34,14 @@ REMIND_EVERY_S = 15.0
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The answer START: a worker's place among the others.
+    """The answer START: a worker's place among the others."""
 
-    Attributes:
-        generation: how many times workers of this job have started.
-        members: of all workers, by rank.
-        calls: ranks of pairs in which the first one calls; in the others the higher rank does.
-        others: workers that could not take part.
-    """
-
-    generation: int
+    generation: int  # how many times workers of this job have started
     rank: int
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # of all workers, by rank
+    # Ranks of pairs in which the first one calls; in the others the higher rank does
     calls: frozenset[tuple[int, int]] = frozenset()
-    others: tuple[Member, ...] = ()
+    others: tuple[Member, ...] = ()  # workers that could not take part
 
     @property
     def secret(self) -> str:

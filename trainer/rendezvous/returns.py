@@ -62,22 +62,16 @@ def offer(
 
 
 class Returns:
-    """The lost workers of a job, and those that come back.
-
-    Attributes:
-        workers: by rank, also of the lost.
-        done: ranks of workers that have said good-bye.
-        began: when all were about to train.
-    """
+    """The lost workers of a job, and those that come back."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, tell_all: Callable[..., None], drop: Callable[[Participant], None]
     ) -> None:
         """`tell_all` sends a message to all processes; `drop` acts on the end of a connection, also again."""
         self._loop, self._tell_all, self._drop = loop, tell_all, drop
-        self.workers: dict[int, Join] = {}
-        self.done: set[int] = set()
-        self.began = 0.0
+        self.workers: dict[int, Join] = {}  # by rank, also of the lost
+        self.done: set[int] = set()  # ranks of workers that have said good-bye
+        self.began = 0.0  # when all were about to train
         self._changes: dict[int, int] = {}  # as context.Peers has them
         self._num_changes = 0
 

@@ -65,14 +65,7 @@ class Writer:
 
 
 class CheckpointManager:
-    """A worker's checkpoints.
-
-    Attributes:
-        resumed: the state that this worker resumes; None where it begins.
-        of_server: the state that the parameter server resumes; on rank 0 alone.
-        goes_on: the job resumes, even if this worker has no checkpoint.
-        is_from_another: `resumed` is the checkpoint of another worker.
-    """
+    """A worker's checkpoints."""
 
     def __init__(self, config: Config, rank: int, num_workers: int, data_hash: str = "") -> None:
         """
@@ -91,14 +84,14 @@ class CheckpointManager:
         self._num_workers = num_workers
         self._sources: dict[int, Checkpoints] = {}  # by round: the process whose checkpoint this worker would resume
         self._every = config.ckpt_frequency
-        self.goes_on = bool(config.resume)
+        self.goes_on = bool(config.resume)  # the job resumes, even if this worker has no checkpoint
         self._writer = Writer(self._mine)
         self._rank = 0 if config.survives else rank
         self._round = 0  # after which this worker resumes
         self._server_rounds: dict[int, int] = {}  # of the server's checkpoint, by that which this worker would resume
-        self.resumed: Any = None
-        self.of_server: Any = None
-        self.is_from_another = False
+        self.resumed: Any = None  # the state that this worker resumes; None where it begins
+        self.of_server: Any = None  # the state that the parameter server resumes; on rank 0 alone
+        self.is_from_another = False  # `resumed` is the checkpoint of another worker
 
     def good_rounds(self) -> list[int]:
         """Rounds that this worker could resume."""

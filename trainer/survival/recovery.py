@@ -44,45 +44,27 @@ class HandsOver(Protocol):
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """A worker's message to all others in a new generation.
+    """A worker's message to all others in a new generation."""
 
-    Attributes:
-        takes_part: it is already training.
-        rounds: finished so far.
-        elapsed_s: age of the job.
-        seen, accuracy: samples used by all workers; the newest value of the metric.
-        updates: steps that the optimizer has counted (Stepper.updates).
-        meets: a barrier precedes each sum (CollectiveSums.meets).
-        job: its name on the state server, if any.
-        is_over: the last round is done.
-    """
-
-    takes_part: bool
-    rounds: int
-    elapsed_s: float
-    seen: int
-    accuracy: float | None
-    updates: int
-    meets: bool
-    job: str
-    is_over: bool
+    takes_part: bool  # it is already training
+    rounds: int  # finished so far
+    elapsed_s: float  # age of the job
+    seen: int  # samples used by all workers
+    accuracy: float | None  # the newest value of the metric
+    updates: int  # steps that the optimizer has counted (Stepper.updates)
+    meets: bool  # a barrier precedes each sum (CollectiveSums.meets)
+    job: str  # its name on the state server, if any
+    is_over: bool  # the last round is done
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the workers of a new generation continue.
+    """How the workers of a new generation continue."""
 
-    Attributes:
-        is_at_work: some are already training.
-        source: the rank that broadcasts its model; None if all begin with round 1.
-        behind: ranks that adopt this model.
-        newcomers: ranks that join a running job.
-    """
-
-    is_at_work: bool
-    source: int | None = None
-    behind: tuple[int, ...] = ()
-    newcomers: tuple[int, ...] = ()
+    is_at_work: bool  # some are already training
+    source: int | None = None  # the rank that broadcasts its model; None if all begin with round 1
+    behind: tuple[int, ...] = ()  # ranks that adopt this model
+    newcomers: tuple[int, ...] = ()  # ranks that join a running job
 
 
 def arrange(reports: Sequence[WorkerReport]) -> Arrangement:
