@@ -54,8 +54,8 @@ class Throughputs:
         """Whether the throughput of a worker with this delay is below the mean by more than one standard deviation, and
         by more than the share `margin` of it.
 
-        With n throughputs v, S their sum and Q that of their squares: n^2 times the variance is n Q - S^2, so that S -
-        n v > sqrt(n Q - S^2) needs no division and no root.
+        With n throughputs v, S their sum and Q that of their squares: n^2 times the variance is n Q - S^2, so that
+        S - n v > sqrt(n Q - S^2) needs no division and no root.
         """
         below = self._sum - self._known * in_units(throughput(delay))  # n times the distance to the mean
         return below * margin.denominator > margin.numerator * self._sum and below * below > self._spread

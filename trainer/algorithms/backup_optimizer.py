@@ -49,17 +49,11 @@ class BackupOptimizer(WholeModelOptimizer):
         keys: Keys,
         num_backup: int,
         learning_rate: float,
+        # Of each weight, whether weight decay acts on it. As many gradients are sent, then BatchNorm's statistics
         decays: Sequence[bool],
-        sample_counts: Sequence[int],
-        rule: Rule = PLAIN,
+        sample_counts: Sequence[int],  # n_k by rank; empty: all are equal
+        rule: Rule = PLAIN,  # of the steps. Its schedule follows the samples whose gradients counted
     ) -> None:
-        """
-        Args:
-            decays: of each weight, whether weight decay acts on it. The sent arrays are as many gradients, then
-                BatchNorm's statistics.
-            sample_counts: n_k by rank; empty: all are equal.
-            rule: of the steps. Its schedule follows the samples whose gradients counted.
-        """
         super().__init__(keys)
         self._versions = Versions(keys.num_workers, num_backup)
         self._learning_rate = learning_rate

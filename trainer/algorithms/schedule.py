@@ -69,21 +69,13 @@ class Schedule:
 
     def __init__(
         self,
-        order: str,
-        steps: Sequence[int],
+        order: str,  # the phases, 1 for BSP and 0 for ASP
+        steps: Sequence[int],  # of each phase
         num_workers: int,
-        policy: str,
-        done: Sequence[int] | None = None,
-        batches: int = 0,
+        policy: str,  # none, greedy or elastic
+        done: Sequence[int] | None = None,  # of a resumed job, parts done of each phase
+        batches: int = 0,  # of a resumed job, batches done
     ) -> None:
-        """
-        Args:
-            order: the phases, 1 for BSP and 0 for ASP.
-            steps: of each phase.
-            policy: none, greedy or elastic.
-            done: of a resumed job, parts done of each phase.
-            batches: of a resumed job, batches done.
-        """
         self.phases = [Phase(kind == "1", count * num_workers) for kind, count in zip(order, steps, strict=True)]
         for phase, parts in zip(self.phases, done or (), strict=False):
             phase.done = parts

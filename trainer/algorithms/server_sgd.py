@@ -32,17 +32,11 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
     def __init__(
         self,
         learning_rate: float,
-        keys_per_model: int,
-        num_models: int,
-        decays: Sequence[bool],
+        keys_per_model: int,  # array i of model m has the key `m * keys_per_model + i`
+        num_models: int,  # 1, or with `per_worker` the number of workers
+        decays: Sequence[bool],  # of each of the model's weights, whether weight decay acts on it
         rule: Rule = PLAIN,
     ) -> None:
-        """
-        Args:
-            keys_per_model: array i of model m has the key `m * keys_per_model + i`.
-            num_models: 1, or with `per_worker` the number of workers.
-            decays: of each of the model's weights, whether weight decay acts on it.
-        """
         super().__init__(learning_rate=learning_rate)
         self._keys_per_model = keys_per_model
         self._num_models = num_models

@@ -46,18 +46,11 @@ class Asker:
         self,
         link: Link,
         clock: Clock,
-        complete: Callable[[Message], Message],
-        reset: Callable[[], Message] = dict,
-        stop_requested: Callable[[], bool] = lambda: False,
-        notice_rest_s: float = NOTICE_REST_S,
+        complete: Callable[[Message], Message],  # adds the fields that each message has at the moment when it is sent
+        reset: Callable[[], Message] = dict,  # the message that tells a restarted server of the job
+        stop_requested: Callable[[], bool] = lambda: False,  # a signal came: unanswered messages are not sent again
+        notice_rest_s: float = NOTICE_REST_S,  # seconds between two notices
     ) -> None:
-        """
-        Args:
-            complete: adds the fields that each message has at the moment when it is sent.
-            reset: the message that tells a restarted server of the job.
-            stop_requested: a signal came: unanswered messages are not sent again.
-            notice_rest_s: seconds between two notices.
-        """
         self._notice_rest_s = notice_rest_s
         self._link = link
         self._clock = clock

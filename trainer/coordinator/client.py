@@ -40,33 +40,20 @@ class StateClient:
         self,
         link: Link,
         clock: Clock,
-        policy: str,
-        epsilon_s: float,
-        host_name: str = "",
+        policy: str,  # the job's rule, by the state server's name of it
+        epsilon_s: float,  # tolerance of the preprint's rule
+        host_name: str = "",  # for the status page, as `device`
         device: str = "",
-        batch_size: int = 0,
-        patience_s: float = PATIENCE_S,
-        title: str = "",
+        batch_size: int = 0,  # samples of a local step
+        patience_s: float = PATIENCE_S,  # how long an unanswered message is sent again that training depends on
+        title: str = "",  # the algorithm's name on the status page; empty: the policy's
+        # Rounds, seconds and the metric's target at which the job will end, for the status page
         limits: Mapping[str, float] | None = None,
-        stop_requested: Callable[[], bool] = lambda: False,
-        shares_batch: bool = False,
-        anchor: int | str = 0,
-        notice_rest_s: float = NOTICE_REST_S,
+        stop_requested: Callable[[], bool] = lambda: False,  # a signal came: unanswered messages are not sent again
+        shares_batch: bool = False,  # the rule decides on batch sizes, so the server must know the first ones
+        anchor: int | str = 0,  # local steps of ESync's straggler in a round, or auto; 0: one
+        notice_rest_s: float = NOTICE_REST_S,  # seconds between two messages beside the training
     ) -> None:
-        """
-        Args:
-            policy: the job's rule, by the state server's name of it.
-            epsilon_s: tolerance of the preprint's rule.
-            host_name: for the status page, as `device`.
-            batch_size: samples of a local step.
-            patience_s: how long an unanswered message is sent again that training depends on.
-            title: the algorithm's name on the status page; empty: the policy's.
-            limits: rounds, seconds and the metric's target at which the job will end, for the status page.
-            stop_requested: a signal came: unanswered messages are not sent again.
-            shares_batch: the rule decides on batch sizes, so the server must know the first ones.
-            anchor: local steps of ESync's straggler in a round, or auto; 0: one.
-            notice_rest_s: seconds between two messages beside the training.
-        """
         rule: Message = {"policy": policy, "epsilon": epsilon_s}
         rule |= {"title": title} if title else {}
         rule |= {"batch_size": batch_size} if shares_batch else {}

@@ -28,18 +28,12 @@ class FailureDetector:
 
     def __init__(
         self,
-        connections: Mapping[int, socket.socket],
+        connections: Mapping[int, socket.socket],  # by rank, for the detector alone; it closes them
+        # Called with the lost ranks and the reason; empty where their connections have ended
         on_lost: Callable[[list[int], str], Any],
-        silent_s: float = SILENT_S,
-        continues: bool = False,
+        silent_s: float = SILENT_S,  # time without a heartbeat after which a worker counts as lost
+        continues: bool = False,  # after a loss it watches the remaining workers; else it stops
     ) -> None:
-        """
-        Args:
-            connections: by rank, for the detector alone; it closes them.
-            on_lost: called with the lost ranks and the reason; empty where their connections have ended.
-            silent_s: time without a heartbeat after which a worker counts as lost.
-            continues: after a loss it watches the remaining workers; else it stops.
-        """
         self._connections = dict(connections)
         self._continues = continues
         self._on_lost = on_lost

@@ -99,18 +99,13 @@ class Generations:
 
     def __init__(
         self,
-        joining: Joining,
+        joining: Joining,  # asks the state server
         connect: Connect,
         clock: Clock,
-        start: Callable[[Callable[[], None], str], object] = in_daemon_thread,
+        start: Callable[[Callable[[], None], str], object] = in_daemon_thread,  # begins work beside the training
+        # Called with the first loss, as Report, with all names before: the job ends; None: it survives
         end: Callable[[Sequence[str], Sequence[int], str], object] | None = None,
     ) -> None:
-        """
-        Args:
-            joining: asks the state server.
-            start: begins work beside the training.
-            end: called with the first loss, as Report, with all names before: the job ends; None: it survives.
-        """
         self._joining = joining
         self._connect = connect
         self._clock = clock

@@ -45,14 +45,10 @@ class HeartbeatMonitor:
         start_timeout_s: float,
         store: Any = None,
         on_formed: Callable[[], None] = lambda: None,
-        server: RendezvousServer | None = None,
+        server: RendezvousServer | None = None,  # on the scheduler; it is told of silent processes
+        # Called every second, with the seconds after which a process counts as silent
         watch: Callable[[float], None] = lambda longest_s: None,
     ) -> None:
-        """
-        Args:
-            server: on the scheduler; it is told of silent processes.
-            watch: called every second, with the seconds after which a process counts as silent.
-        """
         self._watch = watch
         self._cluster = cluster
         self._start_timeout_s = start_timeout_s

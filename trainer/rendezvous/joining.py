@@ -93,21 +93,13 @@ class Joining:
         self,
         link: Link,
         clock: Clock,
-        job: str,
-        about: Message,
-        call: Call | None = None,
-        server: str = "the state server",
-        hint: str = "",
+        job: str,  # its name, the same for all its processes
+        about: Message,  # fields of Join that tell of this process; the link may add others
+        call: Call | None = None,  # tests whether another one is reached; None: all are
+        server: str = "the state server",  # that it asks, in words
+        hint: str = "",  # what a reminder of the wait adds; empty: nothing, and news of the wait are logged too
         remind_every_s: float = REMIND_EVERY_S,
     ) -> None:
-        """
-        Args:
-            job: its name, the same for all its processes.
-            about: fields of Join that tell of this process; the link may add others.
-            call: tests whether another one is reached; None: all are.
-            server: that it asks, in words.
-            hint: what a reminder of the wait adds; empty: nothing, and news of the wait are logged too.
-        """
         self._call = call
         self._link = link
         self._asker = Asker(link, clock, self._complete)

@@ -55,20 +55,14 @@ class JobSession:
     def __init__(
         self, lines: Lines | None, scheduler: str, end: Callable[[str, int], Any], places: Collection[str] = ()
     ) -> None:
-        """
-        Args:
-            lines: None where the scheduler is a plain MXNet program: then nothing here has an effect.
-            scheduler: its address, for messages.
-            end: called in a thread, with a line and an exit code.
-            places: address and port of the processes that MXNet connects this one with.
-        """
         self._unacknowledged = Unacknowledged(places)
         self._unreached: list[str] = []
-        self._lines = lines
-        self._end = end
-        self._scheduler = scheduler
+        self._lines = lines  # None where the scheduler is a plain MXNet program: then nothing here has an effect
+        self._end = end  # called in a thread, with a line and an exit code
+        self._scheduler = scheduler  # its address, for messages
         self._left = False
         self.changes: dict[int, int] = {}  # as context.Peers has them; of this worker, too, where it is back
+        # Address and port of the processes that MXNet connects this one with
         self._job_began: float | None = None  # on this process's clock; None: this worker was there from the begin
         self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         if lines is not None:

@@ -55,16 +55,12 @@ class RendezvousServer(ProcessConnections):
 
     def __init__(
         self,
-        listener: socket.socket,
+        listener: socket.socket,  # at the scheduler's published address
         num_servers: int,
         num_workers: int,
         settle_s: float = SETTLE_S,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
-        """
-        Args:
-            listener: at the scheduler's published address.
-        """
         super().__init__(listener, 1 + num_servers + num_workers)
         self._num_servers, self._num_workers = num_servers, num_workers
         self._settle_s, self._look_every_s = settle_s, look_every_s

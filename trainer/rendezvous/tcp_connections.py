@@ -18,28 +18,16 @@ class TcpConnections:
 
     def __init__(
         self,
-        acceptor: Acceptor,
-        algorithm: ScheduleMaker,
-        connect_s: float,
-        silent_s: float,
-        continues: bool,
+        acceptor: Acceptor,  # of other workers' calls; the caller's
+        algorithm: ScheduleMaker,  # of the sums
+        connect_s: float,  # until all are connected
+        silent_s: float,  # a worker is reported after that time without a sign of life
+        continues: bool,  # after a loss the others are watched
         start: Start,
-        names: Sequence[str],
-        report: Callable[[Sequence[int], str], object],
+        names: Sequence[str],  # of all workers by rank, for messages
+        report: Callable[[Sequence[int], str], object],  # as generations.Report
     ) -> None:
-        """
-        Args:
-            acceptor: of other workers' calls; the caller's.
-            algorithm: of the sums.
-            connect_s: until all are connected.
-            silent_s: a worker is reported after that time without a sign of life.
-            continues: after a loss the others are watched.
-            names: of all workers by rank, for messages.
-            report: as generations.Report.
-
-        Raises:
-            JobError: not all workers could be reached.
-        """
+        """Raises JobError where not all workers could be reached."""
         places = [(member.address, member.port) for member in start.members]
         all_connected = functools.partial(
             connect, start.rank, places, acceptor, start.secret, connect_s, names, start.calls

@@ -68,14 +68,11 @@ class CheckpointManager:
     """A worker's checkpoints."""
 
     def __init__(self, config: Config, rank: int, num_workers: int, data_hash: str = "") -> None:
-        """
-        Args:
-            data_hash: loading.content_hash of the job's data; empty where it is not compared.
-        """
         job = {**job_of(config), **({DATA: data_hash} if data_hash else {})}
         # In a job that survives, ranks change, and all have the same model.
         which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
+        # The data's hash is loading.content_hash's; empty where it is not compared.
         self._has_servers = has_server_state(config) and rank == 0
         # A worker that does not wait for the server may be several checkpoints ahead of it.
         beside = SERVER if self._has_servers else ""

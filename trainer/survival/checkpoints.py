@@ -44,19 +44,11 @@ class Checkpoints:
     """The files of one process of a job, by the round that they were taken after."""
 
     def __init__(self, folder: Path, name: str, job: Mapping[str, Any], keep: int = 3, beside: str = "") -> None:
-        """
-        Args:
-            folder: of all processes.
-            name: of the process, as checkpoint_rounds.py has it.
-            job: what must be the same to resume.
-            keep: number of files that stay.
-            beside: another process; files of rounds that it has stay, too.
-        """
-        self.folder = folder
-        self.name = name
-        self._job = dict(job)
-        self._keep = keep
-        self._beside = beside
+        self.folder = folder  # of all processes
+        self.name = name  # of the process, as checkpoint_rounds.py has it
+        self._job = dict(job)  # what must be the same to resume
+        self._keep = keep  # number of files that stay
+        self._beside = beside  # another process; files of rounds that it has stay, too
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By `to_text`: folders may have any name."""

@@ -44,21 +44,12 @@ class Buffer:
 
     def __init__(
         self,
-        indices: Sequence[int],
-        arrays: Sequence[mx.nd.NDArray],
-        size_of: Callable[..., int],
-        num_as_halves: int = 0,
+        indices: Sequence[int],  # of its arrays in the list
+        arrays: Sequence[mx.nd.NDArray],  # the list, or one of the same shapes on the same device
+        size_of: Callable[..., int],  # bytes that an array counts
+        num_as_halves: int = 0,  # arrays of the list, from the first on, that travel as float16 in a sum
     ) -> None:
-        """
-        Args:
-            indices: of its arrays in the list.
-            arrays: the list, or one of the same shapes on the same device.
-            size_of: bytes that an array counts.
-            num_as_halves: arrays of the list, from the first on, that travel as float16 in a sum.
-
-        Raises:
-            TypeError: an array is not float32.
-        """
+        """Raises TypeError where an array is not float32."""
         indices = sorted(indices, key=lambda index: index >= num_as_halves)  # halves first; stable
         mine = [arrays[index] for index in indices]
         for array in mine:
