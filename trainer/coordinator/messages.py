@@ -27,14 +27,14 @@ class Messages:
     """One worker's messages. Threads may share it."""
 
     def __init__(self, clock: Clock, rule: Message, limits: Mapping[str, float], device: Message) -> None:
+        """`rule`: fields of RESET that tell the job's rule; `limits`: rounds, seconds and the metric's target at which
+        the job will end; `device`: where this worker runs."""
         self._clock, self._rule, self._limits, self._device = clock, rule, limits, device
         # The job's id, in which this worker is of `rank`, as one of `num_workers` in a `generation` of them
         self.job, self.rank, self.num_workers, self.generation = "", 0, 0, 1
         self.progress = Progress()
         self._lock = clock.lock()
         self.latest: Told | None = None  # of what was told
-        """`rule`: fields of RESET that tell the job's rule; `limits`: rounds, seconds and the metric's target at which the
-        job will end; `device`: where this worker runs."""
         self.told = (0, 0)  # how many of the progress's events and evaluations have an answer
         self.answered = 0  # the last round of which a message of this generation has an answer
         self.is_heard = True  # whether the last notice was answered
