@@ -293,17 +293,18 @@ def test_the_example_easgd_pulls_workers_and_center_towards_each_other(tmp_path,
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", FLAGS)
-def test_an_added_algorithm_trains_and_is_summed_up_and_drawn(name, project_with_examples, tmp_path):
+def test_added_algorithms_train_and_are_summed_up_and_drawn(project_with_examples, tmp_path):
     job = ["--workers", "0,0", "--log-base", str(tmp_path), "--data-dir", str(few_images())]
-    limits = ["--dataset", "mnist", "--max-rounds", "40", "-e", "40", "-b", "32", *FLAGS[name]]
-    said = run(
-        project_with_examples, "-m", "scripts.launch.local_cluster", "-m", name, "-n", "lenet", *job, "--", *limits
-    )
-    assert float(re.findall(r"round 40,.*accuracy ([\d.]+)", said)[0]) > 0.3  # ten classes: it has learnt
+    limits = ["--dataset", "mnist", "--max-rounds", "40", "-e", "40", "-b", "32"]
+    for name, flags in FLAGS.items():
+        launch = ["-m", "scripts.launch.local_cluster", "-m", name, "-n", "lenet", *job, "--", *limits, *flags]
+        said = run(project_with_examples, *launch)
+        assert float(re.findall(r"round 40,.*accuracy ([\d.]+)", said)[0]) > 0.3  # ten classes: it has learnt
     tree = ["-b", str(tmp_path), "-n", "lenet"]
-    assert f"{TITLES[name]}.json: 2 device(s)" in run(project_with_examples, "summary.py", *tree)
-    assert f"{TITLES[name]} " in run(project_with_examples, "draw.py", *tree)
+    summed_up, drawn = (run(project_with_examples, program, *tree) for program in ("summary.py", "draw.py"))
+    for title in TITLES.values():
+        assert f"{title}.json: 2 device(s)" in summed_up
+        assert f"{title} " in drawn
     assert (tmp_path / "lenet" / "figures" / "accuracy-iid.png").exists()
 
 

@@ -69,12 +69,6 @@ def draw_all(base, *arguments):
     return draw.main(["-b", str(base), "-n", NETWORK, *arguments])
 
 
-@pytest.fixture
-def unpainted(monkeypatch):
-    """For tests of what is said and which files there are: these stay empty, which takes no time."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **others: path.touch())
-
-
 def saved(base):
     return sorted(path.name for path in (base / NETWORK / "figures").iterdir())
 

@@ -265,6 +265,7 @@ def test_mode_local_is_one_row_of_the_cluster(place):
     assert [each["total_time"] for each in rounds(place / "logs/mlp/local/virtual/cpu0")] == pytest.approx([0.3, 0.6])
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(place, capsys):
     (place / "two.csv").write_text("step_time_s\n0.3\n0.1\n0.2\n0.4\n")
     rows = {"alone": [1], "without-slow": [0, 1, 2], "fastest-local": [1, 2], "fastest-sync": [0, 1, 2]}

@@ -69,6 +69,7 @@ def test_there_are_tables_of_draw_to_compare():
 
 
 @pytest.mark.parametrize(("base", "target", "table"), DRAWN, ids=[base for base, _, _ in DRAWN])
+@pytest.mark.usefixtures("unpainted")
 def test_a_table_that_draw_prints_is_made_again_from_the_summaries(base, target, table, tmp_path, capsys):
     more = ["--target", target] if target else []
     assert draw.main(["-b", str(ROOT / base), "-n", "lenet", "-o", str(tmp_path), *more]) == 0

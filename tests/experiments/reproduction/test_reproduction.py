@@ -364,6 +364,7 @@ def test_the_line_of_one_machine_alone_is_drawn_where_it_trained_as_long_as_publ
         assert draw.keywords["standalone"] == standalone
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_of_several_seeds_the_figures_have_bands(folder):
     for seed in (1, 2):
         run_lines.append(folder, row(TRAINING, "SSGD", "sync", seed=seed, curve=((60.0, 0.6), (120.0, 0.8))))
@@ -374,6 +375,7 @@ def test_of_several_seeds_the_figures_have_bands(folder):
     assert {mode.algorithm.name: len(curves) for mode, curves in runs.items()} == {"esync": 1, "sync": 3}
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder, capsys):
     page = folder / "README.md"
     page.write_text("no marks")

@@ -209,6 +209,7 @@ def test_the_tables_are_written_between_their_marks_and_again_the_same(folder):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder, capsys):
     page = folder / "README.md"
     page.write_text("no marks")
@@ -217,6 +218,7 @@ def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder, capsys):
     assert page.read_text() == "no marks"
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_folder_without_a_page_gets_one(folder):
     (folder / "README.md").unlink()
     assert command.main([str(folder)]) == 0

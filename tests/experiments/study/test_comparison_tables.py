@@ -124,6 +124,7 @@ def test_rows_that_another_job_made_do_not_make_a_job_of_the_crossing_whole(monk
     assert fair.rows(slower) == ["esync", "fastest-local"] and write_comparison.whole_jobs(fair) == [middle]
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_page_has_tables_and_figures(fair, tmp_path, monkeypatch):
     for each in fair.its.lines:
         if each.cluster == "half-50" or (each.cluster, each.entry) == ("half-0", "esync"):

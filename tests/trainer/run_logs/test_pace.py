@@ -12,10 +12,11 @@ import pytest
 import tiny_data
 from hypothesis import given
 from hypothesis import strategies as st
-from log_tree import NETWORK, ROOT, device, esync_round, evaluated, run_program, write_device
+from log_tree import NETWORK, ROOT, device, esync_round, evaluated, write_device
 from matplotlib.figure import Figure
 from one_worker import HandClock, Steps, a_context, some_batch
 
+import draw
 import summary
 from report import figure_set, metrics, tables
 from report.runs import Run
@@ -41,6 +42,7 @@ from trainer.run_logs.pace import (
     too_slow,
 )
 from trainer.run_logs.round_log import read_rounds
+from utils import EXIT_OK
 
 KEPT = Pace(1.2, 1.0, 0.1)
 SLOW = Pace(0.3, 0.1, 0.0)
@@ -247,13 +249,17 @@ def esync(folder: Path, emulated_s: float | None, **run: object) -> None:
 
 
 @pytest.mark.parametrize("emulated_s", [0.5, None], ids=["this version's logs", "an earlier version's"])
-def test_summary_table_and_figures_tell_of_a_pace_that_was_not_kept(tmp_path: Path, emulated_s: float | None) -> None:
+@pytest.mark.usefixtures("unpainted")
+def test_summary_table_and_figures_tell_of_a_pace_that_was_not_kept(
+    tmp_path: Path, emulated_s: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     esync(tmp_path / NETWORK / "esync" / "alpha" / "cpu0", emulated_s, config={"min_step_time": 0.5})
     note = "ESync: a step took longer than it emulates on cpu0 (1 s in place of 0.5 s)"
-    lines = run_program("summary.py", "-b", tmp_path, "-n", NETWORK).stdout.splitlines()
-    assert lines[1:] == [note, PACE_ADVICE]
-    drawn = run_program("draw.py", "-b", tmp_path, "-n", NETWORK)
-    assert f"{note}\n{PACE_ADVICE}\n" in drawn.stdout, drawn.stderr
+    tree = ["-b", str(tmp_path), "-n", NETWORK]
+    assert summary.main(tree) == EXIT_OK
+    assert capsys.readouterr().out.splitlines()[1:] == [note, PACE_ADVICE]
+    assert draw.main(tree) == EXIT_OK
+    assert f"{note}\n{PACE_ADVICE}\n" in capsys.readouterr().out
     for figure in ("accuracy-iid", "throughput", "computing-time"):
         assert (tmp_path / NETWORK / "figures" / f"{figure}.png").exists()
 
