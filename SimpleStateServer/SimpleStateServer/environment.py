@@ -22,15 +22,12 @@ def token() -> str:
 
 def init_policy() -> str:
     """ESYNC_POLICY: of a job that `POST /init/` begins."""
-    return _choice("ESYNC_POLICY", tuple(POLICIES), "preprint")
+    return _checked("ESYNC_POLICY", os.environ.get("ESYNC_POLICY") or "preprint", tuple(POLICIES))
 
 
 def log_level() -> str:
     """ESYNC_LOG_LEVEL, in upper or lower case."""
-    name = os.environ.get("ESYNC_LOG_LEVEL", "").upper() or "INFO"
-    if name not in LOG_LEVELS:
-        raise ImproperlyConfigured(f"ESYNC_LOG_LEVEL={name!r} is unknown; choose from {', '.join(LOG_LEVELS)}")
-    return name
+    return _checked("ESYNC_LOG_LEVEL", os.environ.get("ESYNC_LOG_LEVEL", "").upper() or "INFO", LOG_LEVELS)
 
 
 def max_jobs() -> int:
@@ -41,8 +38,7 @@ def max_jobs() -> int:
     return int(text)
 
 
-def _choice(name: str, choices: tuple[str, ...], default: str) -> str:
-    value = os.environ.get(name) or default
+def _checked(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ImproperlyConfigured(f"{name}={value!r} is unknown; choose from {', '.join(choices)}")
     return value

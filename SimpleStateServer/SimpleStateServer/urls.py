@@ -2,13 +2,14 @@
 
 from django.urls import path
 from server import views
+from server.http import posting
 
 urlpatterns = [
-    path("message/", views.call),
+    path("message/", posting),
     # Published endpoints.
-    path("init/", views.call),
-    path("apply/", views.call),
-    path("reset/", views.call),
+    path("init/", posting),
+    path("apply/", posting),
+    path("reset/", posting),
     path("", views.index),
     path("status.json", views.status_json),
     path("jobs/<str:job>/", views.index),

@@ -5,11 +5,11 @@ import time
 
 from django.apps import AppConfig
 from django.conf import settings
-from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics, generate_latest
 
 from server.handlers import Handlers
 from server.jobs import Jobs
-from server.metrics import StateCollector, exposition
+from server.metrics import StateCollector
 from server.receiver import Receiver
 from server.response_cache import ResponseCache
 from server.router import Router
@@ -36,4 +36,4 @@ class ServerConfig(AppConfig):
         Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})
 
     def metrics(self) -> bytes:
-        return exposition(self.registry)
+        return generate_latest(self.registry)

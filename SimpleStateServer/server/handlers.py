@@ -86,7 +86,7 @@ class Handlers:
         if message.doing is not row.doing and not is_late:
             evaluating = now if message.doing is Activity.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
-        job.table.put(self._in_total(job, row, message))
+        job.table.put(row.in_total(message.total, before=job.table.rows[row.rank]))
         points = message.values if message.accuracies is None else message.accuracies
         if points is not None:  # perhaps none: the first evaluation is to come
             began = job.began if message.elapsed is None else now - message.elapsed
@@ -110,7 +110,7 @@ class Handlers:
             row = row.timed(told.computation_time)
         if row.doing is not Activity.TRAINING:
             row = row._replace(doing=Activity.TRAINING)
-        row = self._in_total(job, row, message)
+        row = row.in_total(message.total, before=job.table.rows[row.rank])
         if not answered:
             row = self._decided(job, row, now)
         # Otherwise the query was repeated, or overtaken by a later one, and gets the earlier answer.
@@ -170,7 +170,8 @@ class Handlers:
             )
         if row.heard is None:
             job.senders[row.rank] = message.sender
-            self._first_heard(job, row, message)
+            place = " ".join(filter(None, (message.device.device, message.device.host))) if message.device else ""
+            log.info("job %s | worker %d of %d is there | %s", job.id, row.rank, len(rows), place or "no device told")
         if round > row.round or row.entered is None:
             # A question that is the first message of its round comes after a step of it.
             computed = told.computation_time or 0.0 if told.local_iteration else 0.0
@@ -193,18 +194,6 @@ class Handlers:
             way=row.way if message.way is None else message.way,
             transmission_time=row.transmission_time if told.transmission_time is None else told.transmission_time,
         )
-
-    def _first_heard(self, job: Job, row: Row, message: WorkerMessage) -> None:
-        place = (
-            " ".join(part for part in (message.device.device, message.device.host) if part) if message.device else ""
-        )
-        log.info(
-            "job %s | worker %d of %d is there | %s", job.id, row.rank, len(job.table.rows), place or "no device told"
-        )
-
-    def _in_total(self, job: Job, row: Row, message: WorkerMessage) -> Row:
-        """The worker's own totals take the place of those counted from its messages."""
-        return row if message.total is None else row.in_total(message.total, before=job.table.rows[row.rank])
 
     def _decided(self, job: Job, row: Row, now: float) -> Row:
         table = job.table

@@ -184,7 +184,11 @@ def _meet(group: Group, event: Join, now: float, plain: int) -> Outcome:
     waiting = (*others, Waiting.of(event, now))
     is_known = len(waiting) == len(group.waiting) and any(one.member.name == me.name for one in group.waiting)
     found = group.found if is_known else differences((one.member.called(), one.event.setup) for one in waiting)
-    since_odd = None if not _sizes_differ(found) else now if group.since_odd is None else group.since_odd
+    since_odd = group.since_odd
+    if found.keys().isdisjoint({"DMLC_NUM_SERVER", "DMLC_NUM_WORKER"}):
+        since_odd = None
+    elif since_odd is None:  # such a job can never be complete
+        since_odd = now
     group = replace(group, waiting=waiting, found=found, since_odd=since_odd)
     lacking = _lacking(waiting, plain)
     if found and (not lacking or (since_odd is not None and now - since_odd > SETTLE_S)):
@@ -220,11 +224,6 @@ def _lacking(waiting: Sequence[Waiting], plain: int) -> str:
         return ""
     of = " and ".join(f"{count} {role}(s)" for role, count in lacking.items())
     return f"{total - plain} of {of}" if plain else of
-
-
-def _sizes_differ(found: Mapping[str, str]) -> bool:
-    """Whether the processes expect different numbers of them: such a job can never be complete."""
-    return not {"DMLC_NUM_SERVER", "DMLC_NUM_WORKER"}.isdisjoint(found)
 
 
 def _to_call(one: Waiting, waiting: Sequence[Waiting]) -> Iterator[Member]:

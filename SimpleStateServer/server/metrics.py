@@ -7,7 +7,6 @@ MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts a
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -22,13 +21,8 @@ from server.status import Work, transmission_time, work
 from server.worker import Action
 from server.worker_states import WorkerStates, silence
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 MAX_WORKER_SERIES = 1000  # workers that have series of their own, of all jobs together
-
-
-def exposition(registry: CollectorRegistry) -> bytes:
-    """All metrics in Prometheus' text format, version 0.0.4."""
-    return generate_latest(registry)
 
 
 class StateCollector(Collector):

@@ -154,9 +154,11 @@ class Row(NamedTuple):
             return step_times, self.sample_times
         return step_times, (*self.sample_times, seconds / batch)[-STEP_TIME_WINDOW:]
 
-    def in_total(self, total: Total, before: Row) -> Row:
-        """The row with the worker's own totals in place of those from its messages, some of which may be overtaken, or
-        name a longer step time. `before` is the row before the message."""
+    def in_total(self, total: Total | None, before: Row) -> Row:
+        """The row with the worker's own totals, where it tells them, in place of those from its messages, some of which
+        may be overtaken, or name a longer step time. `before` is the row before the message."""
+        if total is None:
+            return self
         return self._replace(
             steps=max(before.steps, total.steps),
             samples=max(before.samples, total.samples),

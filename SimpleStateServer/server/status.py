@@ -50,6 +50,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     works = work(snapshot, done.states)
     marks = watch.marks(rows, snapshot.slowest) if state == AT_WORK else {}
     shown = _shown(snapshot, done, marks)
+    counts = Counter(done.states)
     return {
         "job": settings.job,
         "title": snapshot.title,
@@ -72,7 +73,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
         "samples_per_s": _rounded(_samples_per_s(snapshot, works, done.states, state)),
         "rates": [[_rounded(time - snapshot.began), _rounded(rate)] for time, rate in rates(snapshot.marks, until)],
         "computing_share": works.computing_share_of_all,
-        "states": {name: count for name, count in _counted(done.states).items() if count},
+        "states": {name: counts[name] for name in worker_states.ALL if counts[name]},
         "many": len(rows) > BY_RANK,
         "cells": _cells(done.states),
         "metric": {
@@ -220,11 +221,6 @@ def transmission_time(snapshot: Snapshot, row: Row) -> float | None:
     """Seconds; None where none was measured."""
     is_known = row.step_times and snapshot.policy.watch.sync is not Sync.IS_NOT_SAID
     return row.transmission_time if is_known else None
-
-
-def _counted(states: Sequence[str]) -> dict[str, int]:
-    counts = Counter(states)
-    return {name: counts[name] for name in worker_states.ALL}
 
 
 def _cells(states: Sequence[str]) -> dict[str, Any]:

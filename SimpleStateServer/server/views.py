@@ -17,9 +17,8 @@ from django.http import HttpRequest
 from django.template.loader import render_to_string
 
 from server.answers import JSON, Answer, error, json_answer
-from server.http import posting, reading
+from server.http import reading
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
-from server.router import Router
 from server.snapshot import Snapshot
 from server.status import status
 from server.worker import Action
@@ -43,8 +42,6 @@ PAGE_HEADERS = {
 _IN_HTML = {ord("<"): "\\u003C", ord(">"): "\\u003E", ord("&"): "\\u0026"}
 _STATUS_HERE = "STATUS-HERE"
 
-call = posting
-
 
 class _NoSuchJob(Exception):
     """A job is asked for by an id that is not known."""
@@ -53,11 +50,6 @@ class _NoSuchJob(Exception):
 def app() -> ServerConfig:
     """The app of this process."""
     return cast("ServerConfig", apps.get_app_config("server"))
-
-
-def router() -> Router:
-    """The one router of this process."""
-    return app().router
 
 
 @reading
@@ -105,7 +97,7 @@ def _page(job: str | None) -> Answer:
 
 def last_page() -> bytes:
     """The page as one file that asks no server: of the latest job, with links to the others. Empty: there is none."""
-    jobs = router().overview()
+    jobs = app().router.overview()
     found = {line.id: status(_snapshot(line.id), jobs) for line in jobs.jobs}
     if not found:
         return b""
@@ -124,7 +116,7 @@ def _page_parts() -> tuple[bytes, bytes]:
 
 def _status(job: str | None) -> bytes:
     """The status as JSON that can stand in HTML. Raises _NoSuchJob if `job` is not known."""
-    return app().response_cache.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
+    return app().response_cache.get(("status", job), lambda: _json(status(_snapshot(job), app().router.overview())))
 
 
 def _json(value: object) -> bytes:
@@ -140,7 +132,7 @@ def _published(job: str | None) -> bytes:
 
 
 def _snapshot(job: str | None) -> Snapshot | None:
-    snapshot = router().snapshot(job)
+    snapshot = app().router.snapshot(job)
     if job is not None and snapshot is None:
         raise _NoSuchJob
     return snapshot

@@ -7,11 +7,11 @@ import time
 
 import pytest
 import requests
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_job import ENDED, ScriptedJob
 from server.messages import Limits, Reset
-from server.metrics import MAX_WORKER_SERIES, StateCollector, exposition
+from server.metrics import MAX_WORKER_SERIES, StateCollector
 from server.router import Router
 from server.worker import Device
 from state_server_process import StateServerProcess
@@ -23,7 +23,7 @@ def exposed(job: ScriptedJob, now: float) -> str:
     """What a scrape at that moment gets."""
     registry = CollectorRegistry()
     registry.register(StateCollector(Router(job.handlers, lambda: now)))
-    return exposition(registry).decode()
+    return generate_latest(registry).decode()
 
 
 def samples(text: str) -> dict[str, float]:

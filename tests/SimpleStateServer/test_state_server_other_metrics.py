@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from scripted_job import ScriptedJob
 from server import wire
 from server.errors import BadMessage
 from server.messages import Limits, Metric, Reset
-from server.metrics import StateCollector, exposition
+from server.metrics import StateCollector
 from server.router import Router
 
 from trainer.metric import NAME
@@ -92,7 +92,7 @@ def test_prometheus_has_the_metrics_name_as_a_label() -> None:
     job.report(0, 3, 2.0, value=4.5)
     registry = CollectorRegistry()
     registry.register(StateCollector(Router(job.handlers, lambda: 3.0)))
-    text = exposition(registry).decode()
+    text = generate_latest(registry).decode()
     for sample in ("target_metric{%s} 0.25", "test_metric{%s} 4.5", "best_test_metric{%s} 4.0"):
         assert "esync_" + sample % 'job="a",metric="rmse"' in text.splitlines()
     assert 'accuracy{job="a"}' not in text

@@ -1,20 +1,16 @@
 """The open connections by address, the longest silent one first."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Gauge
 
 from server.serving.limits import ConnectionLimits
 
-
-class Closable(Protocol):
-    """A connection."""
-
-    address: str
-
-    def close(self) -> None:
-        """Ends it at once."""
+if TYPE_CHECKING:
+    from server.serving.protocol import Connection
 
 
 class Connections:
@@ -23,18 +19,18 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits, number: Gauge, closed: Counter) -> None:
         self._limits = limits
-        self._by_address: dict[str, dict[Closable, None]] = {}  # in the order in which they last spoke
+        self._by_address: dict[str, dict[Connection, None]] = {}  # in the order in which they last spoke
         self._number = 0
         self._gauge = number
         self._closed = closed
 
-    def __iter__(self) -> Iterator[Closable]:
+    def __iter__(self) -> Iterator[Connection]:
         return (connection for of_address in list(self._by_address.values()) for connection in list(of_address))
 
     def __len__(self) -> int:
         return self._number
 
-    def add(self, connection: Closable) -> None:
+    def add(self, connection: Connection) -> None:
         """Adds a connection; where there are too many, another one is closed."""
         of_address = self._by_address.setdefault(connection.address, {})
         of_address[connection] = None
@@ -44,7 +40,7 @@ class Connections:
         elif self._number > self._limits.connections:
             self.close_one("too many")
 
-    def spoke(self, connection: Closable) -> None:
+    def spoke(self, connection: Connection) -> None:
         of_address = self._by_address[connection.address]
         del of_address[connection]
         of_address[connection] = None
@@ -55,12 +51,12 @@ class Connections:
             most = max(self._by_address.values(), key=lambda of_address: len(of_address))
             self.close(next(iter(most)), why)
 
-    def close(self, connection: Closable, why: str) -> None:
+    def close(self, connection: Connection, why: str) -> None:
         self._closed.labels(why).inc()
         self.remove(connection)
         connection.close()
 
-    def remove(self, connection: Closable) -> None:
+    def remove(self, connection: Connection) -> None:
         """Idempotent."""
         of_address = self._by_address.get(connection.address, {})
         if connection not in of_address:

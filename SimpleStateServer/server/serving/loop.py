@@ -129,7 +129,6 @@ async def _sweep(service: Service, loop: asyncio.AbstractEventLoop) -> None:
         service.date = email.utils.formatdate(time.time(), usegmt=True)
         now = loop.time()
         for connection in service.connections:
-            assert isinstance(connection, Connection)
             if why := connection.overdue(now):
                 service.connections.close(connection, why)
         await asyncio.sleep(SWEEP_S)
