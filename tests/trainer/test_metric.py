@@ -147,7 +147,7 @@ def test_a_job_that_ends_in_its_first_round_saves_no_model(tmp_path):
 class AtOnce:
     """Stands for a process beside training, which answers in the round after the request."""
 
-    has_ended, asked = False, 0
+    has_ended, asked, cost_s = False, 0, 0.0
 
     @property
     def is_free(self):

@@ -14,7 +14,8 @@ from trainer.trainer import Trainer
 from utils import PeerLost
 
 ROUNDING = 1e-6  # of a place on the grid: sums of seconds are a little less or more
-MOST_MISSED = 2  # evaluations in a row for which the process beside training is not ready: then the worker evaluates
+MOST_MISSED = 2  # intervals in a row for which the process beside training is not ready: then the worker evaluates
+SELDOM = 15  # where evaluations are due more often than a core can evaluate: an interval, in multiples of their cost
 
 
 class Evaluations:
@@ -27,9 +28,10 @@ class Evaluations:
         self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
         self._beside = self._run.evaluator if self._evaluate is not None else None  # evaluates in place of this worker
-        self._is_prepared = False
+        self._is_prepared = self._took_over = False
         self._cell = 0  # the last evaluation's place on the grid
-        self._missed: list[int] = []  # the places since then at which the process beside was not ready
+        self._began_s = 0.0  # when it began
+        self._cost_s = 0.0  # of an evaluation, in core time
         self._spent_s = 0.0  # on evaluations
         self._notes: dict[str, list[Any]] = {}  # for the next round's log
         self._told = ""  # why there was no value, the last time
@@ -40,6 +42,7 @@ class Evaluations:
             self._is_prepared = True
             self._beside.begin(self._trainer.context.config, self._run.saver.path_of(NEWEST))
             self._beside.wait_until_ready(gives_up)
+            self._cost_s = self._beside.cost_s
 
     def begin(self) -> None:
         if self._run.saver is not None:
@@ -109,36 +112,51 @@ class Evaluations:
         return value
 
     def _is_due(self) -> bool:
+        if self._took_over and self._is_too_often and not self._is_late(1):
+            return False
         if self._run.eval_every_s:
             return self._cell_now() > self._cell
         return self._trainer.rounds % self._run.eval_every == 0
 
     def _cell_now(self) -> int:
-        """The place on the grid of rounds, or of seconds that were not spent on evaluations, so that algorithms with
-        long rounds are evaluated as often as others."""
-        if not self._run.eval_every_s:
-            return self._trainer.rounds // self._run.eval_every
-        return int((self._trainer.measure.elapsed_s - self._spent_s) / self._run.eval_every_s + ROUNDING)
+        """The place on the grid of seconds that were not spent on evaluations, so that algorithms with long rounds are
+        evaluated as often as others."""
+        every_s = self._run.eval_every_s
+        return int((self._trainer.measure.elapsed_s - self._spent_s) / every_s + ROUNDING) if every_s else 0
+
+    @property
+    def _wanted_s(self) -> float:
+        """Seconds between two evaluations, as asked for."""
+        round_s = self._trainer.measure.elapsed_s / self._trainer.rounds
+        return self._run.eval_every_s or self._run.eval_every * round_s
+
+    @property
+    def _is_too_often(self) -> bool:
+        """Whether evaluations are due more often than a free core can evaluate, such as after each of short rounds."""
+        return self._wanted_s < self._cost_s
+
+    def _is_late(self, intervals: int) -> bool:
+        """Whether so many intervals have passed since the last evaluation began."""
+        interval_s = SELDOM * self._cost_s if self._is_too_often else self._wanted_s
+        return self._trainer.measure.elapsed_s - self._began_s >= (intervals - ROUNDING) * interval_s
 
     def _mark(self) -> None:
         """Remembers the place of the evaluation that begins."""
-        self._cell, self._missed = self._cell_now(), []
+        self._cell, self._began_s = self._cell_now(), self._trainer.measure.elapsed_s
 
     def _ask(self, beside: EvaluatorProcess) -> bool:
         """Has the model evaluated beside training; returns False if the process there cannot keep up, or has ended."""
         if not (beside.is_free or beside.has_ended):
-            if self._cell_now() not in self._missed:
-                self._missed.append(self._cell_now())
-            if len(self._missed) < MOST_MISSED:
+            if not self._is_late(MOST_MISSED):
                 return True
             beside.close()
             logging.warning(
-                "warning: the evaluator has missed %d evaluations in a row, since other work slows it or they are too "
-                "close (-e, --eval-seconds); this worker evaluates itself, and training waits for it",
-                MOST_MISSED,
+                "warning: the evaluator has not answered for %.1f s, since other work slows it; this worker evaluates "
+                "itself, and training waits for it",
+                self._trainer.measure.elapsed_s - self._began_s,
             )
         if beside.has_ended:
-            self._beside = None
+            self._beside, self._took_over = None, True
             text = f"evaluated in the worker from {self._trainer.measure.elapsed_s:.0f} s on"
             self._note("events", {"kind": EVALUATOR.name, "text": text})
             return False
@@ -170,6 +188,7 @@ class Evaluations:
             self._told = found.fault
             if found.fault:
                 logging.warning("warning: no evaluation after round %d: %s", found.round, found.fault)
+        self._cost_s = found.busy_s or self._cost_s
         self._trainer.evaluated.measured(found.value)
         if found.value is not None:
             self._trainer.progress.measured(found.round, found.value)

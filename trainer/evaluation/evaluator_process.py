@@ -16,14 +16,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import Config
 from trainer.datasets.feed import Feed
+from trainer.datasets.sources import Stream
 from trainer.engine import mx
 from trainer.evaluation import initial_parameters
+from trainer.evaluation.evaluator import Evaluator
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build, evaluator_of
 from trainer.metric import Metric
@@ -34,7 +37,8 @@ from utils import JobError, fail
 NICE = 10  # steps down in priority
 READY_S = 60.0  # the longest that training waits for the process to load the data
 POLL_S = 0.1
-READY = "ready"
+READY = 0  # the number of the round in the first answer
+SOME = 64  # test samples by which the cost of an evaluation is estimated
 
 
 class Evaluation(NamedTuple):
@@ -43,16 +47,19 @@ class Evaluation(NamedTuple):
     round: int
     value: float | None  # of the metric, on the test set or on the held-out samples; None: there is none
     fault: str = ""  # why there is none
+    busy_s: float = 0.0  # core time that it took
 
 
 def evaluated(round_: int, evaluate: Callable[[], Any], metric: Metric) -> Evaluation:
     """Evaluates the model after this round. A metric or test samples that fail are no reason to end a job that trains
     well, so an error of theirs is in the answer."""
+    begin_s, value, fault = time.process_time(), None, ""
     try:
         found = evaluate()
-        return Evaluation(round_, None if found is None else metric.checked(found))
+        value = None if found is None else metric.checked(found)
     except JobError as error:
-        return Evaluation(round_, None, str(error))
+        fault = str(error)
+    return Evaluation(round_, value, fault, time.process_time() - begin_s)
 
 
 class EvaluatorProcess:
@@ -65,6 +72,7 @@ class EvaluatorProcess:
         self._process = multiprocessing.get_context("fork").Process(target=_serve, args=(its, os.getpid()))
         self._process.start()
         its.close()
+        self.cost_s = 0.5  # core time of an evaluation, as far as it is known
         self.is_free = False  # the process is ready for a request
         self.has_ended = False
 
@@ -100,12 +108,12 @@ class EvaluatorProcess:
             return None
         runs = self._process.is_alive()  # asked first: an answer may be its last act
         try:
-            answer = self._connection.recv() if self._connection.poll() else None
+            answer: Evaluation | None = self._connection.recv() if self._connection.poll() else None
         except (EOFError, OSError):
             answer, runs = None, False
         if answer is not None:
-            self.is_free = True
-            return answer if isinstance(answer, Evaluation) else None
+            self.is_free, self.cost_s = True, answer.busy_s
+            return answer if answer.round != READY else None
         if not runs:
             self.close()
             logging.warning("warning: the evaluator has ended; this worker evaluates itself, and training waits for it")
@@ -143,9 +151,13 @@ def _answer(connection: Connection) -> None:
     config, model = connection.recv()
     job = job_of(config)
     built = build(config, job, mx.cpu(), lambda text: None)
-    evaluate = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
+    feed = Feed(mx.cpu(), job.prepare)
+    evaluate = evaluator_of(config, job, built, feed)
+    on_some = Evaluator(built.network, partial(job.some_test_batches, feed, SOME, config.seed), built.measurement)
+    times = 1.0 if isinstance(job.test, Stream) or job.test is None else max(1.0, len(job.test) / SOME)
+    estimate = times * evaluated(READY, on_some, built.metric).busy_s
     _lower_priority()
-    connection.send(READY)
+    connection.send(Evaluation(READY, None, busy_s=estimate))
     while True:
         round_ = connection.recv()
         initial_parameters.load(built.network, model)

@@ -56,7 +56,7 @@ def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is
         assert not process.is_free
         found = answer_of(process)
         test = partial(job_of(config).test_batches, FEED, 64, 0)
-        assert found == Evaluation(7, Evaluator(network, test)())
+        assert found[:3] == (7, Evaluator(network, test)(), "") and found.busy_s > 0
         assert process.is_free
         group = Path(f"/proc/{process.pid}/autogroup")
         assert not group.exists() or group.read_text().endswith(f"nice {NICE}\n")  # not only within its session
@@ -94,12 +94,12 @@ loss = mx.gluon.loss.L2Loss()
 
 def score(targets, outputs):
     calls.append(1)
-    if len(calls) == 7:
+    if len(calls) == 8:
         os._exit(0)
     print(b"\xff", None, flush=True)
-    if len(calls) == 6:
+    if len(calls) == 7:
         sys.stdout.close()
-    return [0.0, 0.25, float("nan"), sys, 0.75, 1.0][len(calls) - 1]
+    return [0.0, 0.0, 0.25, float("nan"), sys, 0.75, 1.0][len(calls) - 1]
 
 metric = score
 """
@@ -144,8 +144,9 @@ def test_the_process_ends_with_a_worker_that_is_killed_at_once():
 class Slow:
     """Stands for a process that answers a number of rounds after the request."""
 
-    def __init__(self, rounds, accuracies, ends_after=1000):
+    def __init__(self, rounds, accuracies, ends_after=1000, busy_s=0.0, sticks_at=0):
         self.asked, self._rounds, self._accuracies, self._ends_after = [], rounds, list(accuracies), ends_after
+        self._busy_s, self.cost_s, self._sticks_at = busy_s, busy_s, sticks_at
         self._left, self.has_ended, self.has_begun = 0, False, False
 
     @property
@@ -165,11 +166,14 @@ class Slow:
     def take(self):
         if not self._left:
             return None
-        self._left -= 1
+        self._left -= self.asked[-1] != self._sticks_at
         if self._left:
             return None
         self.has_ended = len(self.asked) >= self._ends_after
-        return None if self.has_ended else Evaluation(self.asked[-1], self._accuracies[len(self.asked) - 1])
+        return None if self.has_ended else self._answer()
+
+    def _answer(self):
+        return Evaluation(self.asked[-1], self._accuracies[len(self.asked) - 1], busy_s=self._busy_s)
 
     def close(self):
         self.has_ended = True
@@ -243,7 +247,19 @@ def test_after_two_missed_evaluations_in_a_row_the_worker_evaluates_itself(tmp_p
     assert process.asked == [3]
     assert evaluations(rounds) == [(9, 0.5), (12, 0.5), (13, 0.5)]
     told = [number for number, record in enumerate(rounds, 1) if "events" in record]
-    assert (told, caplog.text.count("missed 2 evaluations in a row")) == ([9], 1)
+    assert (told, caplog.text.count("has not answered for 6.0 s")) == ([9], 1)
+
+
+def test_evaluations_after_each_of_short_rounds_are_as_many_as_a_core_can_do(tmp_path):
+    """Each costs 5 s of a core, and a round takes one second: the process sets the pace."""
+    process = Slow(rounds=6, accuracies=[0.25] * 9, busy_s=5.0)
+    _, rounds = run(tmp_path, process, limits=Limits(26))
+    assert process.asked == [1, 7, 13, 19, 25]
+    assert [record.get("events") for record in rounds] == [None] * 26
+    (tmp_path / "starved").mkdir()
+    process = Slow(rounds=6, accuracies=[0.25] * 9, busy_s=5.0, sticks_at=7)
+    _, rounds = run(tmp_path / "starved", process, limits=Limits(159))
+    assert evaluations(rounds) == [(1, 0.25), (157, 0.5), (158, 0.5), (159, 0.5)]  # those of the worker cost nothing
 
 
 def test_a_log_whose_late_accuracies_have_another_shape_is_read_without_them(tmp_path):
