@@ -86,7 +86,6 @@ class SyncSwitchTrainer(Trainer):
 
     def local_step(self, batch: Batch) -> bool:
         self.compute_gradients(batch, self.membership.weight)
-        self._num_samples = self.step_samples
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
@@ -109,7 +108,7 @@ class SyncSwitchTrainer(Trainer):
         """
         self.measure.enter(GLOBAL_AGGREGATE)
         begin = self.clock.now()
-        self._link.upload(UploadReport(wants_stop, 1, self._num_samples, self.step_s, self._transmission.value))
+        self._link.upload(UploadReport(wants_stop, 1, self.step_samples, self.step_s, self._transmission.value))
         push_s = self.clock.now() - begin
         self._gradients_sent += 1
         begin, model = self.clock.now(), self.parameters.model()

@@ -49,10 +49,6 @@ class SyncSwitchSettings:
     schedule: RateSchedule = CONSTANT  # factor on eta, by the samples of all phases
     rules: tuple[PhaseRule, ...] = ()  # of each phase; empty: all are alike
 
-    @property
-    def policy_name(self) -> str:
-        return f"sync-switch-{self.policy}"
-
     def rule(self, phase: int) -> PhaseRule:
         return self.rules[phase] if self.rules else PhaseRule(self.learning_rate, Ramp.constant(self.momentum))
 
@@ -130,7 +126,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             self._velocity = [mx.nd.zeros_like(self.shown[position]) for position in range(self._num_weights)]
         for array, saved in zip(self._velocity, self.take_saved().get("velocity", ()), strict=False):
             array[:] = saved.reshape(array.shape)
-        self._policy = PolicyRunner(self._settings.policy_name, self.keys.num_workers, self.now())
+        self._policy = PolicyRunner(f"sync-switch-{self._settings.policy}", self.keys.num_workers, self.now())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         if code == WANT_STOP or (code == BAD_UPLOAD and values[0]):
@@ -161,18 +157,15 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             out_of_step = decision.action is Action.TRAIN
             self._in_step[rank], self._reasons[rank] = not out_of_step, decision.reason
         self._samples_sent[rank] = upload.samples
-        schedule = self._schedule
-        phase = phase_under(
-            self._settings.order, self._phase, schedule.protocol is SyncProtocol.BSP
-        )  # before it may be the next one
-        step = schedule.arrive(rank, out_of_step, upload.wants_stop)
+        phase = self._phase_of_gradients  # before it may be the next one
+        step = self._schedule.arrive(rank, out_of_step, upload.wants_stop)
         if step.apply:
             self._apply(step.apply, phase)
         return step
 
     def remove_worker(self, rank: int) -> Iterable[int]:
         self._policy.remove_worker(rank)
-        phase = phase_under(self._settings.order, self._phase, self._schedule.protocol is SyncProtocol.BSP)
+        phase = self._phase_of_gradients
         step = self._schedule.remove_worker(rank)
         if step.apply:
             self._apply(step.apply, phase)
@@ -186,6 +179,10 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
     @property
     def _phase(self) -> int:
         return min(self._schedule.current, len(self._schedule.phases) - 1)
+
+    @property
+    def _phase_of_gradients(self) -> int:
+        return phase_under(self._settings.order, self._phase, self._schedule.protocol is SyncProtocol.BSP)
 
     def _apply(self, ranks: tuple[int, ...], phase: int) -> None:
         """Makes one update of these workers' gradients, summed in the order of ranks, not of arrival; the phase gives

@@ -14,7 +14,6 @@ import selectors
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
 
 import numpy as np
 
@@ -176,10 +175,8 @@ class TcpMesh:
                 events[connection] = events.get(connection, 0) | each.event
             for connection, event in events.items():
                 selector.register(connection, event)
-            if not selector.select(self.patience_s):
-                self._give_up(blocked)
-
-    def _give_up(self, blocked: Sequence[_Sending | _Receiving]) -> NoReturn:
+            if selector.select(self.patience_s):
+                return
         names = " and ".join(sorted({each.peer.name for each in blocked}))
         raise PeerLost(f"nothing came from {names} for {self.patience_s:g} s: it is frozen, or its host is down")
 

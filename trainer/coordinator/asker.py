@@ -85,7 +85,7 @@ class Asker:
                 trouble = "forgets the job again and again"
             except NoAnswer as error:
                 trouble = str(error)
-            if patience_s and self._is_leaving():
+            if patience_s and (self._leaves.is_set() or self._stop_requested()):
                 return LEAVE
             if self._clock.now() + pause > give_up:
                 tried = f"; tried for {patience_s:g} s" if patience_s else ""
@@ -126,7 +126,7 @@ class Asker:
         raise NoAnswer(trouble)
 
     def forget_server(self) -> None:
-        """The next answer counts as one of another server process."""
+        """The next answer counts as one of another server process, which may not know this worker."""
         self._server = _LOST
 
     def is_another_server(self, said: Mapping[str, Any]) -> bool:
@@ -137,9 +137,6 @@ class Asker:
         with self._lock:
             before, self._server = self._server, server
         return before not in ("", server)
-
-    def _is_leaving(self) -> bool:
-        return self._leaves.is_set() or self._stop_requested()
 
     # ------------------------------------------------------------------------------------- beside the training
 

@@ -265,13 +265,9 @@ class StateClient:
                 logging.log(
                     logging.INFO if self._messages.rank else logging.WARNING, "%s; training goes on without it", why
                 )
-            self._note_unheard()
+            self._messages.is_heard = False
+            self._asker.forget_server()
             return
         if not self._messages.is_heard:
             logging.info("the state server at %s hears this worker again", self._link.address)
         self._messages.is_heard = True
-
-    def _note_unheard(self) -> None:
-        """The server that answers next may not know this worker."""
-        self._messages.is_heard = False
-        self._asker.forget_server()

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.rendezvous.cluster import ClusterSpec, node_id
+from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime.environment import INTERVAL, TIMEOUT
 from trainer.runtime.library import library
-from utils import EXIT_PEER_LOST, die_on_error, fail
+from utils import EXIT_PEER_LOST, die_on_error
 
 CHECKS_BEFORE_ALARM = 3  # a process that has just joined has no heartbeat yet
 CHECK_EVERY_S = 1.0
@@ -94,7 +95,8 @@ class HeartbeatMonitor:
                 alarms = 0
                 continue
             address = f"{self._cluster.root_uri}:{self._cluster.root_port}"
-            self._leave(f"no sign of life from the scheduler at {address}: {SILENT}, or it lost another process")
+            why = f"no sign of life from the scheduler at {address}: {SILENT}, or it lost another process"
+            end_process(why, EXIT_PEER_LOST)
 
     def _wait_for_start(self) -> bool:
         cluster, begin, reminded = self._cluster, time.monotonic(), time.monotonic()
@@ -109,7 +111,8 @@ class HeartbeatMonitor:
                 return False
             now = time.monotonic()
             if self._start_timeout_s and now - begin > self._start_timeout_s:
-                self._leave(f"{others} was not complete after {self._start_timeout_s:g} s: see the others' logs")
+                why = f"{others} was not complete after {self._start_timeout_s:g} s: see the others' logs"
+                end_process(why, EXIT_PEER_LOST)
             if now - reminded > REMIND_EVERY_S:
                 logging.info("waiting for %s to be complete", others)
                 reminded = now
@@ -141,8 +144,3 @@ class HeartbeatMonitor:
         )
         # A server leaves the cluster inside its main thread's `run`; from then on ps-lite knows no nodes.
         return 0 if refused else count.value
-
-    @staticmethod
-    def _leave(reason: str) -> None:
-        fail(reason)
-        os._exit(EXIT_PEER_LOST)

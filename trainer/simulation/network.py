@@ -66,7 +66,7 @@ class Direction:
             self.travel(rank)
         if not num_bytes or math.isinf(min(link.bytes_per_s, self._server)):
             return
-        queue, place = self._queues[rank], self._clock.parked()
+        queue, place = self._queues[rank], Parked(self._clock.current)
         queue.append(place)
         while queue[0] is not place:
             self._clock.park(place, None)

@@ -73,7 +73,7 @@ class _Work(Generic[Result]):
 
 
 class Parked:
-    """Lets one worker wait until it is woken, with an alarm or without."""
+    """Lets one worker wait until it is woken, with an alarm or without (VirtualClock.park)."""
 
     def __init__(self, work: _Work[Any]) -> None:
         self.work = work
@@ -149,10 +149,6 @@ class VirtualClock:
         self._changes += 1
         while self._parked:
             self.wake(*self._parked.popleft())
-
-    def parked(self) -> Parked:
-        """Returns what `park` and `unpark` take for the calling worker."""
-        return Parked(self.current)
 
     def park(self, place: Parked, seconds: float | None) -> None:
         """Waits for `unpark`, at most for these seconds."""

@@ -31,20 +31,16 @@ class VirtualJob:
     earlier: Path | None = None  # where the logs of the run before are moved; None: they are removed
 
     @functools.cached_property
-    def _program(self) -> str:
-        return version.files_hash()
-
-    @functools.cached_property
-    def _job_file(self) -> dict[str, str]:
-        return {"job": content_hash(self.config.job)} if self.config.job else {}
+    def _hashes(self) -> dict[str, str]:
+        """Of the program's files, and of the job file."""
+        return {"program": version.files_hash()} | ({"job": content_hash(self.config.job)} if self.config.job else {})
 
     def about(self, rank: int) -> dict[str, Any]:
         """Entries of this worker's run.json beside the flags; infinite numbers are null."""
         row = self.cluster.workers[rank]
         trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
         return {
-            "program": self._program,
-            **self._job_file,
+            **self._hashes,
             "entry": self.entry or self.config.entry,
             "cluster": self.cluster_name,
             "row": self.rows[rank] if self.rows else rank,

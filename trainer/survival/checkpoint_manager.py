@@ -17,7 +17,6 @@ from trainer.survival.checkpoint_rounds import (
     SERVER,
     beside_server,
     has_server_state,
-    host_and_device,
     ranks_in,
     round_of,
     unfinished,
@@ -70,7 +69,7 @@ class CheckpointManager:
     def __init__(self, config: Config, rank: int, num_workers: int, data_hash: str = "") -> None:
         job = {**job_of(config), **({DATA: data_hash} if data_hash else {})}
         # In a job that survives, ranks change, and all have the same model.
-        which = host_and_device(platform.node(), config.device) if config.survives else rank
+        which = f"{platform.node()}-{config.device}" if config.survives else rank
         self._config = config
         # The data's hash is loading.content_hash's; empty where it is not compared.
         self._has_servers = has_server_state(config) and rank == 0

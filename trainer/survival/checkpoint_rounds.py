@@ -16,13 +16,8 @@ SERVER = "server"  # begins the names of the parameter server's files
 
 
 def worker_name(which: int | str) -> str:
-    """Begins the names of a worker's files: by its rank, or by `host_and_device` where ranks change."""
+    """Begins the names of a worker's files: by its rank, or by host and device where ranks change."""
     return f"worker-{which}"
-
-
-def host_and_device(host: str, device: str) -> str:
-    """The name of a worker whose rank may change."""
-    return f"{host}-{device}"
 
 
 def of_device(names: Iterable[str], device: str) -> list[str]:
@@ -60,11 +55,6 @@ def has_server_state(config: Config) -> bool:
     return config.algorithm.transport is TransportKind.SERVER
 
 
-def common_round(good: Sequence[Sequence[int]]) -> int | None:
-    """The latest round of which all workers have a good checkpoint, from those of each rank; None if there is none."""
-    return max(set.intersection(*map(set, good)), default=None)
-
-
 def beside_server(mine: Collection[int], servers: Collection[int]) -> dict[int, int]:
     """The rounds that rank 0 can resume, and that of the server's checkpoint for each, from the rounds of good
     checkpoints of both: the same round where both have one, else the newest of each."""
@@ -79,10 +69,8 @@ def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | 
     Workers that wait for each other resume the newest round that all have, if there is one. Else those that sum, which
     all have the same model after a round, resume the newest round of any; each other one its own newest.
     """
-    round_ = common_round(good) if config.algorithm.waits else None
-    if round_ is None:
-        return max(good[rank] if has_server_state(config) else {*chain(*good)}, default=None)
-    return round_
+    common = set.intersection(*map(set, good)) if config.algorithm.waits else set()
+    return max(common or (good[rank] if has_server_state(config) else {*chain(*good)}), default=None)
 
 
 def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:

@@ -60,12 +60,9 @@ class Checkpoints:
 
     def paths(self) -> dict[int, Path]:
         """By round, ascending."""
-        return self._paths_of(self.name)
-
-    def _paths_of(self, name: str) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}
-        names = rounds_in((path.name for path in self.folder.iterdir()), name)
+        names = rounds_in((path.name for path in self.folder.iterdir()), self.name)
         return {round_: self.folder / name for round_, name in names.items()}
 
     def save(self, round_: int, tree: Any) -> None:
@@ -81,7 +78,7 @@ class Checkpoints:
                 os.fsync(file.fileno())
             temporary.replace(path)
             _sync_folder(self.folder)
-            still = self._paths_of(self._beside) if self._beside else {}
+            still = self.of(self._beside).paths() if self._beside else {}
             for old, path_ in [*self.paths().items()][: -self._keep]:
                 if old not in still:
                     path_.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ class CollectiveSums(ByteCounter):
         self._buffers: list[Buffer] = []
         # Whether a barrier precedes each sum, so that its time excludes the wait for the slowest worker. It must be
         # equal on all workers: it precedes the first sum, and later ones if the algorithm times the first.
-        self._meets = True
+        self.meets = True
         self._is_first = True
         self._last_s = 0.0  # duration of the last timed sum on this worker
         self._summing: Task[float | None] | None = None
@@ -61,14 +61,9 @@ class CollectiveSums(ByteCounter):
         num_as_halves = len(arrays) - exact if self._compression.kind == FP16 else 0
         self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
 
-    @property
-    def meets(self) -> bool:
-        """Whether a barrier precedes each sum; equal on all workers."""
-        return self._meets
-
     def continue_with(self, meets: bool) -> None:
         """Continues with the workers of a new generation. `meets` is that of the earlier workers."""
-        self._meets, self._is_first = meets, False
+        self.meets, self._is_first = meets, False
         self.largest = self._compression.largest(self._transport.num_workers)
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
@@ -81,7 +76,7 @@ class CollectiveSums(ByteCounter):
         def add_up(buffer: Buffer, content: np.ndarray) -> Moved:
             return transport.group.all_reduce(content, buffer.bytes_in_sum, buffer.num_halves)
 
-        if not self._meets:
+        if not self.meets:
             self._each(add_up, arrays)
             return None
         wait_for(arrays)
@@ -100,7 +95,7 @@ class CollectiveSums(ByteCounter):
         assert self._summing is not None, "begin_sum comes first"
         took_s = self._summing.result()
         if self._is_first:
-            self._meets, self._is_first = timed, False
+            self.meets, self._is_first = timed, False
         return took_s if timed else None
 
     def _each(self, exchange: Callable[[Buffer, np.ndarray], Moved], arrays: Sequence[mx.nd.NDArray]) -> None:
