@@ -52,11 +52,7 @@ def _slowdown(row: spreadsheet.Row, cells: Mapping[str, str]) -> Slowdown:
         start_s, duration_s, extra_s = (float(cells[name]) for name in COLUMNS)
     except ValueError:
         start_s = duration_s = extra_s = math.nan
-    if not all(map(_is_time, (start_s, duration_s, extra_s))) or kind not in KINDS:
+    if not all(0 <= each < math.inf for each in (start_s, duration_s, extra_s)) or kind not in KINDS:
         last = f", and for {KIND} {', '.join(KINDS[:-1])} or {KINDS[-1]}" if KIND in cells else ""
         raise SetupError(f"{row.where}: {row.text!r}; give {', '.join(COLUMNS)}, each 0 or more{last}")
     return Slowdown(start_s, duration_s, extra_s, kind)
-
-
-def _is_time(value: float) -> bool:
-    return math.isfinite(value) and value >= 0

@@ -12,18 +12,16 @@ from server.errors import Conflict, check_token
 from server.membership import GONE_S, WAITING_S, Group, decide, names
 from server.messages import Beat, Call, Join, Left, Response
 
-MAX_JOBS = 64
+MAX_JOBS = 64  # beyond it, the job that was silent for longest is forgotten
 
 log = logging.getLogger(__name__)
 
 
 class Rendezvous:
-    """Owns the groups of members. Time is an argument, as in the handlers. Beyond `max_jobs` the job that was silent
-    for longest is forgotten; `counts` are of handled messages, by type."""
+    """Owns the groups of members. Time is an argument, as in the handlers; `counts` are of handled messages by type."""
 
-    def __init__(self, counts: Counter[str], max_jobs: int = MAX_JOBS) -> None:
+    def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
-        self._max_jobs = max_jobs
         self._groups: dict[str, Group] = {}
         # Time of a job's last message, the oldest first, and the token with which it was begun.
         self._heard: dict[str, tuple[float, str]] = {}
@@ -71,7 +69,7 @@ class Rendezvous:
             self._heard[message.job] = (heard, message.token)
 
     def _make_room(self, now: float) -> None:
-        if len(self._groups) < self._max_jobs:
+        if len(self._groups) < MAX_JOBS:
             return
         oldest, (heard, _) = next(iter(self._heard.items()))
         if now - heard <= WAITING_S:  # its workers may wait

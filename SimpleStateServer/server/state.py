@@ -28,30 +28,22 @@ def _new_rows(num_workers: int, counted: bool) -> list[Row]:
 
 
 class Table:
-    """The rows of one job.
-
-    Args:
-        num_workers: N; the ranks are 0 .. N-1.
-        delay: the delay by which the job's policy compares workers; OUT where decisions ignore the worker.
-        epsilon: the preprint's tolerance in seconds.
-        started: when the job began.
-        counted: whether decisions wait for workers without a message yet. In a new job they do: all are in the first
-            round. In a job that was taken over they must not: a worker may already wait in the aggregation.
-        batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
-        anchor: local steps that ESync's straggler takes in a round (anchor.py).
-        all_aggregate: no worker enters a round before all have done the one before.
-    """
+    """The rows of one job."""
 
     def __init__(
         self,
-        num_workers: int,
+        num_workers: int,  # N; the ranks are 0 .. N-1
+        # The delay by which the job's policy compares workers; OUT where decisions ignore the worker
         delay: Callable[[Row], float],
-        epsilon: float = 0.0,
-        started: float = 0.0,
+        epsilon: float = 0.0,  # the preprint's tolerance in seconds
+        started: float = 0.0,  # when the job began
+        # Whether decisions wait for workers without a message yet. In a new job they do: all are in the first round. In
+        # a job that was taken over they must not: a worker may already wait in the aggregation
         counted: bool = True,
+        # Samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0
         batch_size: int = 0,
-        anchor: int | str = 0,
-        all_aggregate: bool = False,
+        anchor: int | str = 0,  # local steps that ESync's straggler takes in a round (anchor.py)
+        all_aggregate: bool = False,  # no worker enters a round before all have done the one before
     ) -> None:
         self.epsilon = epsilon
         self.anchor = anchor

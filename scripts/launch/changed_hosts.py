@@ -73,7 +73,8 @@ class HostChanges:
             elif self._are_ready is None and time.monotonic() > self._retry_at and (lost := self._lost_hosts()):
                 # One at a time: a host that stays away keeps no other one out.
                 self._is_retry, self._retries = True, self._retries + 1
-                self._next = self._with({*self.there(), lost[self._retries % len(lost)]})
+                hosts = self._whole.hosts.only({*self.there(), lost[self._retries % len(lost)]})
+                self._next = dataclasses.replace(self._whole, job=self.plan.job, hosts=hosts)
                 self._are_ready = self._get_ready()
             # Called also while the workers end: it sends the pings, without which a host ends after a minute.
             if self._are_ready is None or not self._are_ready() or self._is_accepted or not all_train():
@@ -111,9 +112,6 @@ class HostChanges:
         self._retry_at = time.monotonic() + RETRY_S
         lost = [name for name in self._whole.hosts.hosts if name not in self.there()]
         return lost if lost and _config_of(self.plan).on_worker_death == RESTART else []
-
-    def _with(self, names: Collection[str]) -> LaunchPlan:
-        return dataclasses.replace(self._whole, job=self.plan.job, hosts=self._whole.hosts.only(names))
 
     def _drop(self, why: str) -> None:
         self._are_ready, self._retry_at = None, time.monotonic() + RETRY_S

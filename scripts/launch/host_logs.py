@@ -12,16 +12,10 @@ from utils import SetupError
 
 
 def fetch_logs(connection: HostConnection, home: Path, earlier: Path) -> None:
-    """Waits for the logs that the job left on a host. A worker's logs are replaced as a whole.
-
-    Args:
-        home: the host's folder in the log tree of this machine. The state server's page comes beside it.
-        earlier: where those of another run are moved.
-
-    Raises:
-        SetupError: they did not arrive; what was there before is unchanged.
-        OSError: they cannot be written.
-    """
+    """Waits for the logs that the job left on a host, and puts them into its folder `home` in the log tree of this
+    machine, the state server's page beside it. A worker's logs are replaced as a whole; those of another run are moved
+    to `earlier`. Raises SetupError where they did not arrive, and what was there before is unchanged; OSError where
+    they cannot be written."""
     arriving = home.with_name(f".{home.name}-arriving")
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)

@@ -20,29 +20,20 @@ RESUME = ("--resume", "1")
 
 
 class RestartPolicy:
-    """What the supervisor asks when a process has failed.
-
-    Args:
-        limit: restarts without a new checkpoint between them.
-        newest: the round that the job would resume from now; None: there is none.
-        build: makes the processes of a restart of all, given whether it resumes from a checkpoint, and its number.
-        others_continue: workers continue without the failed ones.
-        resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
-        beside_server: where workers continue, they need the scheduler and the parameter servers.
-        min_workers: with fewer no worker is left out: the job ends.
-        left_out: the names of workers without which all are restarted; it grows.
-    """
+    """What the supervisor asks when a process has failed."""
 
     def __init__(
         self,
-        limit: int,
-        newest: Callable[[], int | None],
+        limit: int,  # restarts without a new checkpoint between them
+        newest: Callable[[], int | None],  # the round that the job would resume from now; None: there is none
+        # Makes the processes of a restart of all, given whether it resumes from a checkpoint, and its number
         build: Callable[[bool, int], Sequence[Role]],
-        others_continue: bool = False,
+        others_continue: bool = False,  # workers continue without the failed ones
+        # Whether a worker that is restarted alone has a checkpoint of this job, by its role
         resumes: Callable[[Role], bool] = lambda role: False,
-        beside_server: bool = False,
-        min_workers: int = 1,
-        left_out: set[str] | None = None,
+        beside_server: bool = False,  # where workers continue, they need the scheduler and the parameter servers
+        min_workers: int = 1,  # with fewer no worker is left out: the job ends
+        left_out: set[str] | None = None,  # the names of workers without which all are restarted; it grows
     ) -> None:
         self.others_continue = others_continue
         self.beside_server = beside_server

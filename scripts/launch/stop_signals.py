@@ -20,7 +20,8 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        obeyed = [number for number in _STOP_SIGNALS if not _is_nohup(number)]
+        has_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        obeyed = [number for number in _STOP_SIGNALS if not (has_nohup and number is signal.SIGHUP)]
         self._before = {number: signal.signal(number, self._note) for number in obeyed}
         return self
 
@@ -45,7 +46,3 @@ class StopSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._arrived.append((time.monotonic(), signal.Signals(number).name))
-
-
-def _is_nohup(number: signal.Signals) -> bool:
-    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN

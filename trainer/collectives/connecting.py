@@ -223,12 +223,9 @@ class Acceptor:
         places: Sequence[Address],
         called: Mapping[int, socket.socket],
     ) -> dict[int, socket.socket]:
-        """The connections of the expected ranks; raises PeerLost where one does not call in time.
-
-        Args:
-            places: of all workers by rank: one that has ended ends the wait.
-            called: connections with other workers, by rank: one that closes ends the wait too.
-        """
+        """The connections of the expected ranks; raises PeerLost where one does not call in time. `places` are those of
+        all workers, by rank: one that has ended ends the wait. So does one of the `called`, the connections with other
+        workers by rank, that closes."""
         self._most = MOST_STRANGERS + len(names)
         came: dict[int, socket.socket] = {}
         with selectors.DefaultSelector() as selector:

@@ -97,13 +97,8 @@ class Asker:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def try_once(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
-        """One try.
-
-        Raises:
-            NoAnswer: no answer, or none with a meaning; a later try may succeed.
-            UnknownJob: the server does not know the job.
-            Refused: the server refuses the message.
-        """
+        """One try. Raises NoAnswer without an answer, or with one that has no meaning: a later try may succeed;
+        UnknownJob where the server does not know the job; Refused where it refuses the message."""
         try:
             reply = self._link.send(self._complete(message), timeouts)
         except NoAnswer as error:

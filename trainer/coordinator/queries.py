@@ -55,12 +55,11 @@ class Queries:
     by an answer, sends nothing new, and tells its progress once the server answers again.
     """
 
-    def __init__(self, client: StateClient, clock: Clock, waits: bool, max_under_way: int = MAX_UNDER_WAY) -> None:
+    def __init__(self, client: StateClient, clock: Clock, waits: bool) -> None:
         """`waits`: for each answer, as the published programs do."""
         self.waits = waits
         self._client = client
         self._clock = clock
-        self._max_under_way = max_under_way
         self._under_way: list[Task[Any]] = []  # perhaps some that have ended
         self._batch_size: int | None = None
         self._round = 0
@@ -92,7 +91,7 @@ class Queries:
             self._round = round_
         self._steps = steps
         delay_s, generation = self._delay(step_s), self._client.generation
-        if self._silent_s() < AWAY_S and self._unanswered < self._max_under_way:
+        if self._silent_s() < AWAY_S and self._unanswered < MAX_UNDER_WAY:
             query = partial(self._client.query, round_, steps, delay_s, transmission_s, generation=generation)
             question = self._send(round_, query)
             if question is not None:

@@ -56,16 +56,9 @@ def gather_over(transport: CollectiveTransport) -> Gather:
 @contextlib.contextmanager
 def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: Link) -> Iterator[RendezvousInfo]:
     """Joins the others as a worker, once all are there and agree. Leaving the block waits for every worker's end, where
-    the job does not survive lost workers.
-
-    Args:
-        setup: what must be the same on all workers: flag or other key -> value.
-        link: to the state server.
-
-    Raises:
-        SetupError: the set-ups differ, or there is no address to listen at.
-        PeerLost: the job was not complete in time.
-    """
+    the job does not survive lost workers. `setup` is what must be the same on all workers, flag or other key -> value;
+    `link` leads to the state server. Raises SetupError where the set-ups differ, or there is no address to listen at;
+    PeerLost where the job was not complete in time."""
     with contextlib.ExitStack() as on_exit:
         listener = _listen(config)
         address, port, *_ = listener.getsockname()

@@ -38,13 +38,9 @@ def check_address(cluster: ClusterSpec) -> None:
 
 
 def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
-    """Runs the scheduler or a parameter server until the workers are done.
-
-    Raises:
-        SetupError: the scheduler's port cannot be had, this MXNet has no distributed kvstore, or the processes of the
-            job do not fit together.
-        PeerLost: the job was not complete in time.
-    """
+    """Runs the scheduler or a parameter server until the workers are done. Raises SetupError where the scheduler's port
+    cannot be had, this MXNet has no distributed kvstore, or the processes of the job do not fit together; PeerLost
+    where the job was not complete in time."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # mpiexec passes it on to all, and it is for the workers
     signals = SignalWatch(on_first="the job ends when its workers do")
     with others_told(cluster):

@@ -62,12 +62,9 @@ class Lines:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """The next message; None if none came in time.
-
-        Raises:
-            EOFError: the other side has closed the connection, or its process has ended.
-            SetupError: it is no rendezvous server: it sent something else than JSON objects, or too long a line.
-        """
+        """The next message; None if none came in time. Raises EOFError where the other side has closed the connection,
+        or its process has ended; SetupError where it is no rendezvous server: it sent something else than JSON objects,
+        or too long a line."""
         self._socket.settimeout(timeout_s)
         while b"\n" not in self._received:
             try:

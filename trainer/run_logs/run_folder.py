@@ -95,15 +95,11 @@ class RunFolder:
 
     def open(self, job_age_s: float | None = None, is_new: bool = False) -> Path:
         """Moves the files of an earlier run to the earlier runs, or removes them without --earlier; they stay if this
-        run resumes that one.
+        run resumes that one. Raises SetupError where they cannot be moved or removed.
 
-        Args:
-            job_age_s: of a job at work to which this worker has come. Logs that were begun since the job began, and
-                not ended, are the job's: this worker has taken part in it before.
-            is_new: this worker has not taken part in the job before, whether the job is resumed or begins.
-
-        Raises:
-            SetupError: files cannot be moved or removed.
+        `job_age_s` is that of a job at work to which this worker has come. Logs that were begun since the job began,
+        and not ended, are the job's: this worker has taken part in it before. With `is_new` it has not, whether the job
+        is resumed or begins.
         """
         is_back = job_age_s is not None and self._was_lost(job_age_s)
         if not is_new and (self._config.resume or is_back):

@@ -25,7 +25,8 @@ class SignalWatch:
         self.requested = False
         self._patient = False
         self.on_first = on_first
-        self._awaited = [number for number in STOP_SIGNALS if number == signal.SIGINT or not _is_ignored(number)]
+        ignored = [number for number in STOP_SIGNALS if signal.getsignal(number) is signal.SIG_IGN]
+        self._awaited = [number for number in STOP_SIGNALS if number == signal.SIGINT or number not in ignored]
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         # A process that a job file forks can be ended, as by multiprocessing when this one ends.
         os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, self._awaited))
@@ -43,7 +44,3 @@ class SignalWatch:
                 os._exit(EXIT_FORCED)
             self.requested = True
             logging.warning("%s: %s; once more to stop at once", name, self.on_first)
-
-
-def _is_ignored(number: signal.Signals) -> bool:
-    return signal.getsignal(number) is signal.SIG_IGN

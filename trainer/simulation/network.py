@@ -118,9 +118,15 @@ class Direction:
 
 
 def fair_shares(wanted: Sequence[float], capacity: float, counts: Sequence[int] | None = None) -> list[float]:
-    """Max-min fair shares: no flow gets more than it wants, and none could get more without another getting less. From
-    the most that a flow of each kind takes, and the number of flows of each kind, by default one; the share of a flow
-    of each kind."""
+    """Max-min fair shares: no flow gets more than it wants, and none could get more without another getting less.
+
+    Args:
+        wanted: the most that a flow of each kind takes.
+        counts: flows of each kind; by default one.
+
+    Returns:
+        The share of a flow of each kind.
+    """
     numbers = [1] * len(wanted) if counts is None else list(counts)
     shares = [0.0] * len(wanted)
     left, flows = capacity, sum(numbers)

@@ -108,13 +108,12 @@ class _VirtualEvent:
 
 
 class VirtualClock:
-    """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`. `started` is its
-    first time, in seconds."""
+    """Runs workers in virtual time, from 0 s on. Only what runs on it may call `sleep`, `wait_until` and `start`."""
 
-    def __init__(self, started: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.hub = getcurrent()
         self.current: _Work[Any]
-        self._now = started
+        self._now = 0.0
         self._due: list[tuple[float, int, _Work[Any], int]] = []
         self._asked = 0
         self._changes = 0
@@ -175,15 +174,9 @@ class VirtualClock:
         return contextlib.nullcontext()
 
     def run(self, until: float = math.inf, watch: Callable[[float], None] = lambda now: None) -> None:
-        """Lets time pass until no task is due, or to `until`; then ends all tasks.
-
-        Args:
-            watch: called with the time whenever a task continues.
-
-        Raises:
-            Deadlock: tasks wait, and none is left that could wake them.
-            Exception: of a task whose `result` no task has asked for.
-        """
+        """Lets time pass until no task is due, or to `until`; then ends all tasks. `watch` is called with the time
+        whenever a task continues. Raises Deadlock where tasks wait, and none is left that could wake them; the error of
+        a task whose `result` no task has asked for."""
         try:
             while self._due and self._due[0][0] <= until:
                 moment, _, work, turn = heapq.heappop(self._due)

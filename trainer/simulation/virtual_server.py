@@ -33,22 +33,15 @@ from utils import PeerLost
 
 
 class MemoryServer:
-    """The values by key and the network, which all workers share.
-
-    Args:
-        kind: it sums pushes, or gives each to an optimizer.
-        links: of the workers, by rank.
-        bytes_per_s: of the server's own link, in each direction.
-        size_of: bytes of an array in a transfer.
-    """
+    """The values by key and the network, which all workers share."""
 
     def __init__(
         self,
         clock: VirtualClock,
-        kind: TransportKind,
-        links: Sequence[WorkerLink],
-        bytes_per_s: float = math.inf,
-        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+        kind: TransportKind,  # it sums pushes, or gives each to an optimizer
+        links: Sequence[WorkerLink],  # of the workers, by rank
+        bytes_per_s: float = math.inf,  # of the server's own link, in each direction
+        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,  # bytes of an array in a transfer
     ) -> None:
         self.clock = clock
         self.size_of = size_of

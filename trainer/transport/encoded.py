@@ -20,21 +20,14 @@ Arrays = Sequence[mx.nd.NDArray]
 
 
 class EncodedSums:
-    """SummedArrays that travel as other arrays.
-
-    Args:
-        keyed: sums the arrays that travel, on the server.
-        encode: (compressed, exact) -> arrays that travel.
-        decode: (sums of those, compressed, exact): fills the latter two.
-        largest: as SummedArrays.
-    """
+    """SummedArrays that travel as other arrays."""
 
     def __init__(
         self,
-        keyed: SummedArrays,
-        encode: Callable[[Arrays, Arrays], list[mx.nd.NDArray]],
-        decode: Callable[[Arrays, Arrays, Arrays], None],
-        largest: float,
+        keyed: SummedArrays,  # sums the arrays that travel, on the server
+        encode: Callable[[Arrays, Arrays], list[mx.nd.NDArray]],  # (compressed, exact) -> arrays that travel
+        decode: Callable[[Arrays, Arrays, Arrays], None],  # (sums of those, compressed, exact): fills the latter two
+        largest: float,  # as SummedArrays
     ) -> None:
         self._keyed = keyed
         self._encode, self._decode = encode, decode

@@ -16,21 +16,14 @@ LINGER_BYTES = 1 << 20  # discarded, so that a sender of too much can still read
 
 
 class Service:
-    """The parts that all connections share.
-
-    Args:
-        limits: bounds of requests and connections.
-        connections: those that are open.
-        answer: answers a request.
-        refused: called for each request that was refused before it was complete.
-    """
+    """The parts that all connections share."""
 
     def __init__(
         self,
-        limits: ConnectionLimits,
-        connections: Connections,
-        answer: Callable[[Request], Answer],
-        refused: Callable[[str, Answer], None],
+        limits: ConnectionLimits,  # bounds of requests and connections
+        connections: Connections,  # those that are open
+        answer: Callable[[Request], Answer],  # answers a request
+        refused: Callable[[str, Answer], None],  # called for each request that was refused before it was complete
     ) -> None:
         self.limits = limits
         self.connections = connections
