@@ -35,7 +35,7 @@ def no_warnings(text: str) -> None:
 def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, data: Path) -> None:
     flags = ["--max-rounds", str(ROUNDS), "-e", "3", "-b", "8", "--dataset", "mnist"]
     options = ["-m", "sync", "-n", "mlp", "--workers", "0,0.05", "--collective", "ring", "--data-dir", str(data)]
-    output = run_cluster(tmp_path / "real", *options, worker_flags=flags)
+    output = run_cluster(tmp_path / "real", *options, worker_flags=[*flags, "--evaluator", "0"])
     assert "done; the logs are in" in output and "all 2 workers are connected with each other" in output
     folders = device_folders(tmp_path / "real" / "mlp" / "sync")
     assert sorted(path.name for path in folders[0].parent.parent.glob("*.log")) == [
