@@ -68,21 +68,13 @@ def _flag(
     help: str,
     *short: str,
     type: Callable[[str], Any] = str,
-    needs: tuple[str, Any] | None = None,
-    published: bool = False,
-    instead: Sequence[str] = (),
-    of_host: bool = False,
-    **more: Any,
+    needs: tuple[str, Any] | None = None,  # (field, value or values) without which the flag does nothing
+    published: bool = False,  # the published program accepts it everywhere: where it does nothing that is no error
+    instead: Sequence[str] = (),  # fields that count in other modes, for the warning about this
+    of_host: bool = False,  # may differ between the workers of a job; all other flags must be the same
+    **more: Any,  # for argparse
 ) -> Any:
-    """A field of Config and its flag, whose long name is the field's.
-
-    Args:
-        needs: (field, value or values) without which the flag does nothing.
-        published: where it does nothing the user gets a warning, not an error, since the published program accepts it.
-        instead: fields that count in other modes, for that warning.
-        of_host: may differ between the workers of a job. All other flags must be the same.
-        more: for argparse.
-    """
+    """A field of Config and its flag, whose long name is the field's."""
     about = {"needs": needs, "published": published, "instead": instead, "of_host": of_host}
     return dataclasses.field(
         default=default, metadata={"short": short, "arguments": {"help": help, "type": type, **more}, **about}
@@ -253,9 +245,7 @@ class Config:
         metavar="FOLDER",
     )
     eval_seconds: float = _flag(
-        0.0,
-        "seconds between two evaluations, in place of -e (0: -e counts)",
-        type=at_least(0, float),
+        0.0, "seconds between two evaluations, in place of -e (0: -e counts)", type=at_least(0, float)
     )
     validation: int = _flag(
         0,
@@ -293,9 +283,7 @@ class Config:
         type=finite,
     )
     target_evaluations: int = _flag(
-        1,
-        "evaluations in a row whose mean is to be at the target, since single ones are noisy",
-        type=at_least(1),
+        1, "evaluations in a row whose mean is to be at the target, since single ones are noisy", type=at_least(1)
     )
     init_from: str = _flag(
         "",
@@ -539,9 +527,7 @@ class Config:
         choices=STRAGGLER_POLICIES,
     )
     ckpt_frequency: int = _flag(
-        0,
-        "rounds between two checkpoints of each worker; the last round has one too (0: none)",
-        type=at_least(0),
+        0, "rounds between two checkpoints of each worker; the last round has one too (0: none)", type=at_least(0)
     )
     ckpt_keep: int = _flag(3, "number of checkpoints of each worker that stay", type=at_least(1))
     checkpoint: str = _flag(
@@ -639,10 +625,8 @@ class Config:
 
     @property
     def entry(self) -> str:
-        """Name of the algorithm, or of its preset that the flags make, such as dcasgd of async.
-
-        Presets that select workers are unknown here: their launchers set `log_dir`.
-        """
+        """Name of the algorithm, or of its preset that the flags make, such as dcasgd of async. Presets that select
+        workers are unknown here: their launchers set `log_dir`."""
         return entry_name(self.mode, vars(self))
 
     @property

@@ -28,11 +28,8 @@ from utils import EXIT_BUG, EXIT_OK, EXIT_SETUP, JobError, JobOver, SetupError, 
 
 
 def run_role(config: Config) -> int:
-    """Runs this process's role to its end; returns the exit code.
-
-    MXNet is imported only here, after the flags were checked: the import takes a second, and with DMLC_ROLE=scheduler
-    or server it never returns.
-    """
+    """Runs this process's role to its end; returns the exit code. MXNet is imported only here, after the flags were
+    checked: the import takes a second, and with DMLC_ROLE=scheduler or server it never returns."""
     from trainer.rendezvous import roles
 
     cluster = cluster_of(config)
@@ -78,11 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Returns the exit code of the work; its failure ends the process with one line and an exit code.
-
-    The process exits inside the handler: without the traceback the kvstore would be freed, which waits for workers that
-    wait for this one.
-    """
+    """Returns the exit code of the work; its failure ends the process with one line and an exit code. The process exits
+    inside the handler: without the traceback the kvstore would be freed, which waits for workers that wait for this
+    one."""
     try:
         return work()
     except JobOver as over:

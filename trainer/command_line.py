@@ -27,17 +27,11 @@ class Program:
 
 def parse(
     arguments: Sequence[str] | None = None,
-    warn: Callable[[str], None] = lambda text: None,
-    program: Program | None = None,
-    beside: Collection[str] = (),
+    warn: Callable[[str], None] = lambda text: None,  # gets a line for each published flag that does nothing
+    program: Program | None = None,  # main.py by default
+    beside: Collection[str] = (),  # other modes and presets for the same command line: their flags are no errors
 ) -> Config:
-    """Parses the command line; an unknown flag or a bad value ends the process with exit code 2.
-
-    Args:
-        warn: gets a line for each published flag that does nothing in the chosen mode.
-        program: main.py by default.
-        beside: other modes and presets for the same command line: their flags are no errors.
-    """
+    """Parses the command line; an unknown flag or a bad value ends the process with exit code 2."""
     program = program or Program()
     parser = FlagParser(
         prog=program.name,

@@ -126,16 +126,11 @@ def client_of(
 
 
 def limits(config: Config) -> dict[str, float]:
-    """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out.
-
-    Where the rounds there are releases, no flag limits them. Sync-Switch's steps are rounds under BSP alone.
-    """
+    """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out. Where the rounds
+    there are releases, no flag limits them. Sync-Switch's steps are rounds under BSP alone."""
     rounds = [] if RELEASE in config.algorithm.events else [config.max_rounds]
     if config.mode == "sync-switch" and "0" not in config.switch_order:
         rounds.append(sum(config.train_steps))
-    found = {
-        "rounds": min(filter(None, rounds), default=0),
-        "seconds": config.max_seconds,
-    }
+    found = {"rounds": min(filter(None, rounds), default=0), "seconds": config.max_seconds}
     target = config.target_accuracy or config.target
     return {name: value for name, value in found.items() if value} | ({} if target is None else {"target": target})

@@ -18,11 +18,9 @@ from utils import LEFT, STOPPED
 
 
 class Loop:
-    """Trains until a limit, a target or a signal. It knows the hooks of Trainer, and no algorithm.
-
-    In a job that survives lost workers, survival/recovery.py replaces four methods of the loop: `come_together`,
-    `open_measure`, `synchronize` and `part`.
-    """
+    """Trains until a limit, a target or a signal. It knows the hooks of Trainer, and no algorithm. In a job that
+    survives lost workers, survival/recovery.py replaces four methods of the loop: `come_together`, `open_measure`,
+    `synchronize` and `part`."""
 
     def __init__(self, trainer: Trainer) -> None:
         context = trainer.context
@@ -44,10 +42,8 @@ class Loop:
         return self._context.peers.job_age_s() if self.recovery is None else self.recovery.job_age_s
 
     def run(self, open_log: Callable[[], Path]) -> str:
-        """Trains; returns the reason for the end in words.
-
-        `open_log` prepares and returns the log folder; called once all ranks are ready.
-        """
+        """Trains; returns the reason for the end in words. `open_log` prepares and returns the log folder; called once
+        all ranks are ready."""
         trainer, run, hooks = self.trainer, self._run, self.recovery or self
         self._warm_up()
         trainer_state.restore(trainer)

@@ -28,8 +28,8 @@ Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
 def first_not_finite(
     arrays: Sequence[mx.nd.NDArray], largest: float = math.inf, num_limited: int | None = None
 ) -> int | None:
-    """Position of the first float32 array with a NaN or an infinity, None if all are finite; waits for the arrays. A
-    number of larger magnitude than `largest` counts as infinite in the first `num_limited` arrays; None: in all."""
+    """Position of the first float32 array with a NaN or an infinity, None if all are finite; waits for the arrays. In
+    the first `num_limited` arrays (None: in all) a number of larger magnitude than `largest` counts as infinite."""
     if all(array.context.device_type != "gpu" for array in arrays):
         flat = [memory_of(array) for array in arrays]
         squares = sum(float(np.dot(numbers, numbers)) for numbers in flat)
@@ -39,12 +39,11 @@ def first_not_finite(
     if math.isfinite(squares) and math.sqrt(squares) <= largest:
         return None
     flat = flat or [array.asnumpy() for array in arrays]
-    limits = [largest if num_limited is None or index < num_limited else math.inf for index in range(len(flat))]
-    return next((index for index, numbers in enumerate(flat) if not _all_within(numbers, limits[index])), None)
-
-
-def _all_within(numbers: np.ndarray, largest: float) -> bool:
-    return bool(np.isfinite(numbers).all() and (math.isinf(largest) or np.abs(numbers).max(initial=0.0) <= largest))
+    for index, numbers in enumerate(flat):
+        limit = largest if num_limited is None or index < num_limited else math.inf
+        if not np.isfinite(numbers).all() or np.abs(numbers).max(initial=0.0) > limit:
+            return index
+    return None
 
 
 class BadSteps:
@@ -125,9 +124,8 @@ class NumberChecks:
         self, where: str, update: Sequence[mx.nd.NDArray], unpack: Unpack, largest: float = math.inf
     ) -> bool:
         """Waits for a model update; returns whether it is finite, and its weights are of at most this magnitude.
-
-        `unpack`: turns the update into arrays of the model's shapes. Raises JobError if too many bad updates in a row.
-        """
+        `unpack`: turns the update into arrays of the model's shapes. Raises JobError if too many bad updates in a
+        row."""
         if not self.are_on:
             return True
         names = self._parameters.names

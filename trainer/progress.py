@@ -23,11 +23,9 @@ MAX_EVENTS, MAX_TEXT = 50, 200  # events in a message, characters of a text; lik
 
 @dataclass(frozen=True)
 class Total:
-    """One worker's complete local steps since the job began, their samples, and their seconds.
-
-    A step lasts from its batch to the update of the local weights, or to the gradient if there is no local update. Its
-    time contains --min-step-time, but no wait for others or for the network.
-    """
+    """One worker's complete local steps since the job began, their samples, and their seconds. A step lasts from its
+    batch to the update of the local weights, or to the gradient if there is no local update. Its time contains
+    --min-step-time, but no wait for others or for the network."""
 
     steps: int = 0
     samples: int = 0
@@ -58,10 +56,8 @@ class ToldEvent(NamedTuple):
 
 
 class Curve:
-    """The metric's values so far: all, or evenly spaced ones of a long job; always the last and the best.
-
-    One thread adds, any thread reads.
-    """
+    """The metric's values so far: all, or evenly spaced ones of a long job; always the last and the best. One thread
+    adds, any thread reads."""
 
     def __init__(self, limit: int = MAX_POINTS, metric: Metric = ACCURACY) -> None:
         self._metric = metric

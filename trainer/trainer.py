@@ -74,9 +74,7 @@ class Trainer:
 
     def local_step(self, batch: Batch) -> bool:
         """One step on one batch: computes the gradients, checks them (`gradients_are_good`) and uses them locally.
-
-        Returns False if the step was abandoned (`give_up`); it must leave no trace.
-        """
+        Returns False if the step was abandoned (`give_up`); it must leave no trace."""
         raise NotImplementedError
 
     def ready(self) -> bool:
@@ -145,11 +143,9 @@ class Trainer:
         self.emulation.set_size(samples)
 
     def compute_gradients(self, batch: Batch, weight: float = 1.0) -> bool:
-        """Begins to compute `weight` times the gradients of the loss summed over the batch.
-
-        The weight is `membership.weight` if workers exchange the gradients. Returns False if the step was abandoned
-        after the forward pass.
-        """
+        """Begins to compute `weight` times the gradients of the loss summed over the batch. The weight is
+        `membership.weight` if workers exchange the gradients. Returns False if the step was abandoned after the forward
+        pass."""
         if self.give_up or self.checks.are_on:  # passes change BatchNorm's statistics
             self._statistics_before = self.parameters.statistics()
         self._batch_fault = batch.fault
@@ -206,10 +202,8 @@ class Trainer:
         stage: str,
         computed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Sends each array once computed. When all are, calls `computed`; then time counts for `stage`.
-
-        Over an emulated slow link all are sent after the delay, so that no worker gets them too early.
-        """
+        """Sends each array once computed. When all are, calls `computed`; then time counts for `stage`. Over an
+        emulated slow link all are sent after the delay, so that no worker gets them too early."""
         delay_s = self.emulation.link_delay_s()
         if not delay_s:
             begin(arrays)
@@ -223,10 +217,8 @@ class Trainer:
     # ------------------------------------------------------------------------------------------ number checks
 
     def gradients_are_good(self, largest: float = math.inf) -> bool:
-        """Checks the step's gradients (nan_guard.py); after a bad step restores BatchNorm's statistics.
-
-        `largest` is the largest magnitude that the transport can carry.
-        """
+        """Checks the step's gradients (nan_guard.py); after a bad step restores BatchNorm's statistics. `largest` is
+        the largest magnitude that the transport can carry."""
         place = self._place(self.steps + 1)
         self.step_is_bad = not self.checks.gradients_are_good(place, self._batch_fault, largest)
         if self.step_is_bad:

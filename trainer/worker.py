@@ -50,12 +50,10 @@ from utils import BEGINS, EXIT_OK, Incomplete, JobOver, SetupError, setup_loggin
 
 
 def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> int:
-    """Trains as a worker of `cluster`, or of mpiexec's, or alone; returns the exit code.
-
-    Everything that can be wrong on this machine is checked before the worker joins the cluster, and nothing of an
-    earlier run is overwritten before training begins. Raises SetupError if a device, a file, a folder, the state server
-    or MXNet's distributed kvstore is not there, PeerLost if another process of the job is gone.
-    """
+    """Trains as a worker of `cluster`, or of mpiexec's, or alone; returns the exit code. Everything that can be wrong
+    on this machine is checked before the worker joins the cluster, and nothing of an earlier run is overwritten before
+    training begins. Raises SetupError if a device, a file, a folder, the state server or MXNet's distributed kvstore is
+    not there, PeerLost if another process of the job is gone."""
     beside = EvaluatorProcess() if config.evaluates_beside and config.evaluate != NO else None
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)
@@ -64,7 +62,10 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             config = named_by_task(config)
     with roles.others_told(cluster, config.device):
         if cluster is not None:
-            _check_cluster(config, cluster)
+            if cluster.has_scheduler:
+                library.check_kvstore(library.has_kvstore())
+            roles.check_address(cluster)
+            check_job(config, cluster.num_servers, cluster.num_workers)
         device = device_context(bool(config.cpu), config.gpu)
         trace = trace_of(config)
         job = job_of(config)
@@ -118,20 +119,12 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
 def train(
     context: Context,
     folder: RunFolder,
-    members: Sequence[dict[str, Any]] | None,
-    begins: Callable[[], None],
-    **more: Any,
+    members: Sequence[dict[str, Any]] | None,  # rank, host and device of all workers, where they are known
+    begins: Callable[[], None],  # called when all workers are there and training begins
+    **more: Any,  # facts of the run, for the folder
 ) -> dict[str, Any]:
-    """Trains with what is in the context, and writes the log folder; returns what it has written of the run.
-
-    Args:
-        members: rank, host and device of all workers, where they are known.
-        begins: called when all workers are there and training begins.
-        more: facts of the run, for the folder.
-
-    Raises:
-        JobOver: this worker has left alone, so that a parameter server's job must take it for lost.
-    """
+    """Trains with what is in the context, and writes the log folder; returns what it has written of the run. Raises
+    JobOver if this worker has left alone, so that a parameter server's job must take it for lost."""
     config, membership = context.config, context.peers.membership()
     build = pkgutil.resolve_name(config.algorithm.trainer)
     trainer: Trainer = build(context)
@@ -150,15 +143,14 @@ def train(
         config.mode, config.run_name, facts["parameter_bytes"],
         membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
-
     if context.task.classes or config.job:
         logging.info("%s", step_size.describe(config, membership.num_workers))
-
     if told := membership.repeating(max(config.batch_size, *config.phase_batch_size)):
         logging.warning("warning: %s", told)
 
     def open_log() -> Path:
-        is_new = _is_new(loop)
+        # This worker has not taken part in the job before: it begins, or resumes from a checkpoint of others.
+        is_new = loop.job_age_s is None and (not trainer.resumes or trainer_state.is_new(trainer))
         path = folder.open(loop.job_age_s, is_new)
         logging.info(BEGINS)
         begins()
@@ -188,19 +180,6 @@ def train(
     if trainer.has_left and loop.recovery is None:
         raise JobOver("asked to leave")
     return facts
-
-
-def _is_new(loop: Loop) -> bool:
-    """Whether this worker has not taken part in the job before: it begins, or resumes from a checkpoint of others."""
-    return loop.job_age_s is None and not (loop.trainer.resumes and not trainer_state.is_new(loop.trainer))
-
-
-def _check_cluster(config: Config, cluster: ClusterSpec) -> None:
-    """Makes sure that a cluster can run what the flags ask for."""
-    if cluster.has_scheduler:
-        library.check_kvstore(library.has_kvstore())
-    roles.check_address(cluster)
-    check_job(config, cluster.num_servers, cluster.num_workers)
 
 
 def trace_of(config: Config) -> tuple[Slowdown, ...]:
@@ -295,9 +274,7 @@ def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) 
 def _pacing(config: Config, joined: RendezvousInfo | None) -> Pacing:
     """What says whether this worker keeps its pace. What a GPU computes takes no time of cores."""
     busy = time.process_time if config.cpu else lambda: 0.0
-    if joined is None:
-        return Pacing(platform.node(), lambda mine: None, busy)
-    return Pacing(platform.node(), lambda mine: joined.gather("loads", mine), busy)
+    return Pacing(platform.node(), lambda mine: joined.gather("loads", mine) if joined else None, busy)
 
 
 def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:

@@ -27,19 +27,8 @@ from utils import EXIT_OK, SetupError
 K_FASTEST = tuple(name for name, entry in ENTRIES.items() if entry.workers is Workers.K_FASTEST)
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
-    "mode",
-    "network",
-    "job",
-    "collective",
-    "split_by_class",
-    "log_dir",
-    "earlier",
-    "device",
-    "cpu",
-    "gpu",
-    "state_server_ip",
-    "state_server_port",
-    "page",
+    *("mode", "network", "job", "collective", "split_by_class", "log_dir", "earlier", "device", "cpu", "gpu"),
+    *("state_server_ip", "state_server_port", "page"),
 )
 
 
@@ -60,7 +49,8 @@ def names(allowed: Collection[str] | None) -> Callable[[str], tuple[str, ...]]:
 def add_mode(parser: argparse.ArgumentParser) -> None:
     """Adds the flag of the mode."""
     presets = (
-        f"{name} is {' '.join((OWNERS[name].name, *preset_flags(name), *_on(entry.workers)))}"
+        f"{name} is {' '.join((OWNERS[name].name, *preset_flags(name)))}"
+        f"{'' if entry.workers is Workers.ALL else f' on {entry.workers.value}'}"
         for name, entry in ENTRIES.items()
         if entry is not OWNERS[name] or entry.tuned
     )
@@ -83,10 +73,6 @@ def check_fastest(k: int, modes: Collection[str]) -> None:
         )
 
 
-def _on(workers: Workers) -> tuple[str, ...]:
-    return () if workers is Workers.ALL else (f"on {workers.value}",)
-
-
 def add_network(parser: argparse.ArgumentParser) -> None:
     """Adds the flag of the network; its names are in the help but not in the usage."""
     names = ", ".join(config.NETWORKS)
@@ -100,10 +86,8 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Parses what is before `--`, and returns what is behind it, main.py's flags, as it is.
-
-    A flag on the wrong side of `--` ends the process with exit code 2, as a bad value does.
-    """
+    """Parses what is before `--`, and returns what is behind it, main.py's flags, as it is. A flag on the wrong side of
+    `--` ends the process with exit code 2, as a bad value does."""
     before, behind = _sides(parser, arguments)
     return _with_network(parser, parser.parse_args(before, argparse.Namespace(network=""))), behind
 
@@ -255,30 +239,16 @@ def chosen(mode: str, names: Sequence[str]) -> str:
 
 
 def check_flags(
-    job: JobSpec,
-    layout: Layout,
-    ours: tuple[str, ...] = (),
-    fixed: Sequence[str] = (),
-    whose: str = "the cluster",
-    where: str = "behind `--`",
+    job: JobSpec,  # with all flags behind `--`
+    layout: Layout,  # the workers, with their own flags
+    ours: tuple[str, ...] = (),  # the flags behind `--` that are not the user's
+    fixed: Sequence[str] = (),  # more fields of Config that the user's flags must not change
+    whose: str = "the cluster",  # flags the user's contradict, for the message
+    where: str = "behind `--`",  # the user's flags are, for the message
 ) -> list[config.Config]:
-    """Checks that every worker will start, and that its logs belong where they are filed.
-
-    Args:
-        job: with all flags behind `--`.
-        layout: the workers, with their own flags.
-        ours: the flags behind `--` that are not the user's.
-        fixed: more fields of Config that the user's flags must not change.
-        whose: flags the user's contradict, for the message.
-        where: the user's flags are, for the message.
-
-    Returns:
-        Each worker's parsed flags.
-
-    Raises:
-        SetupError: one of the user's flags contradicts the cluster, or workers differ where they must not. Wrong flags
-            end the process, as in main.py.
-    """
+    """Checks that every worker will start, and that its logs belong where they are filed; returns each worker's parsed
+    flags. Raises SetupError if one of the user's flags contradicts the cluster, or workers differ where they must not.
+    Wrong flags end the process, as in main.py."""
     pairs = list(worker_configs(job, layout, ours))
     # A trace for all workers behind `--` would be ambiguous beside those of single workers.
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()

@@ -50,11 +50,7 @@ MOST_WORKERS = 100  # that a number alone asks for: each is a process with MXNet
 def parse(arguments: Sequence[str]) -> LocalJobSpec:
     """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError if a port is in use,
     the cluster file is wrong, an option does nothing in the mode, or a flag behind `--` contradicts the cluster."""
-    parser = FlagParser(
-        prog="scripts/local_cluster.sh",
-        description=__doc__,
-        formatter_class=job_options.HelpFormatter,
-    )
+    parser = FlagParser(prog="scripts/local_cluster.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     job_options.add_mode(parser)
     add_job(parser)
     given, worker_arguments = job_options.parse(parser, arguments)
@@ -207,9 +203,7 @@ def warnings(job: LocalJobSpec) -> list[str]:
 
 
 def run(
-    job: LocalJobSpec,
-    build: Callable[[LocalJobSpec], list[Role]] = build_roles,
-    say: Callable[[str], None] = console,
+    job: LocalJobSpec, build: Callable[[LocalJobSpec], list[Role]] = build_roles, say: Callable[[str], None] = console
 ) -> JobOutcome:
     """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
     allow_files(len(build_roles(job)))

@@ -321,10 +321,7 @@ def base_environment(environment: Mapping[str, str], threads: int | None = 1) ->
     return kept | {TOKEN: kept.get(TOKEN) or drawn_token(), "PYTHONUNBUFFERED": "1"}
 
 
-@functools.cache
-def drawn_token() -> str:
-    """Of the jobs of this launcher, where the user gives none."""
-    return secrets.token_urlsafe()
+drawn_token = functools.cache(secrets.token_urlsafe)  # of the jobs of this launcher, where the user gives none
 
 
 def _cluster(job: JobSpec, layout: Layout, node: Node, role: str) -> dict[str, str]:

@@ -88,26 +88,18 @@ class Supervisor:
 
     def __init__(
         self,
-        roles: Sequence[Role],
+        roles: Sequence[Role],  # started in this order, but workers last, once every service is ready
         say: Callable[[str], None],
         timeouts: Timeouts,
         start: Callable[[Role], RunningProcess] = Process,
-        connections: Sequence[RunningProcess] = (),
-        leave_together: bool = False,
-        policy: RestartPolicy | None = None,
+        connections: Sequence[RunningProcess] = (),  # to the hosts, there already: watched, and not ended
+        leave_together: bool = False,  # the workers do, even if no server is among the roles
+        policy: RestartPolicy | None = None,  # what follows from a failed process; None: the job ends
+        # Asked in each step whether the workers are to end with their round now, since a job on other hosts resumes
+        # from a checkpoint of this one. Its argument tells whether all workers train.
         wants_change: Callable[[Callable[[], bool]], bool] | None = None,
-        begins: Callable[[], None] = lambda: None,
+        begins: Callable[[], None] = lambda: None,  # called once, when a worker has begun to train
     ) -> None:
-        """
-        Args:
-            roles: started in this order, but workers last, once every service is ready.
-            connections: to the hosts, which are there already; the loop watches them and does not end them.
-            leave_together: the workers do, even if no server is among the roles.
-            policy: what follows from a failed process; None: the job ends.
-            wants_change: asked in each step whether the workers are to end with their round now, since a job on other
-                hosts resumes from a checkpoint of this one. Its argument tells whether all workers train.
-            begins: called once, when a worker has begun to train.
-        """
         self._roles = roles
         self._timeouts = timeouts
         self._say = say
@@ -272,8 +264,10 @@ class Supervisor:
 
     def _start_due(self, now: float) -> None:
         """Starts single processes again whose time has come; workers once the services answer."""
+        services = [role.is_ready for role in self._roles if role.is_ready and not role.is_for_page]
         for at, process in [(at, process) for at, process in self._due if now >= at]:
-            if process.role.kind is Kind.WORKER and now < at + self._timeouts.ready_s and not self._services_answer():
+            waits = process.role.kind is Kind.WORKER and now < at + self._timeouts.ready_s
+            if waits and not all(is_ready() for is_ready in services):
                 continue
             self._due = [each for each in self._due if each[1] is not process]
             num_workers = sum(worker.exit_code not in _DONE for worker in self._of(Kind.WORKER))
@@ -282,9 +276,6 @@ class Supervisor:
             self._back.add(process.role.name)
             again = dataclasses.replace(process.role, appends=True)
             self._start_one(self._policy.restarted(process.role, num_workers) if self._policy else again)
-
-    def _services_answer(self) -> bool:
-        return all(role.is_ready() for role in self._roles if role.is_ready and not role.is_for_page)
 
     # -------------------------------------------------------------------------------------------------- loop
 

@@ -6,25 +6,18 @@ PADDING = 4  # pixels at each edge
 
 
 def randomly_changed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Returns new images (N, C, H, W) for those of a batch.
-
-    He et al. for CIFAR (CVPR 2016, section 4.2): "4 pixels are padded on each side, and a 32x32 crop is randomly
-    sampled from the padded image or its horizontal flip". Padding is black; images of other sizes keep their size too.
-    """
+    """Returns new images (N, C, H, W) for those of a batch. He et al. for CIFAR (CVPR 2016, section 4.2): "4 pixels are
+    padded on each side, and a 32x32 crop is randomly sampled from the padded image or its horizontal flip". Padding is
+    black; images of other sizes keep their size too."""
     down, right = random.integers(2 * PADDING + 1, size=(2, len(images)))
     is_flipped = random.integers(2, size=len(images), dtype=bool)
     return crop_and_flip(images, down, right, is_flipped)
 
 
 def crop_and_flip(images: np.ndarray, down: np.ndarray, right: np.ndarray, is_flipped: np.ndarray) -> np.ndarray:
-    """Crops each image, padded at all edges, to its size, and mirrors some of them left to right.
-
-    Args:
-        images: (N, C, H, W).
-        down: rows (N,) of the padded image above each crop, from 0 to 2 * PADDING.
-        right: columns (N,) left of it.
-        is_flipped: (N,) as bool.
-    """
+    """Crops each image (N, C, H, W), padded at all edges, to its size, and mirrors those left to right that
+    `is_flipped` (N,) names. Above each crop are `down` (N,) rows of the padded image, left of it `right` (N,) columns,
+    from 0 to 2 * PADDING."""
     number, channels, height, width = images.shape
     # In half of the time of np.pad.
     padded = np.zeros((number, channels, height + 2 * PADDING, width + 2 * PADDING), images.dtype)

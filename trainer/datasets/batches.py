@@ -95,10 +95,8 @@ class _MadeBatches:
 
 
 class EndlessBatches(_MadeBatches):
-    """Batches of one size, until `resize`, epoch after epoch, each in a new seeded order.
-
-    A batch may span two epochs, so every sample is used once an epoch and none is dropped.
-    """
+    """Batches of one size, until `resize`, epoch after epoch, each in a new seeded order. A batch may span two epochs,
+    so every sample is used once an epoch and none is dropped."""
 
     def __init__(
         self,

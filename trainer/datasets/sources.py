@@ -55,18 +55,13 @@ class Arrays:
         return _count(self.inputs[0])
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
+        both = self.inputs, self.targets
         if self._batchify is None:
-            inputs, targets = (_single([_chosen(array, chosen) for array in part]) for part in self._both())
-            return Raw(inputs, targets, self._size(chosen))
+            inputs, targets = (_single([_chosen(array, chosen) for array in part]) for part in both)
+            return Raw(inputs, targets, len(range(len(self))[chosen]) if isinstance(chosen, slice) else len(chosen))
         numbers = np.arange(len(self))[chosen]
-        samples = [tuple(_single([array[number] for array in part]) for part in self._both()) for number in numbers]
+        samples = [tuple(_single([array[number] for array in part]) for part in both) for number in numbers]
         return _batch(self._batchify, samples)
-
-    def _both(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return self.inputs, self.targets
-
-    def _size(self, chosen: np.ndarray | slice) -> int:
-        return len(range(len(self))[chosen]) if isinstance(chosen, slice) else len(chosen)
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
         for array in (*self.inputs, *self.targets):

@@ -33,7 +33,7 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
 
 def present(candidates: Sequence[Candidate], changes: Mapping[int, int]) -> list[Candidate]:
     """The candidates, of which only those can be chosen that have been there for longest: so a present evaluator stays
-    when another worker is back. Arguments as in Choice."""
+    when another worker is back. `changes` as in Choice."""
     since = {rank: changes.get(rank, 0) for rank, each in enumerate(candidates) if each.evaluate != NO}
     first = min((number for number in since.values() if not tells_loss(number)), default=None)
     return [each if since.get(rank) == first else Candidate(NO, each.step_s) for rank, each in enumerate(candidates)]
@@ -48,30 +48,23 @@ def check_target(config: Config, chosen: int | None) -> None:
 
 
 class Choice:
-    """Whether this worker evaluates. All workers agree; if the one that evaluates is lost, they agree without asking.
-
-    Args:
-        rank: this worker's, which may change when all come together anew.
-        gather: brings a value of each worker to all, by rank; None where that is not possible.
-        changes: as context.Peers has them.
-    """
+    """Whether this worker evaluates. All workers agree; if the one that evaluates is lost, they do without asking."""
 
     def __init__(
         self,
         config: Config,
-        rank: Callable[[], int],
+        rank: Callable[[], int],  # this worker's, which may change when all come together anew
+        # Brings a value of each worker to all, by rank; None where that is not possible
         gather: Callable[[Candidate], list[Any] | None],
-        changes: Callable[[], Mapping[int, int]] = dict,
+        changes: Callable[[], Mapping[int, int]] = dict,  # as context.Peers has them
     ) -> None:
         self._config, self._rank, self._gather, self._changes = config, rank, gather, changes
         self._candidates: list[Candidate] = []
 
     def __call__(self, step_s: float) -> bool:
-        """All workers call it before they train, when one is lost or back, and when all come together anew.
-
-        `step_s`: of a test step; 0 on the worker that evaluates already. Raises SetupError if no worker may evaluate,
-        and a target ends the job.
-        """
+        """All workers call it before they train, when one is lost or back, and when all come together anew. `step_s`:
+        of a test step; 0 on the worker that evaluates already. Raises SetupError if no worker may evaluate, and a
+        target ends the job."""
         changes, own = self._changes(), self._rank()
         if not (changes and self._candidates):
             answers = self._gather(Candidate(self._config.evaluate, step_s))

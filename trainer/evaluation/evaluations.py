@@ -55,11 +55,8 @@ class Evaluations:
             self._run.saver.end()
 
     def after_round(self) -> float | None:
-        """Evaluates where that is due, here or beside training, and saves the model if it is the best so far.
-
-        Returns:
-            The metric's value, where this worker has measured it now.
-        """
+        """Evaluates where that is due, here or beside training, and saves the model if it is the best so far. Returns
+        the metric's value, where this worker has measured it now."""
         if self._evaluate is None or not self._is_at_work:
             return None
         self._take()

@@ -13,12 +13,10 @@ _MOST_NAMES = 5  # in the line about parameters that do not fit
 
 
 def load(network: Any, path: Path) -> str:
-    """Copies the parameters that fit into an initialized network, and returns a line about all of them.
-
-    Arrays are found by name: the whole one, without the network's prefix, or gluon's `features.0.weight`. If the file
-    has none of these names, they are taken in their order, where number and shapes are the network's. Raises SetupError
-    if the file cannot be read, or nothing in it fits.
-    """
+    """Copies the parameters that fit into an initialized network, and returns a line about all of them. Arrays are
+    found by name: the whole one, without the network's prefix, or gluon's `features.0.weight`. If the file has none of
+    these names, they are taken in their order, where number and shapes are the network's. Raises SetupError if the file
+    cannot be read, or nothing in it fits."""
     arrays = _read(path)
     parameters = list(network.collect_params().values())
     found = _by_name(network, parameters, arrays) or _by_order(parameters, arrays)

@@ -72,10 +72,8 @@ class ModelSaver:
 
     def save(self, kinds: Sequence[str], number: int, value: float | None) -> bool:
         """Saves the network as it is now, once for each kind. Training is not affected: the layers come from a call of
-        the network with a symbol, and the parameters are copied.
-
-        `number`: of the round. Returns whether all could be written.
-        """
+        the network with a symbol, and the parameters are copied. `number`: of the round. Returns whether all could be
+        written."""
         symbol, parameters = symbol_and_parameters(self._network, _names_of(self._about))
         are_written = [self._write(kind, number, value, symbol, parameters) for kind in kinds]
         if FINAL in kinds and are_written[-1]:

@@ -46,13 +46,8 @@ def data_of(config: Config, size: int) -> Data:
 def prepared(
     size: int, changes: bool, images: np.ndarray, classes: np.ndarray, random: np.random.Generator | None
 ) -> tuple[Any, Any]:
-    """Scales images (uint8, N x C x H x W) to [0, 1] and to the network's size, on the current device.
-
-    Args:
-        size: pixels of a side; 0: that of the images.
-        changes: whether training images are changed at random.
-        random: None in an evaluation.
-    """
+    """Scales images (uint8, N x C x H x W) to [0, 1] and to `size` pixels of a side (0: as they are), on the current
+    device. With `changes` training images are changed at random; `random` is None in an evaluation."""
     if changes and random is not None:
         images = randomly_changed(images, random)
     scaled = array_of(np.divide(images, WHITE, dtype=np.float32), mx.current_context())

@@ -23,12 +23,10 @@ OWN_MODULES = (
 
 
 def sources(path: Path) -> dict[str, bytes]:
-    """The contents of the job file and of the modules of its folder that it imports, directly or through others.
-
-    Of an imported package all .py files count, since it may import them by names that only a run knows. Returns the
-    contents by path relative to the folder, sorted. Raises SetupError if a file cannot be read or parsed, or a module
-    can never be imported because of its name.
-    """
+    """The contents of the job file and of the modules of its folder that it imports, directly or through others. Of an
+    imported package all .py files count, since it may import them by names that only a run knows. Returns the contents
+    by path relative to the folder, sorted. Raises SetupError if a file cannot be read or parsed, or a module can never
+    be imported because of its name."""
     path = path.absolute()
     folder, found = path.parent, dict[str, bytes]()
     waiting = [path]

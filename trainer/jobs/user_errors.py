@@ -6,6 +6,7 @@ import logging
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -27,17 +28,10 @@ class UserError(SetupError):
 
 @contextlib.contextmanager
 def users_errors(file: Path | None, function: str = "", place: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Makes errors of a job file's code, and its exits, UserErrors. All others pass unchanged.
-
-    Args:
-        file: None: there is no job file, and no error is its own.
-        function: what this program calls: then every error is the file's. Without it, errors in a function of the
-            file's folder are, and those that name a batch (device.shapes_told).
-        place: such as "worker 0, round 3, step 1".
-
-    Raises:
-        UserError: in place of the file's error.
-    """
+    """Raises UserError in place of errors of a job file's code, and of its exits. All others pass unchanged; without a
+    file no error is its own. `function` is what this program calls: then every error is the file's. Without it, errors
+    in a function of the file's folder are, and those that name a batch (passes.shapes_told). `place` is such as
+    "worker 0, round 3, step 1"."""
     try:
         yield
         if function and _uses_numpy():
@@ -69,10 +63,7 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
         raise UserError(f"{', '.join(where)}: {NUMPY if uses_numpy else _message(error)}") from None
 
 
-@functools.cache
-def _log_once(text: str) -> None:
-    """A metric may fail in every evaluation."""
-    logging.error("%s", text)
+_log_once = functools.cache(partial(logging.error, "%s"))  # a metric may fail in every evaluation
 
 
 def _from_file(frames: TracebackType | None, file: Path) -> TracebackType | None:

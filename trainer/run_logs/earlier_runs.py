@@ -151,16 +151,9 @@ def _cannot(folder: Path, earlier: Path, why: str) -> SetupError:
 
 
 def set_aside(paths: Sequence[Path], earlier: Path, since: float = 0.0) -> None:
-    """Moves files of a log tree to where earlier runs are.
-
-    Args:
-        earlier: LOG_BASE/earlier/DATE-TIME; or LOG_BASE/earlier: then the newest run there that another worker of the
-            same job has made, or a new one.
-        since: when this job began, in seconds of the machine's clock; its workers have made runs since.
-
-    Raises:
-        SetupError: they cannot be moved.
-    """
+    """Moves files of a log tree to `earlier`: LOG_BASE/earlier/DATE-TIME; or LOG_BASE/earlier, which stands for the
+    newest run there that another worker of the same job has made, or a new one. `since` is when this job began, in
+    seconds of the machine's clock; its workers have made runs since. Raises SetupError if they cannot be moved."""
     if not paths:
         return
     base = log_base(earlier)
@@ -246,9 +239,8 @@ class Notice:
 
 def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
     """Hides the process logs and the page of the run before until training begins: the new ones are of this run.
-
-    `goes_on`: this run resumes that one, so the logs are its own. Raises SetupError if the folder cannot be written to.
-    """
+    `goes_on`: this run resumes that one, so the logs are its own. Raises SetupError if the folder cannot be written
+    to."""
     if goes_on:
         names = {path: path.with_name(path.name[1 : -len(".before")]) for path in _process_logs(mode_folder)}
     else:
@@ -272,15 +264,9 @@ def _process_logs(mode_folder: Path) -> list[Path]:
 
 
 def clear_mode(mode_folder: Path, devices: Collection[tuple[str, str]], earlier: Path, keeps_checkpoints: bool) -> None:
-    """Sets aside the files of the run before in a mode's folder, but those that this run's workers set aside.
-
-    Args:
-        devices: host and device of these workers.
-        keeps_checkpoints: these workers write checkpoints in the log tree, and have moved those of the run before.
-
-    Raises:
-        SetupError: it cannot be moved.
-    """
+    """Sets aside the files of the run before in a mode's folder, but those that this run's workers, on these hosts and
+    devices, set aside. `keeps_checkpoints`: they write checkpoints in the log tree, and have moved those of the run
+    before. Raises SetupError if it cannot be moved."""
     folders = [folder for folder in left_by_others(mode_folder, devices) if not _is_written_to(folder)]
     put_away = f"{EARLIER}/" if keeps_checkpoints else ""
     checkpoints = mode_folder.glob(f"*/{CHECKPOINT_FOLDER}/{put_away}*.ckpt")

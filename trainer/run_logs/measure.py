@@ -35,26 +35,18 @@ def iter_file(number: int) -> str:
 
 
 class Measure:
-    """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file.
-
-    The time between two calls belongs to the stage that was entered last. Writing the log belongs to no stage. Rounds
-    that a full disk does not take are kept in memory, and written when there is room.
-    """
+    """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file. The
+    time between two calls belongs to the stage that was entered last. Writing the log belongs to no stage. Rounds that
+    a full disk does not take are kept in memory, and written when there is room."""
 
     def __init__(
         self,
         folder: Path,
         clock: Callable[[], float] = time.monotonic,
-        rounds_before: int = 0,
-        elapsed_before_s: float = 0.0,
-        as_lines: bool = False,
+        rounds_before: int = 0,  # in the folder, where a job is resumed
+        elapsed_before_s: float = 0.0,  # seconds of these rounds
+        as_lines: bool = False,  # appends the rounds to one file, for the many short ones of a device alone
     ) -> None:
-        """
-        Args:
-            rounds_before: rounds in the folder, where a job is resumed.
-            elapsed_before_s: seconds of these rounds.
-            as_lines: append the rounds to one file, for the many short ones of a device that trains alone.
-        """
         self._folder = folder
         self._as_lines = as_lines
         self._clock = clock
@@ -116,11 +108,7 @@ class Measure:
         keys for the log, such as bytes_pushed, and the metric's where this worker evaluated."""
         self._close()
         self._round += 1
-        record: dict[str, Any] = {
-            "num_iters": self._round,
-            "num_samples": num_samples,
-            "total_time": self.elapsed_s,
-        }
+        record: dict[str, Any] = {"num_iters": self._round, "num_samples": num_samples, "total_time": self.elapsed_s}
         record |= extra
         record["time"] = {str(step): times for step, times in enumerate(self._steps)}
         self.log(record)

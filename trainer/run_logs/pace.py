@@ -209,12 +209,7 @@ def too_slow(load: Load) -> str:
 class Pacing:
     """A worker's warnings on its pace; in virtual time there are none."""
 
-    def __init__(
-        self,
-        host: str,
-        gather: Callable[[Load], Sequence[Any] | None],
-        busy: Callable[[], float],
-    ) -> None:
+    def __init__(self, host: str, gather: Callable[[Load], Sequence[Any] | None], busy: Callable[[], float]) -> None:
         """`gather` brings the loads of all workers together, by rank; None where that is not possible. `busy` returns
         the core seconds of this process; 0 where they are not known."""
         self._host, self._gather, self.busy = host, gather, busy

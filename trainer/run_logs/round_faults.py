@@ -85,12 +85,10 @@ def stages_s(record: Mapping[str, Any]) -> float:
 
 
 def out_of_order(rounds: Sequence[tuple[int, float]]) -> dict[int, str]:
-    """The faults of rounds whose times contradict those of other rounds, by number.
-
-    As few rounds as possible count: a single time that is far too large, not all that follow. Of sets of equal size the
-    later one counts. Where the time has run back, all rounds count until it is later than before. `rounds`: numbers,
-    ascending, and elapsed seconds at their end.
-    """
+    """The faults of rounds whose times contradict those of other rounds, by number. As few rounds as possible count: a
+    single time that is far too large, not all that follow. Of sets of equal size the later one counts. Where the time
+    has run back, all rounds count until it is later than before. `rounds`: numbers, ascending, and elapsed seconds at
+    their end."""
     times = [elapsed_s for _, elapsed_s in rounds]
     if all(before <= after for before, after in pairwise(times)):
         return {}
@@ -109,10 +107,8 @@ def out_of_order(rounds: Sequence[tuple[int, float]]) -> dict[int, str]:
 
 
 def _longest_ascending(times: Sequence[float]) -> set[int]:
-    """Places of the longest subsequence of `times` that does not descend; of several the earliest places.
-
-    By patience sorting from the end, which keeps for each length the subsequence with the greatest beginning.
-    """
+    """Places of the longest subsequence of `times` that does not descend; of several the earliest places. By patience
+    sorting from the end, which keeps for each length the subsequence with the greatest beginning."""
     begins: list[int] = []
     greatest: list[float] = []  # negated, so that they ascend
     after: dict[int, int] = {}

@@ -31,11 +31,9 @@ class RoundReport:
         self._notes = _added(self._notes, notes)
 
     def last_loss(self) -> float | None:
-        """The loss of the last batch; None if it is not finite and the step was skipped.
-
-        Called before the model is evaluated and saved. Raises JobError if the loss has grown without end, or is not
-        finite and without number checks no step is skipped.
-        """
+        """The loss of the last batch; None if it is not finite and the step was skipped. Called before the model is
+        evaluated and saved. Raises JobError if the loss has grown without end, or is not finite and without number
+        checks no step is skipped."""
         loss, rounds = self._trainer.passes.loss(), self._trainer.rounds
         is_finite = loss is not None and math.isfinite(loss)
         has_grown = self._trainer.progress.has_diverged(rounds, loss if is_finite else None)
@@ -50,12 +48,8 @@ class RoundReport:
         return bool(self._record)
 
     def write(self, samples: int, loss: float | None, value: float | None) -> None:
-        """Ends the round in the log and on the console.
-
-        Args:
-            samples: of this worker in the round.
-            value: of the metric, measured after the round; None: not measured.
-        """
+        """Ends the round, of `samples` samples of this worker, in the log and on the console. `value` is that of the
+        metric, measured after the round; None: not measured."""
         trainer, pacing = self._trainer, self._run.pacing
         about: dict[str, Any] = {} if loss is None else {"loss": loss}
         if skipped := trainer.checks.skipped(trainer.steps):

@@ -95,12 +95,9 @@ class RunFolder:
 
     def open(self, job_age_s: float | None = None, is_new: bool = False) -> Path:
         """Moves the files of an earlier run to the earlier runs, or removes them without --earlier; they stay if this
-        run resumes that one. Raises SetupError where they cannot be moved or removed.
-
-        `job_age_s` is that of a job at work to which this worker has come. Logs that were begun since the job began,
-        and not ended, are the job's: this worker has taken part in it before. With `is_new` it has not, whether the job
-        is resumed or begins.
-        """
+        run resumes that one. `job_age_s` is that of a job at work to which this worker has come: logs that were begun
+        since the job began, and not ended, are the job's, in which this worker has taken part before. With `is_new` it
+        has not, whether the job is resumed or begins. Raises SetupError if files cannot be moved or removed."""
         is_back = job_age_s is not None and self._was_lost(job_age_s)
         if not is_new and (self._config.resume or is_back):
             return self.path
@@ -127,8 +124,9 @@ class RunFolder:
         return self.path
 
     def describe(self, facts: Mapping[str, Any], ended: str | None = None) -> None:
-        """Writes run.json, a description of the run: the trainer's `facts`, such as its rank, and why the run has
-        ended; None: it has not. Raises SetupError where the disk is full, or the folder cannot be written to."""
+        """Writes run.json, a description of the run: `facts` are entries by the trainer, such as its rank, `ended` is
+        why the run has ended; None: it has not. Raises SetupError if the disk is full, or the folder cannot be written
+        to."""
         description: dict[str, Any] = {
             **facts,
             "host": platform.node(),

@@ -29,12 +29,9 @@ class RoundNumbers:
         self._before = 0, 0.0  # number and end of the round before
 
     def of(self, record: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers of a round's log by name; those that it lacks are left out.
-
-        The waiting share is the part of the round that the worker spent in its exchange and waiting for others there,
-        as scripts/why.sh has it. It and the samples/s need the round before, so that the first of the logs has neither
-        where it is not the job's first.
-        """
+        """The numbers of a round's log by name; those that it lacks are left out. The waiting share is the part of the
+        round that the worker spent in its exchange and waiting for others there, as scripts/why.sh has it. It and the
+        samples/s need the round before, so that the first of the logs has neither where it is not the job's first."""
         number, end_s, steps = record["num_iters"], record["total_time"], record["time"].values()
         before, begin_s = self._before
         self._before = number, end_s

@@ -29,8 +29,7 @@ def sound_rounds(
     folder: Path, logged: Mapping[int, LoggedRound], warn: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """Yields the rounds without impossible numbers (round_faults.py). Of an impossible value of the metric only the
-    value is left out, as is one of another metric than the last. The key "where" has file and line.
-    """
+    value is left out, as is one of another metric than the last. The key "where" has file and line."""
     numbers = [number for number in logged if number <= round_faults.MOST_ROUNDS]
     missing = max(numbers, default=0) - len(numbers) - rounds_missed(logged)
     if missing > 0:
@@ -62,10 +61,7 @@ def sound_rounds(
 
 
 def _take_values(
-    folder: Path,
-    logged: Mapping[int, LoggedRound],
-    sound: Mapping[int, dict[str, Any]],
-    warn: Callable[[str], None],
+    folder: Path, logged: Mapping[int, LoggedRound], sound: Mapping[int, dict[str, Any]], warn: Callable[[str], None]
 ) -> None:
     """Adds the values of the metric that came in later rounds, and removes impossible ones."""
     for number, evaluation in _evaluated_later(logged).items():
