@@ -21,8 +21,8 @@ from trainer.runtime.environment import INTERVAL
 STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, and of what that starts in turn
 END_S = 10.0  # what was told to end may take so long
 
-# What the tests, and all that they start, get of the caller's environment: names, or what names begin with. Whatever a
-# test needs beside these it sets itself, so it passes or fails on every machine alike.
+# What the tests, and all that they start, get of the caller's environment; what ends in _ begins several names. What
+# a test needs beside these it sets itself, so it passes or fails on every machine alike.
 KEPT = (
     *("HOME", "PATH"),
     *("LANG", "LC_", "TZ"),  # the machine's language and time, in which everything has to work
@@ -34,7 +34,8 @@ KEPT = (
 
 def kept(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of the caller that reach a test."""
-    return {name: value for name, value in environment.items() if name.startswith(KEPT)}
+    several = tuple(name for name in KEPT if name.endswith("_"))
+    return {name: value for name, value in environment.items() if name in KEPT or name.startswith(several)}
 
 
 # On a busy machine an example may take long. Each run at a developer's desk draws other examples; where a change is

@@ -15,7 +15,16 @@ def conftest(pytestconfig: pytest.Config) -> ModuleType:
 
 def test_of_the_callers_variables_a_test_gets_those_that_have_a_reason(conftest: ModuleType) -> None:
     needed = {"HOME": "/home/me", "PATH": "/bin", "LANG": "C", "LC_ALL": "C", "TZ": "Asia/Kolkata", "CI": "true"}
-    leaks = ("PYTHONUNBUFFERED", "PYTHONPATH", "OMP_NUM_THREADS", "MXNET_ENGINE_TYPE", "DMLC_ROLE", "COLUMNS", "VENV")
+    leaks = (
+        "HOMEBREW_PREFIX",
+        "PYTHONUNBUFFERED",
+        "PYTHONPATH",
+        "OMP_NUM_THREADS",
+        "MXNET_ENGINE_TYPE",
+        "DMLC_ROLE",
+        "COLUMNS",
+        "VENV",
+    )
     assert conftest.kept(needed | dict.fromkeys(leaks, "1")) == needed
 
 
