@@ -212,7 +212,7 @@ def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
         ("3", (0.0,) * 3, "--workers 3: 3 worker(s), each as fast as this machine (3.0 is one worker of 3 s a step)"),
         ("03", (0.0,) * 3, "--workers 3: 3 worker(s)"),
         ("3.0", (3.0,), ""),
-        ("1e1", (10.0,), ""),
+        ("2e0", (2.0,), ""),
         ("0.02", (0.02,), ""),
         ("0,0", (0.0, 0.0), ""),
     ],
