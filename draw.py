@@ -131,7 +131,8 @@ def _draw(options: argparse.Namespace) -> None:
     if len(runs) == 1:
         (run,) = runs
         table = tables.table(run.devices, run.numbers, run.evaluators, target, metric)
-        lines, out = tables.speed_up_lines(run.evaluators, target, metric), folders[0] / "figures"
+        times = metrics.times_of(run.evaluators, target)
+        lines, out = tables.speed_up_lines(times, target, metric), folders[0] / "figures"
     else:
         table = run_tables.table(runs, target, metric)
         lines, out = run_tables.speed_up_lines(runs, target), base / "figures" / network

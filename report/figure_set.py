@@ -37,7 +37,7 @@ def curve_figures(
     beside ours; of several runs medians and bands."""
     figures: list[NamedFigure] = []
     devices = by_mode([run.devices for run in runs])
-    times = {} if target is None else by_mode([run.reached(target) for run in runs])
+    times = {} if target is None else by_mode([metrics.times_of(run.evaluators, target) for run in runs])
     known = [run.standalone[1] for run in runs if run.standalone is not None]
     more = {"standalone": sum(known) / len(known) if known else None, "metric": metric, "target": target}
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", metric.name)

@@ -15,7 +15,7 @@ from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from trainer.emulation import Slowdown
 from trainer.metric import logged_value
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
-from trainer.run_logs.round_log import EVALUATED, seconds_in
+from trainer.run_logs.round_log import seconds_in
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
 WINDOWS = 12  # equal parts of a job, in which slow periods are searched
@@ -33,7 +33,7 @@ class TimeShares:
     questions_s: float
     evaluation_s: float
     abandoned_s: float
-    other_s: float  # log writing, checkpoints, the wait for an evaluation beside training
+    other_s: float  # log writing, checkpoints
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,6 @@ def shares(log: WorkerLog) -> TimeShares:
         seconds_in(steps, stages)
         for stages in (COMPUTING_STAGES, AGGREGATION_STAGES, (CHECK_READY,), EVALUATION_STAGES, (ABANDONED,))
     )
-    if EVALUATED in log.rounds[-1]:  # at the end it waited for the process that evaluates beside it
-        evaluation_s -= seconds_in(log.rounds[-1]["time"].values(), EVALUATION_STAGES)
     other_s = log.elapsed_s - computing_s - exchange_s - questions_s - evaluation_s - abandoned_s
     return TimeShares(computing_s, exchange_s, questions_s, evaluation_s, abandoned_s, max(0.0, other_s))
 

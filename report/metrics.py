@@ -222,7 +222,7 @@ class Device:
         """What its log says where it took the evaluations over from the process beside it."""
         return [event.text for event in self.events if event.kind == EVALUATOR.name]
 
-    def reached(self, target: float) -> Reached | None:
+    def reached(self, target: float) -> Reached:
         return reached(self.curve, target, self.metric, self.virtual is True, bool(self.moved))
 
 
@@ -284,31 +284,22 @@ def joined(curves: Iterable[Curve]) -> Curve:
     return sorted(point for curve in curves for point in curve)
 
 
-def seconds_to(curve: Curve, target: float, metric: Metric = ACCURACY) -> float | None:
-    """Elapsed seconds at the first evaluation that reached `target`, without interpolation; None if there is none."""
-    return next((elapsed_s for elapsed_s, value in curve if metric.reached(value, target)), None)
-
-
 CLOSE = 10  # so many evaluations before, and so many times the gap to the last of them, tell a time by themselves
 
 
 class Reached(NamedTuple):
     """When a run reached a target, as far as its evaluations tell: between two of them."""
 
-    after_s: float  # of the last evaluation that had not reached it; 0 where none came before
+    after_s: float  # of the last evaluation that had not reached it; 0 where none came before; in virtual time as by_s
     by_s: float  # of the first one that had; infinite where none had
-    is_close: bool = True  # by_s alone tells it
-    late_s: float = 0.0  # in virtual time, where after_s is by_s too: since the evaluation before
+    low_s: float  # the least time that is told: by_s where evaluations are close, else after_s
+    best: float | None  # value; None where it was never evaluated
+    late_s: float = 0.0  # in virtual time, since the evaluation before
     is_moved: bool = False  # the worker took the evaluations over from the process beside it
 
     @property
     def is_at_target(self) -> bool:
         return self.by_s < math.inf
-
-    @property
-    def low_s(self) -> float:
-        """The least time that is told."""
-        return self.by_s if self.is_close else self.after_s
 
     def is_apart(self, other: Reached) -> bool:
         """Whether it is known which of two runs was sooner: intervals that meet, and seconds of workers that evaluate
@@ -319,16 +310,23 @@ class Reached(NamedTuple):
 
 def reached(
     curve: Curve, target: float, metric: Metric = ACCURACY, is_virtual: bool = False, is_moved: bool = False
-) -> Reached | None:
-    """When a curve reached `target`; None where it is empty. `is_moved` as Reached has it."""
-    place = next((place for place, (_, value) in enumerate(curve) if metric.reached(value, target)), None)
-    if place is None:
-        return Reached(curve[-1][0], math.inf, is_moved=is_moved) if curve else None
-    by_s = curve[place][0]
+) -> Reached:
+    """When a curve reached `target`. `is_moved` as Reached has it."""
+    best = metric.best(value for _, value in curve) if curve else None
+    place = next((place for place, (_, value) in enumerate(curve) if metric.reached(value, target)), len(curve))
     after_s = curve[place - 1][0] if place else 0.0
+    if place == len(curve):
+        return Reached(after_s, math.inf, math.inf, best, is_moved=is_moved)
+    by_s = curve[place][0]
     if is_virtual:
-        return Reached(by_s, by_s, late_s=by_s - after_s, is_moved=is_moved)
-    return Reached(after_s, by_s, place >= CLOSE and CLOSE * (by_s - after_s) <= by_s, is_moved=is_moved)
+        return Reached(by_s, by_s, by_s, best, by_s - after_s, is_moved)
+    is_close = place >= CLOSE and CLOSE * (by_s - after_s) <= by_s
+    return Reached(after_s, by_s, by_s if is_close else after_s, best, is_moved=is_moved)
+
+
+def times_of(evaluators: Mapping[Mode, Device | None], target: float) -> dict[Mode, Reached]:
+    """When each mode's run reached `target`."""
+    return {mode: device.reached(target) if device else reached((), target) for mode, device in evaluators.items()}
 
 
 def running_means(curve: Curve, in_a_row: int, grid_s: float) -> Curve:
@@ -419,8 +417,7 @@ def lost_share(devices: Collection[Device]) -> float | None:
     return lost / steps if steps else None
 
 
-@dataclass(frozen=True)
-class SpeedUp:
+class SpeedUp(NamedTuple):
     """Time to a target of a baseline over that of another run: from `low` to `high`."""
 
     low: float  # 0: the other did not reach it
@@ -432,6 +429,6 @@ def speed_up(baseline: Reached, its: Reached) -> SpeedUp | None:
     time was rounded to 0."""
     if 0 in (baseline.by_s, its.by_s) or not (baseline.is_at_target or its.is_at_target):
         return None
-    if baseline.is_close and its.is_close and baseline.is_at_target and its.is_at_target:
+    if baseline.low_s == baseline.by_s < math.inf and its.low_s == its.by_s < math.inf:
         return SpeedUp(baseline.by_s / its.by_s, baseline.by_s / its.by_s)
     return SpeedUp(baseline.after_s / its.by_s, baseline.by_s / its.after_s if its.after_s else math.inf)

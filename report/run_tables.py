@@ -26,7 +26,10 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
     rows = [["mode", "runs", "samples/s", "MB/s", *metric_columns(target, metric), "computing ratio"]]
     form = ".4f" if metric.is_accuracy else ".4g"
     devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
-    curves, times = by_mode([run.curves for run in runs]), by_mode([run.reached(target) for run in runs])
+    curves, times = (
+        by_mode([run.curves for run in runs]),
+        by_mode([metrics.times_of(run.evaluators, target) for run in runs]),
+    )
     for mode, its in devices.items():
         values = [[value for _, value in curve] for curve in curves[mode]]
         ratios = [ratio for run in numbers[mode] for ratio in run.ratios.values()]
@@ -69,50 +72,53 @@ def values_text(values: Sequence[float | None], form: str, least: Sequence[float
     return statistics.estimate_text(median(known), median(least or known))
 
 
-def seconds_of(times: Sequence[Reached | None]) -> tuple[list[float], list[float]]:
+def seconds_of(times: Sequence[Reached]) -> tuple[list[float], list[float]]:
     """The greatest and the least seconds to a target in each run; infinite where it did not reach it."""
-    known = [its or Reached(0.0, math.inf) for its in times]
-    return [its.by_s for its in known], [its.low_s for its in known]
+    return [its.by_s for its in times], [its.low_s for its in times]
 
 
 def times_text(seconds: Sequence[float], least: Sequence[float] | None = None) -> str:
     """Median of times to a target; where not all runs reached it how many did, and the median if it is finite. `least`
     as values_text has it."""
-    times = statistics.times(seconds)
-    if times.reached == times.runs:
+    if not (reached := _reached(seconds)):
         return values_text(seconds, ".1f", least)
-    reached = f"{times.reached} of {times.runs}"
-    is_known = times.median.value != math.inf
-    return f"{statistics.estimate_text(times.median, median(least or seconds))}, {reached}" if is_known else reached
+    middle = median(seconds)
+    is_known = math.isfinite(middle.value)
+    return f"{statistics.estimate_text(middle, median(least or seconds))}, {reached}" if is_known else reached
 
 
-def wide_times(times: Mapping[str, Sequence[Reached | None]]) -> str:
+def _reached(seconds: Sequence[float]) -> str:
+    """`4 of 5` runs that reached a target; empty where all did."""
+    reached = sum(map(math.isfinite, seconds))
+    return f"{reached} of {len(seconds)}" * (reached < len(seconds))
+
+
+def wide_times(times: Mapping[str, Sequence[Reached]]) -> str:
     """The times to a target, by title, of those whose evaluations are far apart, for a figure."""
     found = [
         f"{title} {times_text(*seconds_of(its))} s"
         for title, its in times.items()
-        if any(each and not each.is_close for each in its)
+        if any(each.low_s < each.by_s for each in its)
     ]
     return f"at the target between two evaluations: {', '.join(found)}" * bool(found)
 
 
 def speed_up_lines(runs: Sequence[Run], target: float) -> list[str]:
     """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
-    return lines_beside_ssgd(by_mode([run.reached(target) for run in runs]), _speed_up_text)
+    return lines_beside_ssgd(by_mode([metrics.times_of(run.evaluators, target) for run in runs]), _speed_up_text)
 
 
-def _speed_up_text(title: str, times: Sequence[Reached | None], of: str, baseline: Sequence[Reached | None]) -> str:
+def _speed_up_text(title: str, times: Sequence[Reached], of: str, baseline: Sequence[Reached]) -> str:
     its, beside = seconds_of(times), seconds_of(baseline)
-    sides = ((title, statistics.times(its[0])), (of, statistics.times(beside[0])))
-    missed = [f"{each.reached} of {each.runs} runs of {name}" for name, each in sides if each.reached < each.runs]
-    if missed:
+    counts = ((title, _reached(its[0])), (of, _reached(beside[0])))
+    if missed := [f"{reached} runs of {name}" for name, reached in counts if reached]:
         return f"unknown: {' and '.join(missed)} reached it"
     are_pairs = len(times) == len(baseline) >= FEWEST_RUNS
     if not are_pairs:
         its, beside = (([median(by).value], [median(least).value]) for by, least in (its, beside))
     low, high = (statistics.times_as_fast(*each) for each in ((beside[1], its[0]), (beside[0], its[1])))
     assert low is not None and high is not None  # all runs reached it
-    moved, beside_moved = (any(each.is_moved for each in side if each) for side in (times, baseline))
+    moved, beside_moved = (any(each.is_moved for each in side) for side in (times, baseline))
     if low.value < 1 < high.value or moved != beside_moved:
         texts = (times_text(*seconds_of(side)) for side in (times, baseline))
         return not_apart(*zip((title, of), texts, (moved, beside_moved), strict=True))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from report import metrics, statistics
 from report.definitions import Numbers
-from report.metrics import Curve, Device, Devices, Event, Mode, Reached, Value, Warn
+from report.metrics import Curve, Device, Devices, Event, Mode, Value, Warn
 from report.statistics import FEWEST_RUNS, Estimate
 from report.x_axes import XAxis
 from trainer.metric import ACCURACY, Metric
@@ -26,9 +26,6 @@ class Run:
     @property
     def curves(self) -> dict[Mode, Curve]:
         return {mode: device.curve if device else [] for mode, device in self.evaluators.items()}
-
-    def reached(self, target: float) -> dict[Mode, Reached | None]:
-        return {mode: device.reached(target) if device else None for mode, device in self.evaluators.items()}
 
     def of_metric(self, metric: Metric, warn: Warn) -> Run:
         """Without the evaluations of other metrics."""

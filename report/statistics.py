@@ -7,13 +7,12 @@ their interval is from the least to the greatest. The time to a target that was 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from report.metrics import seconds_to
+from report.metrics import reached
 from trainer.metric import ACCURACY, Metric
 
 LEVEL = 0.95  # of an interval of enough runs
@@ -83,25 +82,9 @@ def _checked(values: ArrayLike) -> np.ndarray:
 # --------------------------------------------------------------------------------------- times to a target
 
 
-@dataclass(frozen=True)
-class TimesToTarget:
-    """Seconds to a target in several runs."""
-
-    reached: int  # number of the `runs` that reached it
-    runs: int
-    median: Estimate  # infinite where half of the runs or more did not reach it
-
-
 def time_to_target(curve: Sequence[tuple[float, float]], target: float, metric: Metric = ACCURACY) -> float:
     """Seconds at the first evaluation of a curve (seconds, value) that reached `target`; infinite without one."""
-    seconds = seconds_to(curve, target, metric)
-    return math.inf if seconds is None else seconds
-
-
-def times(seconds: ArrayLike) -> TimesToTarget:
-    """Summarises times (n,) to the same target, some perhaps infinite."""
-    array = _checked(seconds)
-    return TimesToTarget(int(np.isfinite(array).sum()), array.size, median(array))
+    return reached(curve, target, metric).by_s
 
 
 def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estimate | None:

@@ -37,14 +37,12 @@ def table(
 ) -> str:
     """One row a mode, `-` where the logs lack a number; below, definitions of the numbers and doubts about the runs."""
     columns = ["mode", "rounds", "samples/s", "MB/s", *metric_columns(target, metric), "computing ratio", "lost"]
-    rows, times = [columns], list[Reached | None]()
+    rows, times = [columns], metrics.times_of(evaluators, target)
     for mode, devices in runs.items():
         workers = devices.values()
         its, lost = numbers[mode], metrics.lost_share(workers)
         device = evaluators[mode]
         values = [value for _, value in device.curve] if device else []
-        reached = device.reached(target) if device else None
-        times.append(reached)
         rows.append(
             [
                 mode.title,
@@ -53,18 +51,18 @@ def table(
                 "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
                 metric.text(values[-1]) if values else "-",
                 metric.text(metric.best(values)) if values else "-",
-                time_text(reached),
+                time_text(times[mode]),
                 mark(span(its.ratios.values(), ".2f"), its.ratios_published) if its.ratios else "-",
                 "-" if lost is None else f"{lost:.1%}",
             ]
         )
     found = {mode: metrics.doubts_of([devices]) for mode, devices in runs.items()}
-    return "\n".join([*aligned(rows), *notes(numbers.values()), *grid_line(times), *doubt_lines(found)])
+    return "\n".join([*aligned(rows), *notes(numbers.values()), *grid_line(times.values()), *doubt_lines(found)])
 
 
-def grid_line(times: Iterable[Reached | None]) -> list[str]:
+def grid_line(times: Iterable[Reached]) -> list[str]:
     """How late virtual times to a target may be, in a line; empty where there are none."""
-    late_s = max((its.late_s for its in times if its), default=0.0)
+    late_s = max((its.late_s for its in times), default=0.0)
     text = f"evaluated at least every {late_s:.3g} s of virtual time, so a time is up to {late_s:.3g} s late"
     return [text] * (late_s > 0)
 
@@ -113,16 +111,16 @@ def target_text(target: float, metric: Metric = ACCURACY) -> str:
     return f"{target:.2f}" if metric.is_accuracy and round(target, 2) == target else f"{target:g}"
 
 
-def time_text(its: Reached | None) -> str:
+def time_text(its: Reached) -> str:
     """`8.0`; `4.0..8.0` between two evaluations far apart; `> 10.0`: not after 10 s; `-`: never evaluated."""
-    if its is None:
-        return "-"
-    return span((its.low_s, its.by_s), ".1f") if its.is_at_target else f"> {its.after_s:.1f}"
+    if its.is_at_target:
+        return span((its.low_s, its.by_s), ".1f")
+    return "-" if its.best is None else f"> {its.after_s:.1f}"
 
 
-def speed_up_lines(evaluators: Mapping[Mode, Device | None], target: float, metric: Metric = ACCURACY) -> list[str]:
+def speed_up_lines(times: Mapping[Mode, Reached], target: float, metric: Metric = ACCURACY) -> list[str]:
     """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
-    return lines_beside_ssgd(evaluators, partial(_speed_up_text, target, metric))
+    return lines_beside_ssgd(times, partial(_speed_up_text, target, metric))
 
 
 def lines_beside_ssgd(values: Mapping[Mode, Value], text: Callable[[str, Value, str, Value], str]) -> list[str]:
@@ -140,75 +138,66 @@ def lines_beside_ssgd(values: Mapping[Mode, Value], text: Callable[[str, Value, 
     ]
 
 
-def _speed_up_text(
-    target: float, metric: Metric, title: str, device: Device | None, of: str, baseline: Device | None
-) -> str:
-    goal, sides = target_text(target, metric), {title: device, of: baseline}
-    times = {name: its.reached(target) if its else None for name, its in sides.items()}
-    found, beside = times.values()
-    if found is None or beside is None:
-        return f"unknown: {next(name for name, its in times.items() if its is None)} has no {metric.plural}"
-    if 0 in (found.by_s, beside.by_s):
+def _speed_up_text(target: float, metric: Metric, title: str, its: Reached, of: str, baseline: Reached) -> str:
+    goal, sides = target_text(target, metric), {title: its, of: baseline}
+    best = {name: each.best for name, each in sides.items() if each.best is not None}
+    if lacking := [name for name in sides if name not in best]:
+        return f"unknown: {lacking[0]} has no {metric.plural}"
+    if 0 in (its.by_s, baseline.by_s):
         return f"unknown: a time to {goal} is 0 s, rounded to whole seconds in the summary"
-    gain = metrics.speed_up(beside, found)
+    gain = metrics.speed_up(baseline, its)
     if gain is None:
-        best = [f"{name} {metric.text(metric.best(its.accuracy_list))}" for name, its in sides.items() if its]
-        return f"unknown: neither reached {goal}; at best {', '.join(best)}"
-    if not found.is_apart(beside):
-        return not_apart(_side(title, found), _side(of, beside))
-    known = {name: its for name, its in times.items() if its}
-    late = [
-        f"{name} had not reached {goal} after {its.after_s:.1f} s"
-        for name, its in known.items()
-        if not its.is_at_target
-    ]
-    reached = ", ".join(f"{name} {time_text(its)} s" for name, its in known.items() if its.is_at_target)
-    return f"{': '.join([factor_text(gain), *late])} ({reached})"
+        texts = ", ".join(f"{name} {metric.text(value)}" for name, value in best.items())
+        return f"unknown: neither reached {goal}; at best {texts}"
+    if not its.is_apart(baseline):
+        return not_apart(_side(title, its), _side(of, baseline))
+    known = ", ".join(f"{name} {time_text(each)} s" for name, each in sides.items() if each.is_at_target)
+    late = [(name, each.after_s) for name, each in sides.items() if not each.is_at_target]
+    why = "".join(f": {name} had not reached {goal} after {after_s:.1f} s" for name, after_s in late)
+    return f"{factor_text(gain)}{why} ({known})"
 
 
 def not_apart(*sides: tuple[str, str, bool]) -> str:
     """Says that two sides have no order, and why: of each the title, the seconds, and whether a worker took the
     evaluations over."""
-    titles, seconds, moved = zip(*sides, strict=True)
-    alone = [title for title, is_moved in zip(titles, moved, strict=True) if is_moved]
+    titles, seconds, _ = zip(*sides, strict=True)
+    alone = [title for title, _, is_moved in sides if is_moved]
     why = f", and {alone[0]} alone was in part evaluated in the worker" if len(alone) == 1 else ""
     return f"{' and '.join(titles)} are not told apart: {' s and '.join(seconds)} s{why}"
 
 
 def _side(title: str, its: Reached) -> tuple[str, str, bool]:
     """Of not_apart, with the interval that decided."""
-    return title, time_text(its._replace(is_close=False)), its.is_moved
+    return title, time_text(its._replace(low_s=its.after_s)), its.is_moved
 
 
 ONE_RUN = "this is one run of one seed: another day may order them otherwise"
 
 
-def first_line(evaluators: Mapping[Mode, Device | None], target: float, metric: Metric = ACCURACY) -> str:
+def first_line(times: Mapping[Mode, Reached], target: float, metric: Metric = ACCURACY) -> str:
     """The algorithm that reached the target first in one run of each, and its speed-up over the others. Where others
     are not told apart from the soonest, none is the first."""
     goal = f"test {metric.name} {target_text(target, metric)}"
-    times = {mode: device.reached(target) if device else None for mode, device in evaluators.items()}
-    known = {mode: its for mode, its in times.items() if its is not None}
-    best, best_its = min(known.items(), key=lambda pair: pair[1].by_s or math.inf, default=(None, None))
-    if best is None or best_its is None or not 0 < best_its.by_s < math.inf:
+    reached = {mode: its for mode, its in times.items() if 0 < its.by_s < math.inf}
+    if not reached:
         return f"no algorithm reached {goal}"
+    best, first = min(reached.items(), key=lambda pair: pair[1].by_s)
     beaten, equal = [], []
-    for mode, its in sorted(times.items(), key=lambda pair: pair[1].by_s if pair[1] else math.inf):
+    for mode, its in sorted(times.items(), key=lambda pair: pair[1].by_s):
+        gain = metrics.speed_up(its, first)
         if mode == best:
             continue
-        gain = metrics.speed_up(its, best_its) if its else None
-        if its is None or gain is None:
-            beaten.append(f"{mode.title} {'was there after 0 s, in whole seconds' if its else 'was never evaluated'}")
-        elif best_its.is_apart(its):
+        if gain is None or its.best is None:
+            beaten.append(f"{mode.title} {'was never evaluated' if gain else 'was there after 0 s, in whole seconds'}")
+        elif first.is_apart(its):
             time = f"{time_text(its)} s" if its.is_at_target else f"not within {its.after_s:.1f} s"
             beaten.append(f"{factor_text(gain)} as fast as {mode.title} ({time})")
         else:
-            equal.append(not_apart(_side(best.title, best_its), _side(mode.title, its)))
+            equal.append(not_apart(_side(best.title, first), _side(mode.title, its)))
     if equal:
         others = [f"{best.title}: {', '.join(beaten)}"] if beaten else []
         return "; ".join([f"no algorithm is told to be first at {goal}: {equal[0]}", *equal[1:], *others, ONE_RUN])
-    results = ", ".join([f"{goal} after {time_text(best_its)} s", *beaten])
-    return f"{best.title} was first: {results}; {ONE_RUN}"
+    return f"{best.title} was first: {', '.join([f'{goal} after {time_text(first)} s', *beaten])}; {ONE_RUN}"
 
 
 def factor_text(gain: SpeedUp) -> str:

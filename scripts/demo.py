@@ -155,7 +155,8 @@ def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | Non
     metric = next((device.metric for device in found.values() if device), ACCURACY)
     curves = [device.curve for device in found.values() if device]
     doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
-    first = tables.first_line(found, tables.target_for(target, metric, curves), metric)
+    target = tables.target_for(target, metric, curves)
+    first = tables.first_line(metrics.times_of(found, target), target, metric)
     return [*doubts, f"{first}; the lines above make the times doubtful" if doubts else first]
 
 

@@ -72,8 +72,8 @@ class SweepLine(Run):
     def best(self) -> float:
         return self.measures.best(value for _, value in self.curve) if self.has_model else self._worst
 
-    def reached(self, target: float | None) -> Reached | None:
-        """None where there is no target, it has no model, or was never evaluated."""
+    def reached(self, target: float | None) -> Reached:
+        """Never where there is no target, or it has no model."""
         curve = self.curve if self.has_model and target is not None else ()
         is_virtual = "simulate.py" in self.command[:1]
         return metrics.reached(curve, target or 0.0, self.measures, is_virtual, bool(self.evaluator))
@@ -146,7 +146,7 @@ def as_csv(lines: Sequence[SweepLine], target: float | None) -> str:
                     "failed" if line.failed else "diverged" if line.diverged else "ended",
                     *(line.samples_per_s, line.seconds),
                     *((line.final, line.best) if has_curve else ("", "")),
-                    *((its.by_s, its.low_s) if its and its.is_at_target else ("", "")),
+                    *((its.by_s, its.low_s) if its.is_at_target else ("", "")),
                 ]
             )
         return file.getvalue()

@@ -185,13 +185,13 @@ def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tupl
     return [*((rank,) for rank in ranks), *([slow] if len(slow) > 1 and not asked else [])]
 
 
-def _scaled(reached: Reached | None, found: Comparison) -> dict[str, str]:
+def _scaled(reached: Reached, found: Comparison) -> dict[str, str]:
     """Times to the target by name of the change, where the weights after each round stay the same: then the metric
     after a round does too, and its time is inversely proportional to the samples/s."""
-    if reached is None or not reached.is_at_target:
+    if not reached.is_at_target:
         return {}
     return {
-        change.name: time_text(reached._replace(after_s=reached.after_s / gain, by_s=reached.by_s / gain))
+        change.name: time_text(reached._replace(low_s=reached.low_s / gain, by_s=reached.by_s / gain))
         for change, gain in found.gains
         if change.keeps_updates
     }

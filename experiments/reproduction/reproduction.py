@@ -14,7 +14,7 @@ from experiments.reproduction import published
 from experiments.reproduction.published import FINAL_MINUTES, TARGET
 from experiments.study.comparison import SPLIT_WORDS
 from report import metrics
-from report.metrics import Curve, seconds_to
+from report.metrics import Curve, reached
 from report.tables import span, target_text
 from scripts import run_lines
 from scripts.run_lines import IID, SPLITS, programs
@@ -78,7 +78,8 @@ class Row(run_lines.Run):
 
     def seconds_to(self, target: float = TARGET) -> float | None:
         """None where it was not reached."""
-        return seconds_to(self.curve, target) if self.has_model else None
+        its = reached(self.curve, target)
+        return its.by_s if self.has_model and its.is_at_target else None
 
     @property
     def best(self) -> float | None:

@@ -188,19 +188,21 @@ def test_no_point_of_a_curve_is_above_its_best_or_below_its_worst_accuracy(curve
     assert min(accuracies) - 1e-9 <= metrics.value_at(curve, elapsed_s) <= max(accuracies) + 1e-9
 
 
+def by_s(curve, target):
+    return metrics.reached(curve, target).by_s
+
+
 def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above_the_target():
-    assert metrics.seconds_to(SLOW, 0.8) == 24.0  # at the target is enough
-    assert metrics.seconds_to(SLOW, 0.6) == 24.0  # nothing is interpolated
-    assert metrics.seconds_to(SLOW, 0.81) is None
-    assert metrics.seconds_to([], 0.1) is None
+    assert by_s(SLOW, 0.8) == 24.0  # at the target is enough
+    assert by_s(SLOW, 0.6) == 24.0  # nothing is interpolated
+    assert by_s(SLOW, 0.81) == by_s([], 0.1) == math.inf
 
 
 def test_a_curve_is_at_a_target_where_the_mean_of_evaluations_in_a_row_is():
     curve = [(10.0, 0.5), (20.2, 0.9), (30.0, 0.7), (39.999, 0.8), (50.0, 0.9)]  # 0.9 is touched at 20.2
     means = metrics.running_means(curve, 3, 10.0)
     assert means == [(30.0, pytest.approx(0.7)), (39.999, pytest.approx(0.8)), (50.0, pytest.approx(0.8))]
-    assert metrics.seconds_to(means, 0.75) == 39.999
-    assert metrics.seconds_to(means, 0.85) is None
+    assert (by_s(means, 0.75), by_s(means, 0.85)) == (39.999, math.inf)
     assert metrics.running_means(curve[:2], 3, 10.0) == []
 
 
@@ -231,13 +233,9 @@ def every(step_s, target_s):
 )
 def test_a_time_to_a_target_is_one_number_only_where_evaluations_are_close(curve, low_s, by_s):
     its = metrics.reached(curve, 0.8)
-    assert its is not None and (its.low_s, its.by_s) == (low_s, by_s)
+    assert (its.low_s, its.by_s) == (low_s, by_s)
     virtual = metrics.reached(curve, 0.8, is_virtual=True)
-    assert virtual is not None and (virtual.low_s, virtual.by_s) == (by_s, by_s)
-
-
-def test_a_curve_without_evaluations_has_no_time_to_a_target():
-    assert metrics.reached([], 0.8) is None
+    assert (virtual.low_s, virtual.by_s) == (by_s, by_s)
 
 
 real_and_virtual = st.tuples(curves, st.booleans())

@@ -3,7 +3,7 @@ from log_tree import FAST, NEVER, SLOW, device, evaluated
 
 from report import definitions as definitions_of
 from report import metrics, tables
-from report.metrics import SpeedUp
+from report.metrics import SpeedUp, times_of
 
 OFTEN = [(1.0 * n, 0.02 * n) for n in range(1, 51)]  # to 0.8 in 40 s, evaluated every second
 MOVED = {"event_list": [[12.0, "evaluator", "evaluated in the worker from 12 s on"]]}
@@ -15,11 +15,11 @@ def named(curves, **more):
 
 def speed_up_line(target=0.8, **curves):
     """In virtual time, where the evaluations are a grid."""
-    return tables.speed_up_lines(named(curves, virtual=True), target)
+    return tables.speed_up_lines(times_of(named(curves, virtual=True), target), target)
 
 
 def real_line(**curves):
-    [line] = tables.speed_up_lines(named(curves), 0.8)
+    [line] = tables.speed_up_lines(times_of(named(curves), 0.8), 0.8)
     return line.removeprefix("ESync, i.i.d.: ")
 
 
@@ -76,12 +76,14 @@ def test_a_run_that_its_worker_evaluated_is_not_told_apart_from_others_and_is_ma
     found = {sync: evaluated(SLOW, **MOVED), esync: evaluated(OFTEN)}
     why = "SSGD alone was in part evaluated in the worker"
     times = "39.0..40.0 s and 12.0..24.0 s"
-    assert tables.speed_up_lines(found, 0.8) == [
+    assert tables.speed_up_lines(times_of(found, 0.8), 0.8) == [
         f"ESync, i.i.d.: ESync and SSGD are not told apart: {times}, and {why}"
     ]
-    assert tables.first_line(found, 0.8).startswith("no algorithm is told to be first at test accuracy 0.80: SSGD and")
+    assert tables.first_line(times_of(found, 0.8), 0.8).startswith(
+        "no algorithm is told to be first at test accuracy 0.80: SSGD and"
+    )
     both = {sync: found[sync], esync: evaluated(OFTEN, **MOVED)}
-    assert "0.30..0.62x" in tables.speed_up_lines(both, 0.8)[0]
+    assert "0.30..0.62x" in tables.speed_up_lines(times_of(both, 0.8), 0.8)[0]
     runs = {mode: {("a", "cpu"): its} for mode, its in found.items()}
     numbers = {mode: definitions_of.numbers(devices, "auto", None) for mode, devices in runs.items()}
     *_, mark, advice = tables.table(runs, numbers, found, 0.8).splitlines()
@@ -186,7 +188,7 @@ def table(runs, definitions, model_bytes=None, virtual=True):
 
 
 def first_line(virtual=True, **curves):
-    return tables.first_line(named(curves, virtual=virtual), 0.8)
+    return tables.first_line(times_of(named(curves, virtual=virtual), 0.8), 0.8)
 
 
 def test_the_first_is_named_with_how_many_times_as_fast_it_was_as_each_of_the_others_in_this_one_run():
