@@ -11,27 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import flag_values as values
 from algorithms import ALGORITHMS, ENTRIES, OWNERS, WATCHED, Algorithm, Workers, entry_name, folder_name
-from flag_values import (
-    above_zero,
-    at_least,
-    below_one,
-    device_name,
-    finite,
-    fraction,
-    host,
-    job_name,
-    phase_momentum,
-    port,
-    rate_schedule,
-    run_name,
-    seconds_or_auto,
-    steps_or_auto,
-    switch_order,
-    threshold,
-    zero_one_or_auto,
-    zero_or_one,
-)
 from utils import CHECKPOINT_FOLDER, EARLIER, SEED_FOLDER
 
 MODES = tuple(ALGORITHMS)
@@ -110,7 +91,7 @@ def job_file(text: str) -> str:
             f"{text}: {path.stem} is a built-in network, or has a meaning of its own in a log tree; rename the file"
         )
     try:
-        run_name(path.stem)
+        values.run_name(path.stem)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}; rename the file") from None
     return text
@@ -130,23 +111,23 @@ class Config:
         0.001,
         "learning rate of the gradients (Sync-Switch: under BSP; under ASP it is divided by the number of workers)",
         "-l",
-        type=above_zero,
+        type=values.above_zero,
         published=True,
         instead=LEARNING_RATES,
     )
     local_lr: float = _flag(
-        0.001, "learning rate of the local steps", "-ll", type=above_zero, published=True, instead=LEARNING_RATES
+        0.001, "learning rate of the local steps", "-ll", type=values.above_zero, published=True, instead=LEARNING_RATES
     )
     global_lr: float = _flag(
         1.0,
         "factor on the averaged model update: the learning rate of the outer optimiser",
         "-gl",
-        type=above_zero,
+        type=values.above_zero,
         published=True,
         instead=LEARNING_RATES,
     )
     batch_size: int = _flag(
-        64, "samples per step on each device (LB-BSP: at first, and on average)", "-b", type=at_least(1)
+        64, "samples per step on each device (LB-BSP: at first, and on average)", "-b", type=values.at_least(1)
     )
     data_dir: str = _flag(
         "data",
@@ -154,8 +135,8 @@ class Config:
         "-dd",
         of_host=True,
     )
-    gpu: int = _flag(0, "id of the one GPU that this process uses", "-g", type=at_least(0), of_host=True)
-    cpu: int = _flag(0, "1 trains on the CPU", "-c", type=zero_or_one, of_host=True)
+    gpu: int = _flag(0, "id of the one GPU that this process uses", "-g", type=values.at_least(0), of_host=True)
+    cpu: int = _flag(0, "1 trains on the CPU", "-c", type=values.zero_or_one, of_host=True)
     network: str = _flag("resnet18-v1", "the network to train", "-n", choices=NETWORKS)
     log_dir: str = _flag(
         "logs",
@@ -165,22 +146,22 @@ class Config:
         of_host=True,
     )
     eval_duration: int = _flag(
-        1, "rounds between two evaluations on the whole test set, by one worker", "-e", type=at_least(1)
+        1, "rounds between two evaluations on the whole test set, by one worker", "-e", type=values.at_least(1)
     )
     mode: str = _flag("esync", "the synchronisation algorithm", "-m", type=_mode, choices=MODES)
-    use_dcasgd: int = _flag(0, "1 selects DC-ASGD", "-dcasgd", type=zero_or_one, published=True)
+    use_dcasgd: int = _flag(0, "1 selects DC-ASGD", "-dcasgd", type=values.zero_or_one, published=True)
     split_by_class: int = _flag(
         0,
         "1 sorts the samples by class and gives each worker an equal part (non-i.i.d.)",
         "-s",
-        type=zero_or_one,
+        type=values.zero_or_one,
         published=True,
     )
     state_server_ip: str = _flag(
-        "127.0.0.1", "host of the state server", "-ip", type=host, published=True, of_host=True
+        "127.0.0.1", "host of the state server", "-ip", type=values.host, published=True, of_host=True
     )
     state_server_port: str = _flag(
-        "10010", "port of the state server", "-port", type=port, published=True, of_host=True
+        "10010", "port of the state server", "-port", type=values.port, published=True, of_host=True
     )
 
     # This project's own.
@@ -188,7 +169,7 @@ class Config:
         "auto",
         "1: the workers tell the state server at -ip and -port what they do, for its page; 0: they do not, in a mode "
         "that can do without; auto: 1 in the modes in which a rule of the state server decides, else 0",
-        type=zero_one_or_auto,
+        type=values.zero_one_or_auto,
     )
     job: str = _flag(
         "",
@@ -208,10 +189,10 @@ class Config:
         0,
         "1 changes training images at random, as is usual for CIFAR: 4 black pixels more at each edge, a random crop "
         "of the old size, and half of the images mirrored left to right; test images stay as they are",
-        type=zero_or_one,
+        type=values.zero_or_one,
     )
     device_name: str = _flag(
-        "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=device_name, of_host=True
+        "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=values.device_name, of_host=True
     )
     earlier: str = _flag(
         "",
@@ -232,7 +213,7 @@ class Config:
         0,
         "1, or no value: no lines of rounds on the console and in this process's own log, but those of the first round "
         "and of evaluations (simulate.py: none of progress); the logs of rounds have all",
-        type=zero_or_one,
+        type=values.zero_or_one,
         nargs="?",
         const=1,
         of_host=True,
@@ -245,13 +226,13 @@ class Config:
         metavar="FOLDER",
     )
     eval_seconds: float = _flag(
-        0.0, "seconds between two evaluations, in place of -e (0: -e counts)", type=at_least(0, float)
+        0.0, "seconds between two evaluations, in place of -e (0: -e counts)", type=values.at_least(0, float)
     )
     validation: int = _flag(
         0,
         "number of training samples to hold out, always the same ones, and to evaluate on in place of the test set: to "
         "choose step sizes (0: none)",
-        type=at_least(0),
+        type=values.at_least(0),
     )
     evaluate: str = _flag(
         "auto",
@@ -265,25 +246,27 @@ class Config:
         "1: a process beside the worker evaluates, on the CPU, so that training does not wait; after two evaluations "
         "in a row for which it is not ready the worker evaluates; 0: the worker evaluates, as published; auto: 1 for a "
         "worker on a CPU with --job, and the launchers give 1 to workers on a CPU; else 0",
-        type=zero_one_or_auto,
+        type=values.zero_one_or_auto,
         of_host=True,
     )
     max_rounds: int = _flag(
         0,
         "stop after this many rounds (0: no limit); in async, ssp, wbsp, async-local and decoupled, where workers do "
         "not wait for all others, each worker counts its own",
-        type=at_least(0),
+        type=values.at_least(0),
     )
-    max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=at_least(0, float))
-    target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
+    max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=values.at_least(0, float))
+    target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=values.fraction)
     target: float | None = _flag(
         None,
         "stop when the metric reaches this value, also a negative one: from below, or from above where less of it is "
         "better (None: no target)",
-        type=finite,
+        type=values.finite,
     )
     target_evaluations: int = _flag(
-        1, "evaluations in a row whose mean is to be at the target, since single ones are noisy", type=at_least(1)
+        1,
+        "evaluations in a row whose mean is to be at the target, since single ones are noisy",
+        type=values.at_least(1),
     )
     init_from: str = _flag(
         "",
@@ -292,25 +275,27 @@ class Config:
         metavar="FILE",
         of_host=True,
     )
-    seed: int = _flag(0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=at_least(0))
+    seed: int = _flag(
+        0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=values.at_least(0)
+    )
     max_bad_steps: int = _flag(
         10,
         "a step of which a gradient or the update is not finite is skipped; after this many in a row on one worker the "
         "job ends (0: no check, gradients leave while others are still computed, and the first loss that is not "
         "finite ends the job)",
-        type=at_least(0),
+        type=values.at_least(0),
     )
     momentum: float = _flag(
         0.0,
         "momentum mu of SGD, in all steps: v <- mu * v + gradient, w <- w - learning rate * v",
-        type=below_one,
+        type=values.below_one,
         needs=("optimizer", SGD),
     )
     weight_decay: float = _flag(
         0.0,
         "lambda: adds lambda * w to the gradient of the MEAN loss (so batch size * lambda * w to that of the summed "
         "one), for the weights of convolutions and dense layers",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
     )
     optimizer: str = _flag(
         SGD, "optimizer of the steps that workers take: SGD, or MXNet's RMSProp or Adam", choices=OPTIMIZERS
@@ -319,19 +304,19 @@ class Config:
         "constant",
         "factor on the learning rate by the samples that all workers have trained on: constant, or, joined by +, "
         "warmup:10000 (from 0), step:300000,450000x0.1 (a tenth after each), cosine:600000 (to 0; x0.01: to 0.01)",
-        type=rate_schedule,
+        type=values.rate_schedule,
     )
     min_step_time: float = _flag(
         0.0,
         "seconds to which each local step is padded: emulates a slower device",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
         of_host=True,
     )
     sample_time: float = _flag(
         0.0,
         "seconds that each sample of its batch adds to --min-step-time: emulates a slower device on which a smaller "
         "batch is a faster step",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
         of_host=True,
     )
     straggler_trace: str = _flag(
@@ -345,54 +330,54 @@ class Config:
         0.04,
         "strength of DC-ASGD's delay compensation, on the summed loss: 0.04 at batch 64 is 2.56 on the mean; with "
         "--dcasgd-adaptive 1 lambda_0, which is the same on both, and 2 in the paper",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
         needs=("use_dcasgd", 1),
     )
     dcasgd_adaptive: int = _flag(
         0,
         "1 adapts that strength to each weight, by the mean square of its gradients (DC-ASGD-a)",
-        type=zero_or_one,
+        type=values.zero_or_one,
         needs=("use_dcasgd", 1),
     )
     max_delay: int = _flag(
         0,
         "R of Ringmaster ASGD: the server drops a gradient if it has applied R others or more since the worker's last "
         "pull, and the worker goes on with the newest weights (0: it drops none)",
-        type=at_least(0),
+        type=values.at_least(0),
     )
     table: int = _flag(
         0,
         "1 selects Ringleader ASGD: a step along the mean of each worker's newest gradient, once all have sent one "
         "since the last step; none waits for another",
-        type=zero_or_one,
+        type=values.zero_or_one,
     )
     rescale: int = _flag(
         0,
         "1 selects Rescaled ASGD: a worker's gradients are weighed by its step time over the mean of all workers'",
-        type=zero_or_one,
+        type=values.zero_or_one,
     )
     outer_momentum: float = _flag(
         0.0,
         "momentum of the outer optimiser, below 1: its gradient is the averaged model update of a round, its learning "
         "rate -gl (0 and -gl 1: the plain mean)",
-        type=below_one,
+        type=values.below_one,
     )
     outer_nesterov: int = _flag(
-        0, "the outer momentum is Nesterov's (1, as in DiLoCo) or heavy-ball (0, as in SlowMo)", type=zero_or_one
+        0, "the outer momentum is Nesterov's (1, as in DiLoCo) or heavy-ball (0, as in SlowMo)", type=values.zero_or_one
     )
     normalise: int = _flag(
         0,
         "1 normalises each worker's model update by its local steps of the round (FedNova): divides by their number, "
         "and as in the paper with --momentum, whose velocity then restarts in each round, and with --lr-schedule; with "
         "--optimizer sgd alone",
-        type=zero_or_one,
+        type=values.zero_or_one,
     )
     estimate_statistics: int = _flag(
         0,
         "number of batches of this worker's samples from which BatchNorm's running statistics are estimated before an "
         "evaluation, for it and for the saved model (0: those averaged over the workers, as published, which fit no "
         "model after rounds with many local steps)",
-        type=at_least(0),
+        type=values.at_least(0),
     )
     policy: str = _flag(
         "journal",
@@ -401,14 +386,14 @@ class Config:
         choices=POLICIES,
     )
     epsilon: float = _flag(
-        0.5, "tolerance in seconds of the preprint's rule", type=at_least(0, float), needs=("policy", "preprint")
+        0.5, "tolerance in seconds of the preprint's rule", type=values.at_least(0, float), needs=("policy", "preprint")
     )
     anchor: int | str = _flag(
         0,
         "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
         "for which the update's transmission (with a parameter server one way) takes less than a tenth of these steps "
         "and itself, by the measured times, 32 at most (0: one, as published)",
-        type=steps_or_auto,
+        type=values.steps_or_auto,
     )
     query: str = _flag(
         "non-blocking",
@@ -424,7 +409,7 @@ class Config:
     job_name: str = _flag(
         "default",
         "name of this job among those whose workers find each other through the same state server at the same time",
-        type=job_name,
+        type=values.job_name,
         needs=("collective", AMONG_WORKERS),
         metavar="NAME",
     )
@@ -439,54 +424,54 @@ class Config:
         0.0,
         "of 2bit, which needs one above 0: about the size of the larger numbers of the gradient of the summed loss "
         "(sync, lb-bsp) or of the model update (esync, local-sgd); the rest is added to the next rounds",
-        type=threshold,
+        type=values.threshold,
         needs=("compression", TWO_BIT),
     )
     query_delay: float = _flag(
         0.0,
         "seconds on top of each round trip to the state server: emulates a slower network",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
         of_host=True,
     )
     backup: int = _flag(
         1,
         "number b of spare workers, below the number N of workers: a version of the model is complete with N - b "
         "gradients, and later ones are dropped",
-        type=at_least(0),
+        type=values.at_least(0),
     )
-    staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=at_least(0))
-    sync_every: int = _flag(8, "local steps a round (--dylu 1: of the fastest worker)", type=at_least(1))
+    staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=values.at_least(0))
+    sync_every: int = _flag(8, "local steps a round (--dylu 1: of the fastest worker)", type=values.at_least(1))
     dylu: int = _flag(
         1,
         "1 gives each worker local steps in proportion to its speed, --sync-every for the fastest (dynamic local "
         "updates), and one in its first round; 0: --sync-every for all",
-        type=zero_or_one,
+        type=values.zero_or_one,
     )
     delay_momentum: int = _flag(
         1,
         "1 applies the outer momentum after as many updates as there are workers, and of each update the part "
         "-gl / workers (delayed Nesterov); 0: momentum and the whole -gl in each update",
-        type=zero_or_one,
+        type=values.zero_or_one,
     )
     quorum: int = _flag(
         0,
         "number K of workers, up to the number N of workers, whose updates are enough for a new global model; later "
         "ones count in the one after that (0: more than half of the workers)",
-        type=at_least(0),
+        type=values.at_least(0),
     )
     grace: float | str = _flag(
         AUTO,
         "seconds from the quorum to the new global model, in which further workers are waited for; auto: until one "
         "uploads again, since it takes no new model before",
-        type=seconds_or_auto,
+        type=values.seconds_or_auto,
         metavar="SECONDS",
     )
-    wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=zero_or_one)
-    switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=switch_order)
+    wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=values.zero_or_one)
+    switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=values.switch_order)
     train_steps: tuple[int, ...] = _flag(
         (400, 7600),
         "steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
-        type=at_least(1),
+        type=values.at_least(1),
         nargs="+",
         metavar="STEPS",
     )
@@ -494,14 +479,14 @@ class Config:
         (0.0,),
         "learning rate of an update in each phase: of the mean of all workers' gradients under BSP, of each gradient "
         "under ASP; one number, or one for each phase (0: -l)",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
         nargs="+",
         metavar="RATE",
     )
     phase_lr_schedule: tuple[str, ...] = _flag(
         ("constant",),
         "--lr-schedule by the samples of the phase alone; one, or one for each phase",
-        type=rate_schedule,
+        type=values.rate_schedule,
         nargs="+",
         metavar="SCHEDULE",
     )
@@ -509,14 +494,14 @@ class Config:
         (SAME,),
         "momentum in each phase: a number, 0..0.9:50000 for one that grows over 50,000 samples of the phase, or same "
         "(--momentum); one, or one for each phase",
-        type=phase_momentum,
+        type=values.phase_momentum,
         nargs="+",
         metavar="MOMENTUM",
     )
     phase_batch_size: tuple[int, ...] = _flag(
         (0,),
         "samples per step on each device in each phase; one number, or one for each phase (0: -b)",
-        type=at_least(0),
+        type=values.at_least(0),
         nargs="+",
         metavar="SAMPLES",
     )
@@ -527,9 +512,11 @@ class Config:
         choices=STRAGGLER_POLICIES,
     )
     ckpt_frequency: int = _flag(
-        0, "rounds between two checkpoints of each worker; the last round has one too (0: none)", type=at_least(0)
+        0,
+        "rounds between two checkpoints of each worker; the last round has one too (0: none)",
+        type=values.at_least(0),
     )
-    ckpt_keep: int = _flag(3, "number of checkpoints of each worker that stay", type=at_least(1))
+    ckpt_keep: int = _flag(3, "number of checkpoints of each worker that stay", type=values.at_least(1))
     checkpoint: str = _flag(
         "",
         "folder of all checkpoints of the job, which all of its processes must see (default: .checkpoints in the "
@@ -541,7 +528,7 @@ class Config:
         0,
         "1, or no value: resume from the newest checkpoint and continue the logs; with --on-worker-death continue also "
         "if this worker has no checkpoint; auto: the same if there is a checkpoint, else the job begins",
-        type=zero_one_or_auto,
+        type=values.zero_one_or_auto,
         nargs="?",
         const=1,
     )
@@ -556,26 +543,26 @@ class Config:
         1,
         "with fewer workers the job waits until others join; with a parameter server, or where the launchers have "
         "given up the others, it ends; with restart no worker is left out below this",
-        type=at_least(1),
+        type=values.at_least(1),
         needs=("on_worker_death", (RESTART, CONTINUE)),
     )
     fault_timeout: float = _flag(
         10.0,
         "seconds until the others go on without a frozen or unreached worker (a killed one is noticed at once)",
-        type=above_zero,
+        type=values.above_zero,
         needs=("on_worker_death", CONTINUE),
     )
     leave: int = _flag(
         0,
         "1: on SIGTERM or SIGINT this worker leaves alone, and the others continue",
-        type=zero_or_one,
+        type=values.zero_or_one,
         needs=("on_worker_death", CONTINUE),
         of_host=True,
     )
     start_timeout: float = _flag(
         600.0,
         "seconds to wait for the other processes of the job at the start (0: for ever)",
-        type=at_least(0, float),
+        type=values.at_least(0, float),
         of_host=True,
     )
 

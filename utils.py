@@ -82,10 +82,7 @@ def missing_package(error: BaseException) -> str:
 
 # ------------------------------------------------------------------------------------------------- output
 
-
 LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-
-
 KEPT_LINES = 10_000  # of a process's output, while its disk is full
 
 
@@ -227,7 +224,6 @@ def parsed_json(content: bytes, where: str) -> Any:
 
 # ---------------------------------------------------------------------------------------- what this process may use
 
-
 os.environ.pop("PYTHONSAFEPATH", None)  # with it `python -m` does not find this project's modules
 
 
@@ -278,7 +274,6 @@ def authority(host: str, port: int | str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------- containers
-
 
 RUN_AS_OWNER = 'run the container as the owner of the mounted folder (--user "$(id -u):$(id -g)")'
 

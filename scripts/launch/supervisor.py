@@ -65,22 +65,21 @@ class _State(enum.Enum):
     SETTLING = enum.auto()
 
 
+@dataclasses.dataclass(eq=False)
 class _Finished(Exception):
     """Leaves the loop; everything that still runs is killed."""
 
-    def __init__(self, exit_code: int, message: str = "", failed_log: Path | None = None) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.failed_log = failed_log
+    exit_code: int
+    message: str = ""
+    failed_log: Path | None = None
 
 
+@dataclasses.dataclass(eq=False)
 class _StartAgain(Exception):
     """Leaves the loop; all but the services that run and answer are killed and started again."""
 
-    def __init__(self, wait_s: float, failed: Sequence[RunningProcess]) -> None:
-        super().__init__()
-        self.wait_s = wait_s
-        self.failed = failed
+    wait_s: float
+    failed: Sequence[RunningProcess]
 
 
 class Supervisor:
@@ -145,8 +144,8 @@ class Supervisor:
                     except _StartAgain as another:
                         again = another
             except _Finished as end:
-                if str(end):
-                    self._say(str(end))
+                if end.message:
+                    self._say(end.message)
                 return self._outcome(end)
             finally:
                 self._end_pages()

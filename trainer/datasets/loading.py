@@ -21,7 +21,6 @@ FASHION_MNIST_SHA256 = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-MNIST_FILES = dict.fromkeys(FASHION_MNIST_SHA256, "")
 MNIST_CLASSES = 10  # and Fashion-MNIST's
 
 
@@ -93,7 +92,7 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
     ),
     "mnist": lambda data_dir: _idx_dataset(
         data_dir / "mnist",
-        MNIST_FILES,
+        dict.fromkeys(FASHION_MNIST_SHA256, ""),
         "put MNIST's four *-ubyte.gz files there, or name its parent with -dd (Fashion-MNIST's: --dataset "
         "fashion-mnist)",
     ),

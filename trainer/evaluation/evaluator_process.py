@@ -156,17 +156,13 @@ def _answer(connection: Connection) -> None:
     on_some = Evaluator(built.network, partial(job.some_test_batches, feed, SOME, config.seed), built.measurement)
     times = 1.0 if isinstance(job.test, Stream) or job.test is None else max(1.0, len(job.test) / SOME)
     estimate = times * evaluated(READY, on_some, built.metric).busy_s
-    _lower_priority()
+    # Those that train go first. Where Linux groups processes by session, a process's niceness counts within its session
+    # alone, and the session's own niceness against the others.
+    os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICE))
     connection.send(Evaluation(READY, None, busy_s=estimate))
     while True:
         round_ = connection.recv()
         initial_parameters.load(built.network, model)
         connection.send(evaluated(round_, evaluate, built.metric))
-
-
-def _lower_priority() -> None:
-    """Lets those that train go first. Where Linux groups processes by session, a process's niceness counts within its
-    session alone, and the session's own niceness against the others."""
-    os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICE))

@@ -26,29 +26,20 @@ MOST_BATCHES = 1000  # of a step: a loop that draws more has forgotten worker.st
 
 
 class Worker:
-    """What `train(worker)` gets.
-
-    Attributes:
-        rank: of this worker, from 0 on.
-        num_workers: of the job.
-        batch_size: of `batches`, from -b.
-        seed: from --seed; the same on all workers.
-        network: whose parameters' gradients a step uses.
-        device: MXNet's context of the network.
-        batches: of the job's training samples, prepared; ends with the job.
-        is_done: whether the job ends; no further step counts.
-    """
+    """What `train(worker)` gets."""
 
     def __init__(self, loop: OwnLoop) -> None:
         self._loop = loop
         config, trainer = loop.trainer.context.config, loop.trainer
-        self.batch_size, self.seed = config.batch_size, config.seed
-        self.network = trainer.context.task.network
-        self.device = trainer.parameters.weights[0].context
-        self.is_done = False
+        self.batch_size = config.batch_size  # of `batches`, from -b
+        self.seed = config.seed  # from --seed; the same on all workers
+        self.network = trainer.context.task.network  # whose parameters' gradients a step uses
+        self.device = trainer.parameters.weights[0].context  # MXNet's context of the network
+        self.is_done = False  # whether the job ends; no further step counts
 
     @property
     def rank(self) -> int:
+        """This worker's, from 0 on."""
         return self._loop.trainer.membership.rank
 
     @property
@@ -57,7 +48,8 @@ class Worker:
 
     @property
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """Yields inputs and targets, each one array (N, ...) or a tuple of several."""
+        """Yields inputs and targets of the job's training samples, prepared, each one array (N, ...) or a tuple of
+        several; ends with the job."""
         if self.is_done:
             self._loop.ask_again()
         while not self.is_done:

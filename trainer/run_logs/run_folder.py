@@ -15,17 +15,7 @@ import numpy as np
 from config import Config
 from trainer import version
 from trainer.engine import mx
-from trainer.run_logs.earlier_runs import (
-    LOCK_FILE,
-    Notice,
-    check,
-    claim,
-    config_in,
-    is_same_run,
-    log_base,
-    set_aside,
-    written,
-)
+from trainer.run_logs import earlier_runs
 from trainer.run_logs.scalars import TensorBoard, check_tensorboard
 from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
 
@@ -46,20 +36,20 @@ class RunFolder:
         self.path = Path(config.log_dir) / config.device
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / LOCK_FILE).open("w")
+            self._lock = (self.path / earlier_runs.LOCK_FILE).open("w")
         except OSError as error:
             what_to_do = remedy("choose another with -ld (simulate.py: --log-base)", RUN_AS_OWNER)
             raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
-        if not claim(self.path, self._lock):
+        if not earlier_runs.claim(self.path, self._lock):
             raise SetupError(
                 f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name, "
                 "each job of simulate.py its own --log-base"
             )
         if self._earlier is not None:
-            if not self.path.is_relative_to(log_base(self._earlier)):
+            if not self.path.is_relative_to(earlier_runs.log_base(self._earlier)):
                 raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")
-            if config.resume != 1 and not self._is_own() and written(self.path):
-                check([self.path], self._earlier)
+            if config.resume != 1 and not self._is_own() and earlier_runs.written(self.path):
+                earlier_runs.check([self.path], self._earlier)
         if config.tensorboard:
             check_tensorboard(self._board)
 
@@ -68,7 +58,7 @@ class RunFolder:
         """The folder of this worker's run of TensorBoard: its place in the log tree, where that is known."""
         place = self._config.mode_folder / platform.node()
         if self._earlier is not None:
-            place = Path(self._config.log_dir).relative_to(log_base(self._earlier))
+            place = Path(self._config.log_dir).relative_to(earlier_runs.log_base(self._earlier))
         return Path(self._config.tensorboard) / place.parent / f"{place.name}-{self._config.device}"
 
     def board(self) -> TensorBoard | None:
@@ -87,7 +77,7 @@ class RunFolder:
 
     def _is_own(self) -> bool:
         """Whether the files are of this run: of a process before this one."""
-        return is_same_run(self._config.earlier, config_in(self.path).get("earlier", ""))
+        return earlier_runs.is_same_run(self._config.earlier, earlier_runs.config_in(self.path).get("earlier", ""))
 
     def close(self) -> None:
         """Releases the claim, as the end of the process does."""
@@ -101,12 +91,12 @@ class RunFolder:
         is_back = job_age_s is not None and self._was_lost(job_age_s)
         if not is_new and (self._config.resume or is_back):
             return self.path
-        left = written(self.path)
+        left = earlier_runs.written(self.path)
         # A run that is started again after a death without a checkpoint begins anew.
         is_own = self._is_own()
         if self._earlier is not None and not is_own:
-            notice = Notice(self.path, self._earlier)
-            set_aside(left, self._earlier, self._since)
+            notice = earlier_runs.Notice(self.path, self._earlier)
+            earlier_runs.set_aside(left, self._earlier, self._since)
             if self._earlier.name == EARLIER and (line := notice.line()):  # else the launcher logs it
                 logging.info("%s", line)
             return self.path
