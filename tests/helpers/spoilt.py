@@ -9,6 +9,7 @@ import numpy as np
 from memory_cluster import batch, gradient
 
 from trainer.context import Context
+from trainer.draws import Draws
 from trainer.passes import NetworkPasses, cross_entropy
 from trainer.trainer import Trainer
 
@@ -26,7 +27,7 @@ class Spoilt(NetworkPasses):
         Args:
             steps: which, counted from 1 without the warm-up.
         """
-        super().__init__(network, cross_entropy())
+        super().__init__(network, cross_entropy(), Draws(), lambda: 0)
         self._weight = list(network.collect_params().values())[-1]
         self._steps = steps
         self._what = what
