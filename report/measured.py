@@ -61,6 +61,7 @@ class Measured:
 
     speeds: tuple[Speed, ...]  # by rank
     evaluation_s: float  # of one evaluation; 0 without any
+    evaluations: int  # that this is the mean of
     seconds: float  # without the last evaluation, which delays no training
     samples_s: float
 
@@ -87,6 +88,7 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     return Measured(
         tuple(_speed(*each) for each in zip(logs, rounds, own_s, trips_s, strict=True)),
         statistics.fmean(evaluations) if evaluations else 0.0,
+        len(evaluations),
         seconds,
         samples / seconds,
     )

@@ -311,6 +311,8 @@ def _virtual_config(job: MeasuredJob, seconds: float, folder: Path, training: di
         "train_steps": tuple(max(1, round(share * steps)) for steps in job.config.train_steps),
         **{name: FIELDS[name].default for name in _OF_THE_REAL_JOB},
     }
+    if job.config.evaluates_beside and job.measured.evaluations and not training:  # not always when one was due
+        own["eval_seconds"] = job.measured.seconds / job.measured.evaluations
     if not job.network_is_given:  # the measured round trips include it
         own["query_delay"] = 0.0
     return dataclasses.replace(job.config, **own | training)
