@@ -36,7 +36,7 @@ from trainer.parameters import Parameters
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA, FROZEN, JOB
-from trainer.rendezvous.rendezvous_client import EVALUATOR
+from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
@@ -274,7 +274,7 @@ def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) 
 def _pacing(config: Config, joined: RendezvousInfo | None) -> Pacing:
     """What says whether this worker keeps its pace. What a GPU computes takes no time of cores."""
     busy = time.process_time if config.cpu else lambda: 0.0
-    return Pacing(platform.node(), lambda mine: joined.gather("loads", mine) if joined else None, busy)
+    return Pacing(platform.node(), lambda mine: joined.gather(LAST_GATHER, mine) if joined else None, busy)
 
 
 def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
@@ -284,7 +284,7 @@ def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
     transport, gather_all = joined.transport, joined.gather
 
     def gather(mine: Candidate) -> list[Any] | None:
-        answers = gather_all(EVALUATOR, mine)
+        answers = gather_all("evaluator", mine)
         if answers is None:
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return answers

@@ -39,7 +39,7 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error,
 GONE = "is gone: it was killed or has crashed"
 # Label of the last values that all workers gather before they train: from then on the server lets the job go on without
 # a lost worker, where the flags say so.
-EVALUATOR = "evaluator"
+LAST_GATHER = "loads"  # of the workers before they train
 RENDEZVOUS_FAILED = "the rendezvous of the job's processes failed"
 ALL_DONE = "all workers are done"
 TRY_S = 5.0  # one try to connect with another process

@@ -24,7 +24,7 @@ from config import CONTINUE, names_of
 from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.participant import Participant, ProcessConnections
-from trainer.rendezvous.rendezvous_client import ALL_DONE, EVALUATOR, GONE
+from trainer.rendezvous.rendezvous_client import ALL_DONE, GONE, LAST_GATHER
 from trainer.rendezvous.returns import Returns, rank_on_device
 from trainer.rendezvous.scheduler_link import JOB, log
 from trainer.runtime.environment import INTERVAL
@@ -132,7 +132,7 @@ class RendezvousServer(ProcessConnections):
             case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
                 self._returns.note_rank(participant, number)
             case {"gather": str(label)} if participant.comes_back and participant.number and rank is not None:
-                if label == EVALUATOR:  # the last one: it is about to train
+                if label == LAST_GATHER:  # it is about to train
                     self._returns.take_back(participant, rank)
                 participant.send(gathered=label, values=self._known_values.get(label))
             case {"gather": str(label), "value": value} if (
@@ -248,7 +248,7 @@ class RendezvousServer(ProcessConnections):
                 answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
                 if answer is not None:
                     self._known_values[label] = answer
-                if label == EVALUATOR and not self._cannot_gather:
+                if label == LAST_GATHER and not self._cannot_gather:
                     self._returns.began = self._loop.time()
                     self._survives = self._flag("on_worker_death") == CONTINUE
                     self._min_workers = int(self._flag("min_workers") or 1)

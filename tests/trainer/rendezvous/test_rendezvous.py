@@ -35,7 +35,7 @@ from trainer.rendezvous import (
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
 from trainer.rendezvous.config_check import JOB, differences, verdict
-from trainer.rendezvous.rendezvous_client import EVALUATOR
+from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.rendezvous.scheduler_link import HELLO, Lines, left, tell_failure
 from trainer.runtime.environment import INTERVAL
@@ -755,7 +755,7 @@ def job_that_goes_on(num_workers=3, min_workers=1):
     """Its workers train, and go on without those that are lost."""
     setup = SETUP | {"--min-workers": str(min_workers)}
     job, members = running_job(num_workers, setup=setup)
-    threads = [threading.Thread(target=each.session.gather, args=(EVALUATOR, 1.0)) for each in members[2:]]
+    threads = [threading.Thread(target=each.session.gather, args=(LAST_GATHER, 1.0)) for each in members[2:]]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -772,7 +772,7 @@ def comes_back(job):
     member = Member(job, "worker", "cpu1", setup=SETUP).join()
     member.session.tell_rank(1)
     assert member.session.gather("a new label", 5) is None
-    assert member.session.gather(EVALUATOR, 7.0) == [1.0, 1.0, 1.0]  # of those that began
+    assert member.session.gather(LAST_GATHER, 7.0) == [1.0, 1.0, 1.0]  # of those that began
     return member
 
 
@@ -880,7 +880,7 @@ def test_lines_of_a_worker_that_has_not_taken_its_place_bring_no_other_one_back(
     assert "a line that it may not send" in answer(other)["end"]
     early = joined("cpu1")
     assert answer(early)["action"] == "START"
-    early.send(gather=EVALUATOR, value=1.0)
+    early.send(gather=LAST_GATHER, value=1.0)
     assert "a line that it may not send" in answer(early)["end"]
     assert workers[0].session.changes == {1: 1}
     assert not any(member.end for member in (scheduler, server, workers[0], workers[2]))

@@ -195,12 +195,12 @@ STRIKES = """
 import os, sys
 from trainer.evaluation.evaluations import Evaluations
 from trainer.rendezvous import peers
-evaluates = Evaluations.after_round
-def after_round(self, last, **more):
-    if last and self._trainer.is_evaluator and sys.argv[2] in sys.argv[3:]:
+evaluates = Evaluations.after_last
+def after_last(self, is_stopped):
+    if self._trainer.is_evaluator and sys.argv[2] in sys.argv[3:]:
         os.kill(os.getpid(), int(sys.argv[1]))
-    return evaluates(self, last, **more)
-Evaluations.after_round = after_round
+    return evaluates(self, is_stopped)
+Evaluations.after_last = after_last
 peers.SILENT_S = 1.0
 import main
 main.main(sys.argv[3:])
