@@ -33,7 +33,6 @@ from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer import straggler_trace
-from trainer.datasets import loading
 from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
@@ -210,6 +209,8 @@ def run(
     worker_config = job_options.first_config(job, local_layout(job))
     dataset, data_dir = job_options.data_of(worker_config)
     if dataset and not (ROOT / data_dir / dataset).is_dir():
+        from trainer.datasets import loading  # numpy, whose threads would hear the signals of programs that import this
+
         loading.load(dataset, str(ROOT / data_dir))  # as the workers will: where it is missing this tells it now
     with job_options.claimed(job.log_folder):
         for line in warnings(job):

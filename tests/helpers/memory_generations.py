@@ -25,6 +25,7 @@ from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
+from trainer.draws import Draws
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.passes import NetworkPasses, cross_entropy
@@ -264,7 +265,7 @@ class Job:
         network = dense()
         return context_of(
             network=network,
-            passes=lambda trainer: Passes(network, cross_entropy()),
+            passes=lambda trainer: Passes(network, cross_entropy(), Draws(), lambda: 0),
             batches=worker.batches,
             warm_up_batch=ready(batch(number)),
             limits=Limits(self._rounds),

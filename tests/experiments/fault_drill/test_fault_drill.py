@@ -82,7 +82,7 @@ def test_who_is_not_root_is_told_what_is_left_out_and_all_else_is_done(tmp_path,
     assert fault_drill.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("left out")] == [
-        "left out: cut-5, cut: network namespaces need root",
+        "left out: cut-5, cut: network namespaces need root: run as root",
         "left out: disk-full: mounting a disk needs root",
     ]
     rows = [json.loads(line) for line in (tmp_path / "drill.jsonl").read_text().splitlines()]
