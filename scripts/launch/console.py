@@ -21,7 +21,7 @@ WORTH_SHOWING = re.compile(rf"\berror\b|\bwarning\b|Error:|{_EVALUATION}", re.IG
 
 class Forwarder:
     """Prints what processes write: all lines of one worker; of the others the important lines, each once. An error is
-    told once, whoever repeats it with more words around it."""
+    printed once, also where another process repeats it within a longer line."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

@@ -14,7 +14,7 @@ from trainer.loop import Loop
 from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.progress import Limits
 from trainer.run_logs.round_log import read_rounds
-from utils import SetupError, read_json
+from utils import JobOver, SetupError, read_json
 
 RMSE, LIKELIHOOD = Metric("rmse", more_is_better=False), Metric("log-likelihood")
 
@@ -136,6 +136,19 @@ def test_the_last_model_of_a_job_that_an_error_ends_is_saved(tmp_path, error):
         run(tmp_path, values(), rounds=5)
     assert (read_json(tmp_path / "best.json")["round"], read_json(tmp_path / "final.json")["round"]) == (2, 3)
     assert [record["metric"]["value"] for record in read_rounds(tmp_path, pytest.fail)] == [0.5, 0.25]
+
+
+def test_a_worker_without_which_the_job_goes_on_saves_no_last_model(tmp_path):
+    def leave_out(trainer):
+        if trainer.rounds == 2:
+            raise JobOver("the others go on")
+
+    network = network_with_statistics()
+    saver = ModelSaver(tmp_path, network, {"input": {"shape": [1, 8, 8]}})
+    context = a_context(some_batch(), clock=HandClock(), network=network, evaluate=lambda: 0.5, saver=saver)
+    with pytest.raises(JobOver):
+        Loop(Steps(context, passed=leave_out)).run(lambda: tmp_path)
+    assert (tmp_path / "best.json").exists() and not (tmp_path / "final.json").exists()
 
 
 def test_a_job_that_ends_in_its_first_round_saves_no_model(tmp_path):

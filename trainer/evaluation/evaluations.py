@@ -11,7 +11,7 @@ from trainer.run_logs.earlier_runs import FINAL, NEWEST
 from trainer.run_logs.measure import EVALUATION, SAVING
 from trainer.run_logs.round_log import EVALUATED
 from trainer.trainer import Trainer
-from utils import PeerLost
+from utils import JobOver, PeerLost
 
 ROUNDING = 1e-6  # of a place on the grid: sums of seconds are a little less or more
 MOST_MISSED = 2  # intervals in a row for which the process beside training is not ready: then the worker evaluates
@@ -77,8 +77,10 @@ class Evaluations:
 
     def rescue(self, error: BaseException) -> None:
         """Saves the last model of a job that an error ends. A worker that does not evaluate does so for an error of its
-        own: then the one that evaluates may not hear of it in time."""
-        if self._run.saver is None or (isinstance(error, PeerLost) and not self._trainer.is_evaluator):
+        own: then the one that evaluates may not hear of it in time. A worker without which the job goes on saves
+        none."""
+        is_others = isinstance(error, JobOver) or (isinstance(error, PeerLost) and not self._trainer.is_evaluator)
+        if self._run.saver is None or is_others:
             return
         try:
             with self._trainer.global_model():

@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,19 +25,17 @@ from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Stream
 from trainer.engine import mx
 from trainer.evaluation import initial_parameters
-from trainer.evaluation.evaluator import Evaluator
 from trainer.jobs.job import job_of
-from trainer.jobs.network import build, evaluator_of
+from trainer.jobs.network import SOME, build, evaluator_of, evaluator_of_some
 from trainer.metric import Metric
 from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
-from utils import JobError, fail
+from utils import JobError, SetupError, fail
 
 NICE = 10  # steps down in priority
 READY_S = 60.0  # the longest that training waits for the process to load the data
 POLL_S = 0.1
 READY = 0  # the number of the round in the first answer
-SOME = 64  # test samples by which the cost of an evaluation is estimated
 
 
 class Evaluation(NamedTuple):
@@ -57,7 +54,7 @@ def evaluated(round_: int, evaluate: Callable[[], Any], metric: Metric) -> Evalu
     try:
         found = evaluate()
         value = None if found is None else metric.checked(found)
-    except JobError as error:
+    except SetupError as error:
         fault = str(error)
     return Evaluation(round_, value, fault, time.process_time() - begin_s)
 
@@ -153,7 +150,7 @@ def _answer(connection: Connection) -> None:
     built = build(config, job, mx.cpu(), lambda text: None)
     feed = Feed(mx.cpu(), job.prepare)
     evaluate = evaluator_of(config, job, built, feed)
-    on_some = Evaluator(built.network, partial(job.some_test_batches, feed, SOME, config.seed), built.measurement)
+    on_some = evaluator_of_some(job, built.network, built.measurement, feed, config.seed)
     times = 1.0 if isinstance(job.test, Stream) or job.test is None else max(1.0, len(job.test) / SOME)
     estimate = times * evaluated(READY, on_some, built.metric).busy_s
     # Those that train go first. Where Linux groups processes by session, a process's niceness counts within its session

@@ -26,7 +26,7 @@ from utils import SetupError
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels
 INPUT_BYTES = 8 << 20  # of a batch, at most, since the network's own arrays are many times as large
 FEW = 2  # samples of the trial: BatchNorm needs more than one
-SOME = 64  # test samples on which the metric is tried: more of them have all classes
+SOME = 64  # test samples on which the metric is tried and timed: more of them have all classes
 MISTAKES = (NameError, TypeError, AttributeError, ImportError, SetupError)  # that other samples would not mend
 
 
@@ -80,6 +80,13 @@ def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> E
     most = INPUT_BYTES // (4 * sum(map(math.prod, built.input_shapes))) if built.input_shapes else 0
     size = max(config.batch_size, min(BATCH, most))
     return Evaluator(built.network, partial(job.test_batches, feed, size, config.seed), built.measurement)
+
+
+def evaluator_of_some(
+    job: Job, network: Any, measurement: Callable[[], Measurement], feed: Feed, seed: int
+) -> Evaluator:
+    """Measures on SOME test samples, spread over all."""
+    return Evaluator(network, partial(job.some_test_batches, feed, SOME, seed), measurement)
 
 
 class _Initial(mx.init.Xavier):  # type: ignore[misc]
@@ -177,9 +184,8 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
 def _try_metric(job: Job, network: Any, metric: Metric, measurement: Callable[[], Measurement], seed: int) -> None:
     """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
     not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
-    evaluate = Evaluator(network, partial(job.some_test_batches, Feed(mx.cpu(), job.prepare), SOME, seed), measurement)
     try:
-        evaluate()
+        evaluator_of_some(job, network, measurement, Feed(mx.cpu(), job.prepare), seed)()
     except SetupError as error:
         if isinstance(error.__context__ or error, MISTAKES):
             raise
