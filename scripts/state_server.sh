@@ -1,10 +1,13 @@
 #!/usr/bin/env -S bash -p
-# usage: scripts/state_server.sh [bound...]
+# usage: scripts/state_server.sh [option...]
 #
 # The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides which train
 # on and which synchronise. Workers without a parameter server (--collective) find each other there. It serves any number
 # of jobs at once. Ctrl-C ends it.
 #
+#   --journal DIR                    what it has to know, should it be restarted, of jobs that survive lost workers
+#                                    (logs/.journal/PORT)
+#   --begin-anew                     sets that aside: all of these workers have ended, and others begin
 #   --max-connections N              open at a time; beyond, the one that was idle for longest closes    (10000)
 #   --max-connections-per-address N  likewise, of one address                                            (4096)
 #   --request-timeout S              seconds in which a request must arrive                              (10)

@@ -27,7 +27,8 @@ class ServerConfig(AppConfig):
         self.registry = CollectorRegistry()
         self.response_cache = ResponseCache(time.monotonic)
         self.traffic = Traffic(self.registry)
-        self.router = Router(Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS)), clock=time.monotonic)
+        self.handlers = Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS))
+        self.router = Router(self.handlers, clock=time.monotonic)
         self.receiver = Receiver(
             self.router, self.traffic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY
         )

@@ -153,7 +153,9 @@ class Handlers:
         job.settings.check_kind(message.accuracy, message.value, ("accuracy", "value"))
         told, rows = message.status, job.table.rows
         if told.rank >= len(rows):
-            raise BadMessage(f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
+            why = f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}"
+            # Where workers come and go it is one of others, which no answer may end.
+            raise Conflict("stale", why) if job.settings.generation > 1 else BadMessage(why, "rank")
         row = rows[told.rank]
         if job.senders.get(row.rank, message.sender) != message.sender:
             raise Conflict(

@@ -16,9 +16,16 @@ Members tell which others they have seen to be gone. Each calls all others that 
 answered. Two can exchange where one of them has reached the other, which then calls. Of those that come back as many
 start as can all exchange with each other (reach.py). The others wait like newcomers: they go on testing, and the job
 pauses for one only once it has reached all members. One that does not come back counts as lost once all others have
-called it in vain, or, since it is cut off from this server, after Join.patience. So one job never becomes two: there is
-one newest generation, and only this group begins one. A member that is left out again and again, as over a link that
-fails now and then, is taken in after 2, 4, 8, ... s, since each time costs the others a pause.
+called it in vain, or, since it is cut off from this server, after Join.patience. A member that is left out again and
+again, as over a link that fails now and then, is taken in after 2, 4, 8, ... s: each time costs the others a pause.
+
+One job never becomes two. A generation trains only while all of its members take part in it, and the next one begins
+only once a member of the newest has come back from it, or all of them have ended: by their launcher's word, or since
+others listen in their places. No time-out ends a generation. A member of another one, which was left out or asks a
+server that knows another job, hears REGROUP and comes back. What the group knows outlives a server that keeps a
+journal (journal.py). One without a journal learns it from the places of the workers: it adopts the newest only when it
+has heard all members of it, or the launcher has seen the others end and it has heard all that live. A successor of an
+older generation is possible there (a fork), where all members of the newest end together with the server.
 
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
@@ -28,20 +35,22 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from server.errors import Conflict
-from server.messages import MAX_MEMBERS, Beat, Call, Join, Left, Member, Place
+from server.messages import MAX_MEMBERS, Beat, Call, Join, Launched, Left, Member, Place
 from server.reach import Cut, together
 from server.setups import Setup, differences, join_names, verdict
 
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
 ALIVE_S = 2.0  # likewise, where the others would wait for it again
-GONE_S = 30.0  # without a message a job counts as ended
+GONE_S = (
+    30.0  # without a message of its members a job is said to be silent; with one that ends with a loss, it has ended
+)
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0  # of one that was left out for the second time, and for the seventh
-FORGET_S = 120.0  # without being left out
+FORGET_S = 60.0  # without being left out
 SETTLE_S = 3.0  # for more to come, after a process with another number of processes
 MEMBER = MAX_MEMBERS + 1  # weight of a member: no number of newcomers takes its place
 _OPEN_PORTS = (
@@ -63,6 +72,25 @@ class Waiting(NamedTuple):
         return cls(event.member, event, now, None if event.reached is None else frozenset(event.reached))
 
 
+class Word(NamedTuple):
+    """What a launcher knew of its processes when it started one of them."""
+
+    of: Launched  # the process
+    living: frozenset[int]  # numbers of the others that it had not seen end
+
+    def has_ended(self, name: str) -> bool:
+        """Whether the process of this name has certainly ended."""
+        other = Launched.of(name)
+        if other is None or other.launcher != self.of.launcher:
+            return False
+        return other.number < self.of.number and other.number not in self.living
+
+    def unheard(self, heard_from: Collection[str]) -> list[str]:
+        """The living whose names are not among these."""
+        heard = {found.number for found in map(Launched.of, heard_from) if found and found.launcher == self.of.launcher}
+        return [f"process {number} of the launcher" for number in sorted(self.living - heard)]
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The processes of one job."""
@@ -73,20 +101,24 @@ class Group:
     refused: frozenset[str] = frozenset()  # names of those that were refused together
     refusal: str = ""  # why
     setup: Setup = field(default_factory=dict)  # of the members, where it is known
-    generation: int = 0  # how many times workers have started
+    generation: int = 0  # how many times workers have started; 0: none have, or this server has no record of it
+    id: str = ""  # of the generation, as in Place
+    lineage: str = ""  # likewise
+    word: Word | None = None  # the newest one of a launcher
+    heard_from: Mapping[str, Place | None] = field(default_factory=dict)  # by name, while there is no record: places
     members: tuple[Member, ...] = ()  # those that started last, by rank
     # Ranks of pairs of members in which the first one calls; in the others the higher rank does
     calls: tuple[tuple[int, int], ...] = ()
-    left: frozenset[int] = frozenset()  # ranks of members that have left
+    left: frozenset[int] = frozenset()  # ranks of members that have left, or have certainly ended
     cause: str = ""  # of the first departure out of order; empty before
     survives: bool = False  # the job continues without lost members
     lost: frozenset[int] = frozenset()  # ranks of members that others have seen to be gone
     heard: float = 0.0  # time of a member's last message, in a job that survives
     asked: float = 0.0  # time of the last message
     since: float = 0.0  # from when on there were messages all the time: before, this server may have been away
-    knows: bool = False  # rank 0 has heard that others wait
     forming: float | None = None  # when the first member came back for the next generation; None: none has
-    late: frozenset[str] = frozenset()  # names of workers that waited to take part when the last member left
+    is_over: bool = False  # the last member of a job that survives has left in order
+    late: frozenset[str] = frozenset()  # names of workers that waited to take part when it did
     # How many times workers were left out of a generation after theirs, and when last, by name
     lapses: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -96,9 +128,10 @@ class Group:
         gone = self.left | self.lost
         return {rank: member for rank, member in enumerate(self.members) if rank not in gone}
 
-    def is_at_work(self, now: float) -> bool:
-        """Whether other workers can join this job."""
-        return self.survives and bool(self.there) and now - self.heard <= GONE_S
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the job survives and one of its members may be alive: then others join it, and begin none beside."""
+        return self.survives and not self.is_over and len(self.left) < len(self.members)
 
     def due(self, name: str) -> float:
         """From when on a worker that waits may take part."""
@@ -121,7 +154,7 @@ class Assignment(NamedTuple):
 
     call: Call | None = None  # its next action; None: nothing to do
     place: Place | None = None  # its own, where the call is START
-    # Those that it is to call for a test, where the call is WAIT; that are left out, where it is START
+    # Those that it is to call for a test, where the call is WAIT
     others: tuple[Member, ...] = ()
     calls: tuple[tuple[int, int], ...] = ()  # as in Group, where the call is START
 
@@ -134,47 +167,88 @@ class Outcome(NamedTuple):
     reason: str
 
 
-def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0) -> Outcome:
+def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0, drawn: str = "") -> Outcome:
     """Applies a message. One that comes twice gets the same answer. `plain` is the number of programs that take part,
-    in the place of servers or workers, and send no messages. Raises Conflict where a worker expects another number of
-    workers than those that wait."""
+    in the place of servers or workers, and send no messages; `drawn` becomes the id of a generation that the message
+    begins. Raises Conflict where a worker expects another number of workers than those that wait."""
     if isinstance(event, Left):
         return _left(group, event)
-    if event.before is not None and event.before.generation > group.generation:  # this server was restarted
-        place = event.before
-        group = Group(generation=place.generation, members=place.members, setup=event.setup, survives=True, heard=now)
+    group = replace(group, word=_newest_word(group.word, event))
+    before = event.before
+    if before is not None and before.generation > group.generation > 0 and before.lineage == group.lineage:
+        group = Group(word=group.word)  # the record is older than the job
+    if not group.generation and (before is not None or group.heard_from):
+        group, missing = _recollect(group, event, now)
+        if missing:
+            reason = f"this state server has no record of job {event.job!r}, and waits to hear from {missing}"
+            return Outcome(group, Assignment(Call.WAIT if isinstance(event, Join) else None), reason)
     group = replace(group, asked=now, since=now if now - group.asked > ALIVE_S else group.since)
-    return _join(group, event, now, plain) if isinstance(event, Join) else _beat(group, event, now)
+    return _join(group, event, now, plain, drawn) if isinstance(event, Join) else _beat(group, event, now)
 
 
-def _join(group: Group, event: Join, now: float, plain: int) -> Outcome:
+def _newest_word(word: Word | None, event: Join | Beat) -> Word | None:
+    """With the one that the message may bring: of one launcher the later, of two that which speaks."""
+    process = Launched.of(event.sender)
+    if process is None or isinstance(event, Beat):
+        return word
+    is_older = word is not None and word.of.launcher == process.launcher and word.of.number >= process.number
+    return word if is_older else Word(process, frozenset(event.living))
+
+
+def _recollect(group: Group, event: Join | Beat, now: float) -> tuple[Group, str]:
+    """Learns the newest generation from the places of the workers, on a server without a record of it. Returns the
+    group, and for whom it waits, in words: all members of the newest generation, each of which comes from there or from
+    an older one; where some have ended by the launcher's word, all that live, since one may come from a newer one."""
+    told = (group.heard_from.get(event.sender), event.before)  # a message may be late
+    newer = max((place for place in told if place), key=lambda place: place.generation, default=None)
+    group = replace(group, heard_from={**group.heard_from, event.sender: newer})
+    places = [place for place in group.heard_from.values() if place is not None]
+    newest = max(places, key=lambda place: place.generation)
+    ended = frozenset(
+        rank for rank, member in enumerate(newest.members) if group.word and group.word.has_ended(member.name)
+    )
+    missing = [
+        member.called(rank)
+        for rank, member in enumerate(newest.members)
+        if rank not in ended and member.name not in group.heard_from
+    ]
+    if ended and group.word is not None:
+        missing += group.word.unheard(group.heard_from)
+    if missing:
+        return group, join_names(missing)
+    known = Group(
+        generation=newest.generation, id=newest.id, lineage=newest.lineage, members=newest.members, left=ended
+    )
+    return replace(known, word=group.word, setup=event.setup, survives=True, heard=now), ""
+
+
+def _join(group: Group, event: Join, now: float, plain: int, drawn: str) -> Outcome:
     if event.sender in group.refused:
         return Outcome(group, Assignment(Call.REFUSED), group.refusal)
-    newcomer = event.member
-    group = replace(group, lost=group.lost | _replaced_by(newcomer, group.members)) if group.survives else group
+    newcomer, before = event.member, event.before
+    if group.survives:
+        group = replace(group, left=group.left | _ended(group, newcomer))
     is_member = group.rank_of(newcomer.name) is not None
-    comes_from = event.before.generation if event.before is not None else 0
-    if is_member and comes_from != group.generation:
+    if is_member and (before is None or before.id != group.id):
         return _start(group, newcomer)  # it asks again, since the answer was lost
-    # One that was left out waits as long as a member may be alive: it must not begin a second job beside theirs.
-    waits = group.is_at_work(now) or (event.before is not None and group.survives and bool(group.there))
-    if event.min_workers is not None and (is_member or waits):
+    if event.min_workers is not None and group.is_at_work:
         at_work = (group.members[0].called(0), group.setup)
-        if group.setup != event.setup and (found := verdict(differences([at_work, (newcomer.called(), event.setup)]))):
+        found = "" if before else verdict(differences([at_work, (newcomer.called(), event.setup)]))
+        if found and group.setup != event.setup:
             return Outcome(group, Assignment(Call.REFUSED), f"{found} (worker 0 is at work)")
-        return _come_back(group, event, now)
-    if newcomer.name in group.late or event.before is not None:
+        return _come_back(group, event, now, drawn)
+    if group.is_over and (newcomer.name in group.late or before is not None):
         return Outcome(group, Assignment(Call.OVER), f"job {event.job!r} has ended")
-    return _meet(group, event, now, plain)
+    return _meet(group, event, now, plain, drawn)
 
 
-def _meet(group: Group, event: Join, now: float, plain: int) -> Outcome:
+def _meet(group: Group, event: Join, now: float, plain: int, drawn: str) -> Outcome:
     """The processes that wait begin the job once all are there, agree and, where MXNet connects them, reach each
     other."""
     me = event.member
     others = [one for one in group.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, me)]
     odd = [one for one in others if one.event.num_workers != event.num_workers]
-    if odd and not event.num_servers:  # one state server may have another job of this name
+    if odd and not event.num_servers and not group.survives:  # one state server may have another job of this name
         raise Conflict(
             "job-settings",
             f"{names([one.member for one in odd])} wait(s) for a job {event.job!r} of {odd[0].event.num_workers} "
@@ -200,7 +274,7 @@ def _meet(group: Group, event: Join, now: float, plain: int) -> Outcome:
         if any(True for one in waiting for _ in _to_call(one, waiting)):
             lacking = reason = f"the processes of job {event.job!r} try each other's ports"
     if not lacking:
-        return _start(_next(group, waiting, now, event.min_workers is not None), me)
+        return _start(_next(replace(group, lineage=""), waiting, now, event.min_workers is not None, drawn), me)
     reason = "; ".join([reason, f"here are {names([one.member for one in waiting])}", *found.values()])
     to_call = _to_call(waiting[-1], waiting) if event.num_servers else ()
     return Outcome(group, Assignment(Call.WAIT, others=tuple(to_call)), reason)
@@ -246,7 +320,7 @@ def _closed(waiting: Sequence[Waiting]) -> list[str]:
     return [f"{each} cannot be reached from {join_names(names)}" for each, names in callers.items()]
 
 
-def _come_back(group: Group, event: Join, now: float) -> Outcome:
+def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
     """A member of a running job comes back, or a new worker joins."""
     me = group.rank_of(event.member.name)
     seen = set(event.lost) - group.left - group.lost if me is not None else set()
@@ -261,8 +335,6 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
         lost = (group.lost | seen) - {me}
         forming = now if group.forming is None else max(group.forming, group.since)
         group = replace(group, lost=lost, heard=now, forming=forming)
-    elif group.forming is None and group.knows and now - max(group.heard, group.since) > 4 * event.patience:
-        group = replace(group, forming=now)
     group = replace(group, waiting=waiting)
     by_name = {member.name: member for member in (*group.there.values(), *(one.member for one in waiting))}
     del by_name[event.member.name]
@@ -293,8 +365,8 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
     lapses = group.lapsed(
         {member.name for rank, member in enumerate(group.members) if rank not in group.left} - chosen, now
     )
-    group = _next(group, [one for one in waiting if one.member.name in chosen], now, survives=True)
-    group = replace(group, waiting=left_out, knows=bool(left_out), lapses=lapses)
+    group = _next(group, [one for one in waiting if one.member.name in chosen], now, True, drawn)
+    group = replace(group, waiting=left_out, lapses=lapses)
     if event.member.name in chosen:
         return _start(group, event.member)
     return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
@@ -315,6 +387,9 @@ def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
 
 def _outlook(group: Group, event: Join, now: float) -> str:
     """When a worker that waits takes part in a job at work, in words."""
+    if now - max(group.heard, group.since) > GONE_S:
+        there = names([*group.there.values()], [*group.there])
+        return f"none of its workers is heard: {there}. If all have ended, start the state server with --begin-anew"
     unreached = {rank: member for rank, member in group.there.items() if member.name in event.unreached}
     if unreached:
         return f"takes this worker in once it reaches {names([*unreached.values()], [*unreached])}"
@@ -323,7 +398,7 @@ def _outlook(group: Group, event: Join, now: float) -> str:
     return "takes this worker in between two rounds"
 
 
-def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool) -> Group:
+def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool, drawn: str) -> Group:
     """The next generation: all that wait."""
     found = sorted(waiting, key=lambda one: _place_of(one.member))
     calls = tuple(
@@ -333,21 +408,20 @@ def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool) 
         if other.member.name not in (one.reached or ()) and one.member.name in (other.reached or ())
     )
     members = tuple(one.member for one in found)
-    known = Group(setup=found[0].event.setup, survives=survives, heard=now)
-    return replace(known, generation=group.generation + 1, members=members, calls=calls)
+    known = Group(setup=found[0].event.setup, survives=survives, heard=now, word=group.word)
+    known = replace(known, generation=group.generation + 1, members=members, calls=calls)
+    return replace(known, id=drawn, lineage=group.lineage or drawn)
 
 
 def _beat(group: Group, event: Beat, now: float) -> Outcome:
-    if group.rank_of(event.sender) is None or event.before.generation != group.generation:
-        return Outcome(group, Assignment(), "this worker takes part in no job that is at work")
+    if group.rank_of(event.sender) is None or event.before.id != group.id:
+        why = f"this worker is not in the newest generation of job {event.job!r}"
+        return Outcome(group, Assignment(Call.REGROUP), why)
     there = {member.name for member in group.there.values()}
     others = [one for one in group.waiting if now - one.heard <= ALIVE_S]
     able = [one.member for one in others if one.reached is None or there <= one.reached]
     newcomers = [member for member in able if group.due(member.name) <= now]
-    group = replace(group, heard=now, knows=event.knows if event.rank == 0 else group.knows)
-    if others and not newcomers:
-        reason = f"{names([one.member for one in others])} wait(s), and cannot take part yet"
-        return Outcome(group, Assignment(Call.WAIT), reason)
+    group = replace(group, heard=now)
     if not newcomers or group.forming is not None:
         return Outcome(group, Assignment(), f"generation {group.generation} is at work")
     return Outcome(group, Assignment(Call.PAUSE), f"{names(newcomers)} wait(s) to take part")
@@ -356,10 +430,9 @@ def _beat(group: Group, event: Beat, now: float) -> Outcome:
 def _start(group: Group, member: Member) -> Outcome:
     rank = group.rank_of(member.name)
     assert rank is not None
-    place = Place(group.generation, rank, group.members)
+    place = Place(group.generation, rank, group.members, group.id, group.lineage)
     reason = f"worker {rank} of {len(group.members)} in generation {group.generation}"
-    others = tuple(one.member for one in group.waiting) if group.survives else ()
-    return Outcome(group, Assignment(Call.START, place, others, group.calls), reason)
+    return Outcome(group, Assignment(Call.START, place, calls=group.calls), reason)
 
 
 def _left(group: Group, event: Left) -> Outcome:
@@ -377,19 +450,28 @@ def _left(group: Group, event: Left) -> Outcome:
         cause = f"{names([group.members[other] for other in lost], lost)} {gone} killed or crashed"
     group = replace(group, left=group.left | {rank}, cause=cause)
     if group.survives and len(group.left | group.lost) == len(group.members):  # those that still wait came too late
-        group = replace(group, late=frozenset(one.member.name for one in group.waiting), waiting=())
+        late = frozenset(one.member.name for one in group.waiting)
+        group = replace(group, is_over=True, late=late, waiting=())
     return Outcome(group, Assignment(), cause or f"worker {rank} has left")
 
 
 def _is_replaced(waiting: Member, newcomer: Member) -> bool:
     """Whether it is the same worker, or its successor: two processes cannot listen at one address."""
-    return waiting.name == newcomer.name or (waiting.address, waiting.port) == (newcomer.address, newcomer.port)
+    if waiting.name == newcomer.name or (waiting.address, waiting.port) != (newcomer.address, newcomer.port):
+        return waiting.name == newcomer.name
+    one, other = Launched.of(waiting.name), Launched.of(newcomer.name)
+    is_later = one is not None and other is not None and one.launcher == other.launcher and one.number > other.number
+    return not is_later  # else the newcomer's message is late
 
 
-def _replaced_by(newcomer: Member, members: Sequence[Member]) -> set[int]:
-    """Ranks of members that have certainly ended, since another process listens at their address."""
+def _ended(group: Group, newcomer: Member) -> set[int]:
+    """Ranks of members that have certainly ended: by their launcher's word, or since another process listens in their
+    place."""
     return {
-        rank for rank, member in enumerate(members) if member.name != newcomer.name and _is_replaced(member, newcomer)
+        rank
+        for rank, member in enumerate(group.members)
+        if member.name != newcomer.name
+        and (_is_replaced(member, newcomer) or (group.word is not None and group.word.has_ended(member.name)))
     }
 
 

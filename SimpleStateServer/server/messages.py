@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -69,12 +69,14 @@ Finite = Annotated[
     float, Meta(ge=-sys.float_info.max, le=sys.float_info.max, description="a finite number, or leave it out")
 ]
 Generation = Annotated[int, _whole(1, MAX_GENERATION)]
+Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,16}\Z", description="at most 16 digits from 0 to f")]
 NumMembers = Annotated[int, _whole(1, MAX_MEMBERS)]
 NumServers = Annotated[int, _whole(0, MAX_WORKERS)]
 Port = Annotated[int, _whole(1, 65535)]
 MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
+Numbers = Annotated[tuple[Count, ...], Meta(max_length=MAX_MEMBERS, description=f"at most {MAX_MEMBERS} whole numbers")]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_WORKERS, description=f"at most {MAX_WORKERS} names")]
 ROLES = ("scheduler", "server", "worker")
 Role = Annotated[Literal["scheduler", "server", "worker"], Meta(description=f"one of {', '.join(ROLES)}")]
@@ -114,11 +116,13 @@ Events = Annotated[
 
 class Call(str, enum.Enum):
     """What a process that has joined does next: ask again in a while, connect with the others, come back at the end of
-    the round since others wait, or end: the job has, or it cannot begin."""
+    the round since others wait, come back at once since its generation is not the newest one, or end: the job has, or
+    it cannot begin."""
 
     WAIT = "WAIT"
     START = "START"
     PAUSE = "PAUSE"
+    REGROUP = "REGROUP"
     OVER = "OVER"
     REFUSED = "REFUSED"
 
@@ -252,6 +256,20 @@ class Query(WorkerMessage, frozen=True):
             raise BadMessage.of_field("computation_time", None, f"a number from 0 to {MAX_SECONDS:g}")
 
 
+class Launched(NamedTuple):
+    """What the name of a process that a launcher has started says. A launcher numbers its processes from 0, and starts
+    one in another's place only once that has ended."""
+
+    launcher: str  # drawn when it started
+    number: int
+
+    @classmethod
+    def of(cls, name: str) -> Launched | None:
+        """Of a process's name; None: no launcher has started it."""
+        _, *found = name.split("-")
+        return cls(found[0], int(found[1])) if len(found) == 2 and found[1].isdecimal() else None
+
+
 class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A process of a job: a worker among those that sum among themselves, or one that MXNet connects."""
 
@@ -294,6 +312,9 @@ class Place(Struct, frozen=True):
     generation: Generation  # how many times workers of this job have started
     rank: MemberRank  # of the worker
     members: Members  # all of them, by rank
+    # Of the generation: drawn when it began, since two could have one number; empty from a scheduler, which has one
+    id: Id = ""
+    lineage: Id = ""  # the id of the job's first generation
 
     def __post_init__(self) -> None:
         if self.rank >= len(self.members):
@@ -320,6 +341,10 @@ class Join(Incoming, frozen=True):
     # Names of the workers that have answered its call since it left that place; None: it calls none, and reaches all
     reached: Names | None = None
     unreached: Reasons = {}  # those that have not, by name, and why
+    id: Id = ""  # of the generation in `generation`
+    lineage: Id = ""  # likewise
+    # Numbers of the processes that this one's launcher had started before it, and had not seen end (Launched)
+    living: Numbers = ()
     role: Role = "worker"
     num_servers: NumServers = 0  # parameter servers, of a job that MXNet connects; 0: the workers sum among themselves
     interface: str = ""  # the network card that chose the address; empty: none was given
@@ -345,7 +370,7 @@ class Join(Incoming, frozen=True):
     def before(self) -> Place | None:
         if self.rank is None or self.members is None or not self.generation:
             return None
-        return Place(self.generation, self.rank, self.members)
+        return Place(self.generation, self.rank, self.members, self.id, self.lineage)
 
 
 class Beat(Incoming, frozen=True):
@@ -356,8 +381,9 @@ class Beat(Incoming, frozen=True):
     generation: Generation  # with `rank` and `members`, this worker's place
     rank: MemberRank
     members: Members
-    knows: bool = False  # the last answer was that others wait: this worker stops when it gets none
     setup: Setup = {}  # as in Join, for a server that was restarted
+    id: Id = ""  # of that generation
+    lineage: Id = ""  # likewise
 
     def __post_init__(self) -> None:
         assert self.before  # Place checks the rank
@@ -365,7 +391,7 @@ class Beat(Incoming, frozen=True):
 
     @property
     def before(self) -> Place:
-        return Place(self.generation, self.rank, self.members)
+        return Place(self.generation, self.rank, self.members, self.id, self.lineage)
 
 
 class Left(Incoming, frozen=True):
@@ -408,7 +434,7 @@ class Response:
     # Samples of the worker's batches from the next round on; None while the job's rule decides none
     batch_size: int | None = None
     place: Place | None = None  # where the action is START
-    # Those that this one is to call for a test, where the action is WAIT; those left out, where it is START
+    # Those that this one is to call for a test, where the action is WAIT
     others: tuple[Member, ...] = ()
     # Ranks of pairs in which the first one calls, where the action is START; in others the higher rank does
     calls: tuple[tuple[int, int], ...] = ()

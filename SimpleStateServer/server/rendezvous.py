@@ -1,14 +1,16 @@
 """Rendezvous of the workers of jobs without a parameter server: one group of members a job (membership.py).
 
-Waiting workers ask repeatedly, so no answer is delayed, and a restarted server soon knows all of them.
+Waiting workers ask repeatedly, so no answer is delayed. What a restarted server has to know is in the journal.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import Counter
 
 from server.errors import Conflict, check_token
+from server.journal import Journal
 from server.membership import GONE_S, WAITING_S, Group, decide, names
 from server.messages import Beat, Call, Join, Left, Response
 
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 
 class Rendezvous:
     """Owns the groups of members. Time is an argument, as in the handlers; `counts` are of handled messages by type."""
+
+    journal: Journal | None = None  # of the generations; None: this server keeps none
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
@@ -32,11 +36,11 @@ class Rendezvous:
         self._counts[type(message).__name__.upper()] += 1
         self._check_token(message, now)
         if message.job not in self._groups:
-            if isinstance(message, Left):
-                return Response(message.sender, message.job, "this server has forgotten the workers of this job")
             self._make_room(now)
-        before = self._groups.get(message.job, Group())
-        group, answer, reason = decide(before, message, now)
+            self._groups[message.job] = self.journal.read(message.job, now) if self.journal is not None else Group()
+        before = self._groups[message.job]
+        group, answer, reason = decide(before, message, now, drawn=secrets.token_hex(8))
+        self._keep(message.job, before, group)
         self._groups[message.job] = group
         _, token = self._heard.pop(message.job, (now, message.token))
         self._heard[message.job] = (now, token)
@@ -50,6 +54,15 @@ class Rendezvous:
             log.info("job %s | %s", message.job, reason)
         return Response(message.sender, message.job, reason, answer.call, None, *answer[1:])
 
+    def _keep(self, job: str, before: Group, group: Group) -> None:
+        """Keeps what a restarted server has to know, before an answer tells a worker of it."""
+        if self.journal is None or not group.survives or (group.id, group.left) == (before.id, before.left):
+            return
+        if group.is_over:
+            self.journal.remove(job)
+        else:
+            self.journal.write(job, group)
+
     def _note_start(self, job: str, group: Group) -> None:
         if group.waiting:
             left_out = names([one.member for one in group.waiting])
@@ -61,9 +74,10 @@ class Rendezvous:
             )  # fmt: skip
 
     def _check_token(self, message: Join | Beat | Left, now: float) -> None:
-        """Raises Conflict where the message has another token than its job, unless that was silent for long."""
+        """Raises Conflict where the message has another token than its job, unless that was silent for long, and has no
+        members that may be alive."""
         heard, token = self._heard.get(message.job, (now, message.token))
-        if now - heard <= GONE_S:
+        if now - heard <= GONE_S or self._groups[message.job].is_at_work:
             check_token(token, message.token, message.job)
         elif message.job in self._heard:
             self._heard[message.job] = (heard, message.token)

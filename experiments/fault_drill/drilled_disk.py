@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import folder_name
-from experiments.fault_drill.drilled_job import Job
+from experiments.fault_drill.drilled_job import Job, send
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, POLL_S, noticed_s
-from experiments.fault_drill.faults import ONE
+from experiments.fault_drill.faults import ONE, Fault
 
 SIZE_MIB = 24
 BLOCK = bytes(4096)  # the least that a tmpfs gives a file
@@ -70,8 +71,8 @@ def fill(file: Path) -> None:
             raise
 
 
-def drill(way: str, mode: str, which: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """One job of which a disk (`which` is Fault.fills_disk) is filled for FULL_S while all train.
+def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> dict[str, Any]:
+    """One job of which a disk is filled for FULL_S while all train; victims are killed once it is full.
 
     Returns:
         A row of the drill. noticed_s: seconds until one of the job's processes said so; pause_s: the longest time
@@ -79,10 +80,12 @@ def drill(way: str, mode: str, which: str, seconds: float, folder: Path) -> dict
     """
     own = folder / "logs" / "lenet" / folder_name(mode, split_by_class=False) / socket.gethostname() / "cpu2"
     row: dict[str, Any] = {"exit_code": None}
-    with mounted(own if which == ONE else folder, SIZE_MIB) as disk:
+    with mounted(own if fault.fills_disk == ONE else folder, SIZE_MIB) as disk:
         with Job(way, mode, seconds, folder / "logs") as job:
             if job.wait_for(job.has_begun, LONGEST_S):
                 began, before = time.time(), job.logs.all_rounds()
+                fill(disk / "filler")
+                send(job.pids(), fault.victims, signal.SIGKILL)
                 while time.time() < began + FULL_S:
                     fill(disk / "filler")  # again: the beginning of a checkpoint that could not be written is removed
                     time.sleep(POLL_S)

@@ -61,7 +61,7 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     if fault.is_closed:
         return row | drilled_cut.drill_late(way, mode, seconds, folder / "logs")
     if fault.fills_disk:
-        return row | drilled_disk.drill(way, mode, fault.fills_disk, seconds, folder / "disk")
+        return row | drilled_disk.drill(way, mode, fault, seconds, folder / "disk")
     if fault.in_hosts:
         return row | drilled_hosts.drill(way, mode, seconds, folder / "logs")
     with Job(way, mode, seconds, folder / "logs", *([fault.times - 1] if fault.times > 1 else [])) as job:

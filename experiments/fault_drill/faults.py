@@ -85,6 +85,12 @@ FAULTS = {
         "a worker is cut off from the parameter server", ways=(CONTINUE,), cut_s=20.0, cuts=SERVER, leaves_out=True
     ),
     "disk-full": Fault("the disk of logs and checkpoints is full for 10 s", fills_disk=ALL),
+    "disk-and-kill": Fault(
+        "that disk is full, and a worker and the state server are killed",
+        ["worker2", "state-server"],
+        ways=(CONTINUE,),
+        fills_disk=ALL,
+    ),
     "disk-of-one": Fault("the disk of a worker's logs is full for 10 s", fills_disk=ONE, leaves_out=True),
     "flapping": Fault("a worker is killed three times, with `--restarts 2`", ["worker2"], leaves_out=True, times=3),
     "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),

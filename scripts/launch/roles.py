@@ -234,6 +234,7 @@ def _state_server(job: JobSpec, node: Node) -> Role:
         kind=Kind.SERVICE,
         command=[
             *(node.python, "manage.py", "serve", f"{node.address}:{port}"),
+            *("--journal", str(page_file.with_name(".journal"))),
             *(("--page-file", str(page_file)) if is_watched else ()),
         ],
         environment=node.environment,

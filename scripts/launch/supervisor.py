@@ -14,6 +14,7 @@ started again alone while the others run, or is left out where its tries are spe
 
 import dataclasses
 import enum
+import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -115,6 +116,7 @@ class Supervisor:
         self._is_changing = False
         self._console = Forwarder(say)
         self._processes: list[RunningProcess] = []
+        self._launcher, self._launched = secrets.token_hex(8), list[RunningProcess]()
         self._signals = StopSignals()
         self._state = _State.RUNNING
         self._since = time.monotonic()
@@ -196,8 +198,16 @@ class Supervisor:
                 self._start_one(role)
 
     def _start_one(self, role: Role) -> None:
+        """Starts a role. The name of the process, and which other workers live, are this launcher's word at the state
+        server (server.messages.Launched)."""
+        known = enumerate(self._launched)
+        living = [str(number) for number, other in known if other.role.kind is Kind.WORKER and other.exit_code is None]
+        word = " ".join([f"{self._launcher}-{len(self._launched)}", *living])
+        role = dataclasses.replace(role, environment={**role.environment, "ESYNC_LAUNCHED": word})
         try:
-            self._processes.append(self._start_role(role))
+            process = self._start_role(role)
+            self._processes.append(process)
+            self._launched.append(process)
         except OSError as error:
             raise _Finished(EXIT_SETUP, f"error: {role.label} cannot be started: {error}") from None
         self._started_at[role.name] = time.monotonic()

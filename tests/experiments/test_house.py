@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_021, 6_289
+PRODUCT, EXPERIMENTS = 40_300, 6_300
 
 
 @pytest.fixture(scope="module")

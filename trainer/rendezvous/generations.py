@@ -21,9 +21,6 @@ from trainer.rendezvous.joining import Joining, Start
 from utils import JobError, die_on_error
 
 ASK_EVERY_S = 1.0  # whether a worker waits to take part
-STOPS = (
-    3.0  # times the patience: without an answer to rank 0, where others wait (SimpleStateServer/server/membership.py)
-)
 OTHERS_ASK_EVERY_S = 5.0  # workers other than rank 0, which may be cut off from the state server
 
 
@@ -244,13 +241,9 @@ class Generations:
 
     def _ask(self, generation: Generation) -> None:
         """Asks whether a worker waits to take part, as long as the generation lasts."""
-        is_first, call = generation.start.rank == 0, "WAIT" if generation.start.others else ""
-        answered = self._clock.now()
         while not generation.is_broken and not self._is_over:
-            said = self._joining.beat(generation.start, bool(call))
-            if said is not None:
-                call, answered = said, self._clock.now()
-            elif is_first and call and self._clock.now() - answered > STOPS * self._joining.patience_s:
-                self._break(generation, (), "")  # else the others might go on beside this generation
-            generation.newcomer_waits |= said == "PAUSE"
-            self._clock.sleep(ASK_EVERY_S if is_first else OTHERS_ASK_EVERY_S)
+            call = self._joining.beat(generation.start)
+            if call == "REGROUP":
+                self._break(generation, (), "")
+            generation.newcomer_waits |= call == "PAUSE"
+            self._clock.sleep(OTHERS_ASK_EVERY_S if generation.start.rank else ASK_EVERY_S)

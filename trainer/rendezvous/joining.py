@@ -41,18 +41,20 @@ class Start(msgspec.Struct, frozen=True):
     members: tuple[Member, ...]  # of all workers, by rank
     # Ranks of pairs in which the first one calls; in the others the higher rank does
     calls: frozenset[tuple[int, int]] = frozenset()
-    others: tuple[Member, ...] = ()  # workers that could not take part
+    id: str = ""  # of the generation, as in server.messages.Place
+    lineage: str = ""  # likewise
 
     @property
     def secret(self) -> str:
         """Known to these workers alone, unless their traffic is read."""
-        names = " ".join([str(self.generation), *(member.name for member in self.members)])
+        names = " ".join([str(self.generation), self.id, *(member.name for member in self.members)])
         return hashlib.sha256(names.encode()).hexdigest()
 
     def to_wire(self) -> Message:
         """The fields of JOIN and BEAT that tell a worker's place."""
         members = [msgspec.structs.astuple(member)[:-1] for member in self.members]  # all are workers
-        return {"generation": self.generation, "rank": self.rank, "members": members}
+        place = {"generation": self.generation, "rank": self.rank, "members": members}
+        return {**place, "id": self.id, "lineage": self.lineage}
 
 
 Call = Callable[[Member], str]  # calls a process; returns why it does not answer, in words; empty: it does
@@ -99,6 +101,7 @@ class Joining:
         server: str = "the state server",  # that it asks, in words
         hint: str = "",  # what a reminder of the wait adds; empty: nothing, and news of the wait are logged too
         remind_every_s: float = REMIND_EVERY_S,
+        launched: str = "",  # what the launcher calls the process, as in server.messages.Launched
     ) -> None:
         self._call = call
         self._link = link
@@ -107,7 +110,7 @@ class Joining:
         self._job = job
         self._about = about
         self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
-        self.name = f"{about.get('role', 'worker')}-{secrets.token_hex(8)}"
+        self.name = f"{about.get('role', 'worker')}-{launched or secrets.token_hex(8)}"
         self.patience_s: float = about.get("patience", 0.0)
         self._is_refused = False  # the last BEAT that was answered
 
@@ -115,36 +118,35 @@ class Joining:
         """Waits until all workers are there, `timeout_s` seconds at most; 0: for ever. Raises SetupError where the
         state server refuses this worker, PeerLost where they were not all there in time, JobOver where the job has
         ended."""
-        return self._until_start(timeout_s, dict, ())
+        return self._until_start(timeout_s, dict)
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
-        """Waits for the remaining workers and the newcomers; otherwise as `wait`. `before` is this worker's last place;
-        `lost` returns the ranks of the workers there that are seen to be gone."""
-        others = [member for member in before.members if member.name != self.name]
-        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, others)
+        """Waits for the remaining workers and the newcomers, also where the state server refuses this worker, which has
+        trained. Raises JobOver where the job has ended. `before` is this worker's last place; `lost` returns the ranks
+        of the workers there that are seen to be gone."""
+        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, before)
 
-    def beat(self, place: Start, knows: bool = False) -> str | None:
-        """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, WAIT
-        where others cannot, or nothing. None: there is no answer, or the state server refuses the message. `knows`: the
-        last call was one of these."""
-        about = {"knows": knows, "setup": self._about.get("setup", {}), **place.to_wire()}
+    def beat(self, place: Start) -> str:
+        """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, REGROUP
+        where this worker's generation is not the newest, or nothing, as where it does not answer or refuses."""
+        about = {"setup": self._about.get("setup", {}), **place.to_wire()}
         try:
             said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
-            return None
+            return ""
         except SetupError as error:
             if not self._is_refused:
                 logging.warning("warning: %s; training goes on, and no other worker can join it meanwhile", error)
             self._is_refused = True
-            return None
+            return ""
         self._is_refused = False
         return str(said.get("action", ""))
 
-    def _until_start(self, timeout_s: float, about: Callable[[], Message], others: Iterable[Member]) -> Start:
+    def _until_start(self, timeout_s: float, about: Callable[[], Message], before: Start | None = None) -> Start:
         begin = changed = reminded = self._clock.now()
         tests = _Tests(self._clock, self._call) if self._call is not None else None
-        if tests is not None:
-            tests.begin(others)
+        if tests is not None and before is not None:
+            tests.begin(member for member in before.members if member.name != self.name)
         waits_for = ""
         while True:
             found = {} if tests is None else tests.to_wire()
@@ -153,18 +155,22 @@ class Joining:
                 said = self._ask(message, PATIENT)
             except NoAnswer as trouble:
                 said = {"reason": f"{self._server} at {self._link.address} {trouble}"}
+            except SetupError as refusal:
+                if before is None:
+                    raise
+                said = {"reason": str(refusal)}
             match said.get("action"):
                 case "START":
                     return msgspec.convert(said, Start)
                 case "OVER":
                     raise JobOver(str(said["reason"]))
-                case "REFUSED":
+                case "REFUSED" if before is None:
                     raise SetupError(str(said["reason"]))
-            now, before, waits_for = self._clock.now(), waits_for, str(said["reason"])
+            now, waited_for, waits_for = self._clock.now(), waits_for, str(said["reason"])
             if timeout_s and now - begin > timeout_s:
                 self.leave()
                 raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
-            changed = now if waits_for != before else changed
+            changed = now if waits_for != waited_for else changed
             if (not self._hint and now == changed) or now - reminded > self._remind_every_s:
                 logging.info("waiting for the others: %s%s", waits_for, self._hint)
                 reminded = now

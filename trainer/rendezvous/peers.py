@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -67,9 +68,11 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * config.fault_timeout}
         test_s = TEST_SHARE * config.fault_timeout
+        launched, _, living = os.environ.get("ESYNC_LAUNCHED", "").partition(" ")
+        about |= {"living": [int(number) for number in living.split()]}
         joining = Joining(
             link, RealClock(), config.job_name, about,
-            lambda other: unanswered((other.address, other.port), other.name, test_s),
+            lambda other: unanswered((other.address, other.port), other.name, test_s), launched=launched,
         )  # fmt: skip
         acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
 

@@ -55,7 +55,7 @@ class Joining:
         self._meeting.wait()
         return self.start(self._meeting.generation)
 
-    def beat(self, place: Start, knows: bool = False) -> str:
+    def beat(self, place: Start) -> str:
         return ""
 
     def leave(self, cause: str = "") -> None: ...

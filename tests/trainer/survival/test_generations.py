@@ -220,7 +220,7 @@ def test_a_call_to_pause_that_comes_late_does_not_concern_the_next_generation() 
     class Joins:
         patience_s = PATIENCE_S
 
-        def beat(self, place: Start, knows: bool) -> str:
+        def beat(self, place: Start) -> str:
             if place.generation > 1:
                 return ""
             clock.sleep(2.0)

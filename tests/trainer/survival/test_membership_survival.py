@@ -39,7 +39,7 @@ class Job:
     def __init__(self, num_workers: int, min_workers: int = 1) -> None:
         self.num_workers, self.min_workers = num_workers, min_workers
         self.table = Group()
-        self.now = 0.0
+        self.now, self.drawn = 0.0, 0
         self.places: dict[int, Place] = {}
         self.reason = ""
         for number in (*range(num_workers), *range(num_workers - 1)):  # the last one is told to start at once
@@ -65,7 +65,8 @@ class Job:
         return self._decide(Left(f"w{number}", "a"))
 
     def _decide(self, event: Join | Beat | Left) -> Assignment:
-        self.table, answer, self.reason = membership.decide(self.table, event, self.now)
+        self.drawn += 1
+        self.table, answer, self.reason = membership.decide(self.table, event, self.now, drawn=f"{self.drawn:x}")
         return answer
 
     @staticmethod
@@ -173,13 +174,28 @@ def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
     assert job.join(2).call is Call.OVER
 
 
-def test_a_job_that_has_fallen_silent_makes_room_for_the_next_of_its_name() -> None:
+def test_a_job_that_has_fallen_silent_makes_room_for_no_other_and_says_which_command_does() -> None:
     job = Job(2)
-    job.now += GONE_S
-    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
-    job.now += 1.0
-    assert job.join(6).call is Call.START
-    assert (job.table.generation, job.members()) == (2, ["w5", "w6"])
+    while job.now < GONE_S + 2.0:
+        assert job.join(5).call is job.join(6).call is Call.WAIT
+        job.now += 1.0
+    assert "none of its workers is heard: worker 0 (cpu0 on host h1" in job.reason
+    assert job.reason.endswith("If all have ended, start the state server with --begin-anew")
+
+
+def launched(number: int, *living: int, before: Place | None = None) -> Join:
+    """Of a process that a launcher has started as its `number`-th, in a place of its own."""
+    place = msgspec.structs.asdict(before) if before else {}
+    return msgspec.structs.replace(join("", number, 2, **place), sender=f"worker-aa-{number}", living=living)
+
+
+def test_when_all_have_ended_by_their_launchers_word_others_begin_anew_at_once() -> None:
+    job = Job(0)
+    assert job._decide(launched(0)).call is Call.WAIT
+    assert job._decide(launched(1, 0)).call is Call.START
+    assert job._decide(launched(2, 0)).call is Call.WAIT and "is at work" in job.reason  # worker 1 has ended
+    assert job._decide(launched(3, 2)).call is Call.START
+    assert job.members() == ["worker-aa-2", "worker-aa-3"]
 
 
 def test_when_all_have_died_those_that_listen_in_their_places_begin_anew_at_once() -> None:
@@ -199,16 +215,43 @@ def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_o
     assert job.members() == ["w0", "w1", "new2"]
 
 
-def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> None:
+def test_a_server_without_a_record_waits_for_all_members_of_the_newest_generation_or_for_all_that_live() -> None:
     job = Job(3)
-    job.table = Group()
-    assert job.join(0, lost=[1]).call is Call.WAIT
-    assert job.join(2, lost=[1]).call is Call.START
-    assert (job.table.generation, job.members()) == (2, ["w0", "w2"])
+    old = job.places[1]
+    for number in (0, 2):
+        job.join(number, lost=[1])
     job.join(0)
     job.table = Group()
-    assert job.beat(0).call is None
-    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
+    job.places[1] = old
+    assert job.join(1).call is Call.WAIT and "waits to hear from worker 0 (cpu0 on host h1" in job.reason
+    assert job.beat(0).call is None and job.reason.endswith(
+        "waits to hear from worker 1 (cpu2 on host h1, 10.0.0.1:4002)"
+    )
+    assert job.beat(2).call is None and job.reason == "generation 2 is at work"
+    assert job.join(1).call is Call.WAIT and job.beat(0).call is Call.PAUSE
+
+
+def test_a_server_without_a_record_takes_the_launchers_word_for_the_end_of_members_and_hears_all_that_live() -> None:
+    job = Job(0)
+    job._decide(launched(0)), job._decide(launched(1, 0))
+    place = job._decide(launched(0)).place
+    job.table = Group()
+    assert job._decide(launched(0, before=place)).call is Call.WAIT and "hear from worker 1 (" in job.reason
+    job._decide(launched(3, 0, 2))  # 1 has ended
+    assert job.reason.endswith("waits to hear from process 2 of the launcher")
+    job._decide(launched(2, 0)), job._decide(launched(3, 0, 2))
+    assert job._decide(launched(0, before=place)).call is Call.START
+    assert job.members() == ["worker-aa-0", "worker-aa-2", "worker-aa-3"]
+
+
+def test_a_member_of_another_generation_comes_back_and_is_not_ended() -> None:
+    job = Job(2)
+    other = msgspec.structs.replace(job.places[1], id="f", lineage="f")
+    job.places[1] = other
+    assert job.beat(1).call is Call.REGROUP
+    assert job.join(1).call is Call.START and job.places[1].id == job.table.id  # its START was lost
+    stranger = msgspec.structs.asdict(msgspec.structs.replace(other, generation=9))
+    assert job._decide(join("w5", 5, 2, **stranger)).call is Call.WAIT and job.table.generation == 1
 
 
 @given(st.integers(2, 6), st.data())

@@ -1,19 +1,23 @@
 """`manage.py serve [ADDRESS:]PORT`: the state server for real, in one event loop (server/serving/)."""
 
 import ipaddress
+import os
 import socket
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any, NoReturn
 
+from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from server.journal import Journal
 from server.serving.limits import LEAST_CONNECTIONS, SPARE_FILES, ConnectionLimits, allowed_connections
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10010
+JOURNALS = Path(__file__).resolve().parents[4] / "logs" / ".journal"  # of servers that are started by hand
 
 # A peer that vanishes without a word, such as a host that loses its power, is found after 50 s.
 PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
@@ -46,6 +50,18 @@ class Command(BaseCommand):
             help="where to listen; port 0: a free one, which is printed (%(default)s)",
         )
         parser.add_argument("--page-file", type=Path, help="at its end the server writes its page there, as one file")
+        parser.add_argument(
+            "--journal",
+            type=Path,
+            metavar="DIR",
+            help="what this server has to know of jobs that survive lost workers, should it be restarted "
+            "(logs/.journal/PORT)",
+        )
+        parser.add_argument(
+            "--begin-anew",
+            action="store_true",
+            help="sets aside what the journal has of jobs: all of their workers have ended, and others begin anew",
+        )
         for flag, field, kind, _, text in _FLAGS:
             default = getattr(_DEFAULTS, field)
             parser.add_argument(flag, dest=field, type=kind, default=default, metavar="N", help=f"{text} (%(default)g)")
@@ -70,7 +86,10 @@ class Command(BaseCommand):
             _fail(
                 f"{missing.name} is missing: install requirements.txt, or use 'manage.py runserver' for a few workers"
             )
+        launcher, *_ = os.environ.get("ESYNC_LAUNCHED", "").split("-")
+        rendezvous = apps.get_app_config("server").handlers.rendezvous
         host, port = listener.getsockname()[:2]
+        rendezvous.journal = Journal(options["journal"] or JOURNALS / str(port), launcher, options["begin_anew"])
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         line = f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it"
         lines = "\n".join(filter(None, (warning(host), line)))
