@@ -1,6 +1,8 @@
 """The storm: faults of nine kinds, one after the other, in one job of eight workers, beside three undisturbed twins.
+The soak: kills, freezes and cuts, of one of four equal workers each time.
 
     .venv/bin/python -m experiments.fault_drill.storm --jobs esync-ring     # as root: 60 faults in half an hour
+    .venv/bin/python -m experiments.fault_drill.storm --jobs soak --faults 30 --seconds 600 --twins 1
     .venv/bin/python -m experiments.fault_drill.storm --table               # of finished storms
 
 Each worker is on a host of its own, a network namespace, and its logs are on a disk of its own; state server, scheduler
@@ -50,22 +52,48 @@ from utils import append_line
 if TYPE_CHECKING:
     from namespaces import Host, Network
 
-JOBS = {
-    "esync-ring": (CONTINUE, "esync"), "decoupled": (CONTINUE, "decoupled"), "sync-ring": (CONTINUE, "sync"),
-    "async": (CONTINUE, "async"), "wbsp": (CONTINUE, "wbsp"), "esync-ps": (RESTART, "esync"),
-}  # fmt: skip
 # How many workers each kind strikes at once.
 KINDS = {
     "kill": 1, "two kills": 2, "freeze": 1, "cut": 1, "one direction": 2, "full disk": 1, "state server frozen": 0,
     "damaged checkpoint": 1, "newcomer": 0,
 }  # fmt: skip
-STEPS_S = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
-NEWCOMER = len(STEPS_S)
-LASTS_S = 20.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job is, and what happens to it.
+
+    Attributes:
+        steps_s: seconds a step, of each worker; one more is the newcomer.
+        detection_s: --fault-timeout of a ring, and PS_HEARTBEAT_TIMEOUT; 0: the default.
+        lasts_s: seconds for which a fault lasts that is no kill.
+    """
+
+    way: str
+    mode: str
+    kinds: Sequence[str] = (*KINDS,)
+    steps_s: Sequence[float] = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
+    detection_s: float = 6.0
+    lasts_s: float = 20.0
+
+    @property
+    def newcomer(self) -> int:
+        """The number of the worker that comes."""
+        return len(self.steps_s)
+
+
+JOBS = {
+    "esync-ring": Plan(CONTINUE, "esync"),
+    "decoupled": Plan(CONTINUE, "decoupled"),
+    "sync-ring": Plan(CONTINUE, "sync"),
+    "async": Plan(CONTINUE, "async"),
+    "wbsp": Plan(CONTINUE, "wbsp"),
+    "esync-ps": Plan(RESTART, "esync"),
+    "soak": Plan(CONTINUE, "sync", ("kill", "freeze", "cut"), (0.3,) * 4, detection_s=0.0, lasts_s=8.0),
+}
 MORE_S = 3.0
 START_S = 5.0  # of a killed worker
 CALM_S = 25.0  # at the end
-DETECTION_S = 6.0
 POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
 DISK_MIB = 64
 FILE = "storms.jsonl"
@@ -80,15 +108,17 @@ class Strike:
     workers: tuple[int, ...]
 
 
-def schedule(seed: int, count: int, seconds: float) -> list[Strike]:
+def schedule(plan: Plan, seed: int, count: int, seconds: float) -> list[Strike]:
     """All faults of a storm: as many of each kind, and the rest of kinds that are drawn; one in each slot of time."""
     choose = random.Random(seed)
-    kinds = [*KINDS] * (count // len(KINDS)) + choose.sample([*KINDS], count % len(KINDS))
+    kinds = [*plan.kinds] * (count // len(plan.kinds)) + choose.sample([*plan.kinds], count % len(plan.kinds))
     choose.shuffle(kinds)
     slot = (seconds - CALM_S) / count
     return [
         Strike(
-            round(slot * (number + choose.uniform(0.0, 0.1)), 2), kind, (*choose.sample(range(NEWCOMER), KINDS[kind]),)
+            round(slot * (number + choose.uniform(0.0, 0.1)), 2),
+            kind,
+            (*choose.sample(range(plan.newcomer), KINDS[kind]),),
         )
         for number, kind in enumerate(kinds)
     ]
@@ -111,7 +141,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a round is noted when it is logged
         threading.Thread(target=self._sample, daemon=True).start()
-        paths = {number: self._job.rounds_file(number) for number in range(NEWCOMER)}
+        paths = {number: self._job.rounds_file(number) for number in range(self._job.planned.newcomer)}
         sizes = dict.fromkeys(paths, 0)
         while not self.is_over:
             for number, path in paths.items():
@@ -132,7 +162,8 @@ class Watch(threading.Thread):
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and workers can be forked."""
-        return all(len(self.times[number]) > ROUNDS_BEFORE for number in range(NEWCOMER)) and self._job.can_fork()
+        workers = range(self._job.planned.newcomer)
+        return all(len(self.times[number]) > ROUNDS_BEFORE for number in workers) and self._job.can_fork()
 
     def pause_s(self, worker: int, since: float, until: float, round_s: float) -> float:
         """The longest time between two rounds that ends after `since` and begins between the times a round before
@@ -152,21 +183,23 @@ class Watch(threading.Thread):
 
 
 class TwinJob(Job):
-    """A job of eight workers on this machine, of which the rounds are lines."""
+    """A job on this machine, of which the rounds are lines."""
 
-    network, workers = "mlp", ",".join(map(str, STEPS_S))
+    network = "mlp"
     collectives = {"esync": "ring", "sync": "ring"}
 
-    def __init__(self, host: Host, way: str, mode: str, log_base: Path) -> None:
-        self._host = host
-        super().__init__(way, mode, 0.0, log_base)
+    def __init__(self, host: Host, plan: Plan, log_base: Path) -> None:
+        self._host, self.planned = host, plan
+        self.workers = ",".join(map(str, plan.steps_s))
+        super().__init__(plan.way, plan.mode, 0.0, log_base)
 
     def at_desk(self, command: list[str]) -> list[str]:
         return self._host.command(*command)
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
         own = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
-        own += ["--fault-timeout", f"{DETECTION_S:g}"] if way == CONTINUE and not self._leaves_out else []
+        if self.planned.detection_s and way == CONTINUE and not self._leaves_out:
+            own += ["--fault-timeout", f"{self.planned.detection_s:g}"]
         return ["--max-seconds", "0", "--log-form", "lines", "--eval-seconds", "10", *own]
 
     def rounds_file(self, number: int) -> Path:
@@ -178,7 +211,7 @@ class TwinJob(Job):
 
     def samples(self) -> list[int]:
         """Logged samples of each worker."""
-        folders = [self.rounds_file(number).parent for number in range(NEWCOMER)]
+        folders = [self.rounds_file(number).parent for number in range(self.planned.newcomer)]
         return [sum(each["num_samples"] for each in read_rounds(folder, lambda text: None)) for folder in folders]
 
 
@@ -190,14 +223,14 @@ def logs_of(run: str, mode: str) -> Path:
 class StormJob(TwinJob):
     """The job that is struck: the first host has the services, the next ones a worker each, the last the newcomer."""
 
-    def __init__(self, network: Network, name: str, way: str, mode: str, log_base: Path) -> None:
-        self._network, self._hosts, self._name, self._way = network, network.hosts[: NEWCOMER + 2], name, way
-        super().__init__(network.desk, way, mode, log_base)
+    def __init__(self, network: Network, name: str, plan: Plan, log_base: Path) -> None:
+        self._network, self._hosts, self._name, self._way = network, network.hosts[: plan.newcomer + 2], name, plan.way
+        super().__init__(network.desk, plan, log_base)
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         log_base.mkdir(parents=True)
         self._file = log_base / "hosts.csv"
-        self.names(NEWCOMER)
+        self.names(self.planned.newcomer)
         options = ["scripts.launch.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
         ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
         return [*options, "--run", self._name, *ssh], Logs(log_base, logs_of(self._name, mode), "storm-{number}/cpu")
@@ -206,7 +239,7 @@ class StormJob(TwinJob):
         """Writes the hosts file, with this many workers."""
         hub, *hosts = self._hosts
         rows = [f"{hub.name},hub,0,,,scheduler server state-server"]
-        steps = zip(hosts[:count], (*STEPS_S, STEPS_S[0]), strict=False)
+        steps = zip(hosts[:count], (*self.planned.steps_s, self.planned.steps_s[0]), strict=False)
         rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
         self._file.write_text("\n".join(["address,name,workers,devices,step_time_s,roles", *rows]) + "\n")
 
@@ -245,19 +278,19 @@ class StormJob(TwinJob):
                 send(pids, struck, signal.SIGKILL)
             case "freeze" | "state server frozen":
                 send(pids, struck or ["state-server"], signal.SIGSTOP)
-                time.sleep(LASTS_S)
+                time.sleep(self.planned.lasts_s)
                 send(pids, struck or ["state-server"], signal.SIGCONT)
             case "cut":
                 hosts[strike.workers[0]].unplug()
-                time.sleep(LASTS_S)
+                time.sleep(self.planned.lasts_s)
                 hosts[strike.workers[0]].plug_in()
             case "one direction":
                 one, other = (hosts[number] for number in strike.workers)
                 one.drop_from(other if self._way == CONTINUE and not self._leaves_out else hub)
-                time.sleep(LASTS_S)
+                time.sleep(self.planned.lasts_s)
                 one.heal()
             case "full disk":
-                filler, until = self.disk(strike.workers[0]) / "filler", time.time() + LASTS_S
+                filler, until = self.disk(strike.workers[0]) / "filler", time.time() + self.planned.lasts_s
                 while time.time() < until:
                     drilled_disk.fill(filler)
                     time.sleep(POLL_S)
@@ -266,18 +299,20 @@ class StormJob(TwinJob):
                 self._newcomer()
 
     def _newcomer(self) -> None:
-        """A ninth worker takes part until it has done some rounds, for LASTS_S at most."""
-        began, rounds = time.time(), self.rounds_file(NEWCOMER)
+        """A ninth worker takes part until it has done some rounds, for as long as a fault at most."""
+        began, rounds = time.time(), self.rounds_file(self.planned.newcomer)
         if self._way == RESTART:
-            self.names(NEWCOMER + 1)
+            self.names(self.planned.newcomer + 1)
             self.signal(signal.SIGUSR1)
         else:
             _, like, *_, host = self._hosts
-            come = drilled_cut.start_worker(host, like, self.disk(NEWCOMER), NEWCOMER, "--leave", "1")
-        wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, LASTS_S)
+            come = drilled_cut.start_worker(
+                host, like, self.disk(self.planned.newcomer), self.planned.newcomer, "--leave", "1"
+            )
+        wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, self.planned.lasts_s)
         time.sleep(MORE_S)
         if self._way == RESTART:
-            self.names(NEWCOMER)
+            self.names(self.planned.newcomer)
             self.signal(signal.SIGUSR1)
         else:
             come.terminate()
@@ -289,21 +324,23 @@ class StormJob(TwinJob):
 
 def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, folder: Path) -> dict[str, Any]:
     """One storm beside its twins; a row with a part for each fault."""
-    way, mode = JOBS[name]
-    os.environ["PS_HEARTBEAT_TIMEOUT"] = f"{DETECTION_S:g}"
-    row: dict[str, Any] = {"job": f"{name}, {way}", "seed": seed, "seconds": seconds, "detection_s": DETECTION_S}
+    plan = JOBS[name]
+    if plan.detection_s:
+        os.environ["PS_HEARTBEAT_TIMEOUT"] = f"{plan.detection_s:g}"
+    row: dict[str, Any] = {"job": f"{name}, {plan.way}", "seed": seed, "seconds": seconds}
+    row |= {"detection_s": plan.detection_s, "lasts_s": plan.lasts_s}
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
-        network = stack.enter_context(drilled_cut.namespaces().network(hosts, NEWCOMER + 2 + num_twins))
-        for number in range(NEWCOMER):  # before the job, whose workers open their logs there
-            disk = logs_of(f"storm-{name}", mode) / f"storm-{number}"
+        network = stack.enter_context(drilled_cut.namespaces().network(hosts, plan.newcomer + 2 + num_twins))
+        for number in range(plan.newcomer):  # before the job, whose workers open their logs there
+            disk = logs_of(f"storm-{name}", plan.mode) / f"storm-{number}"
             shutil.rmtree(disk, ignore_errors=True)
             stack.enter_context(drilled_disk.mounted(disk, DISK_MIB))
-        storm = StormJob(network, f"storm-{name}", way, mode, folder / name / "storm")
+        storm = StormJob(network, f"storm-{name}", plan, folder / name / "storm")
         stack.callback(storm.end, 0.0)
         twins = []
         for number in range(num_twins):
-            twins.append(TwinJob(network.hosts[-1 - number], way, mode, folder / name / f"twin-{number}"))
+            twins.append(TwinJob(network.hosts[-1 - number], plan, folder / name / f"twin-{number}"))
             stack.callback(twins[-1].end, 0.0)
         jobs: list[StormJob | TwinJob] = [storm, *twins]
         watches = [Watch(job) for job in jobs]
@@ -314,8 +351,8 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a strike comes when it is due
         began, before = time.time(), [job.samples() for job in jobs]
-        plan, strikes = schedule(seed, count, seconds), list[float]()
-        for strike in plan:
+        planned, strikes = schedule(plan, seed, count, seconds), list[float]()
+        for strike in planned:
             time.sleep(max(0.0, began + strike.at_s - time.time()))
             pids = storm.all_pids()
             if storm.is_over:
@@ -341,13 +378,13 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         row |= {"trained_s": round(over - began, 2), "growth": [watch.growth() for watch in watches]}
         row["accuracies"] = [job.logs.accuracy() for job in jobs]
         row["noticed"] = [job.notices() for job in twins]
-        pauses = [max(each.pause_s(n, began, over - 5, 0.0) for n in range(NEWCOMER)) for each in watches[1:]]
+        pauses = [max(each.pause_s(n, began, over - 5, 0.0) for n in range(plan.newcomer)) for each in watches[1:]]
         row["twins_pause_s"], round_s = pauses, max(pauses)
         row["faults"] = [
             asdict(strike)
             | {"at_s": round(at - began, 2)}
-            | {"pauses_s": [watches[0].pause_s(n, at, until, round_s) for n in range(NEWCOMER)]}
-            for strike, at, until in zip(plan, strikes, [*strikes[1:], over - 1], strict=False)
+            | {"pauses_s": [watches[0].pause_s(n, at, until, round_s) for n in range(plan.newcomer)]}
+            for strike, at, until in zip(planned, strikes, [*strikes[1:], over - 1], strict=False)
         ]
         (folder / f"{name}.log").write_text("".join(f"{at - began:8.2f} {line}\n" for at, line in storm.lines))
     return row
@@ -356,11 +393,12 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
 # -------------------------------------------------------------------------------------------------------- tables
 
 
-def excused_s(fault: Mapping[str, Any]) -> dict[int, float]:
+def excused_s(fault: Mapping[str, Any], lasts_s: float) -> dict[int, float]:
     """Seconds for which each struck worker could not compute: those of the fault, and START_S for a new process."""
-    longest = {"kill": START_S, "two kills": START_S, "damaged checkpoint": START_S, "freeze": LASTS_S, "cut": LASTS_S}
+    longest = dict.fromkeys(("kill", "two kills", "damaged checkpoint"), START_S)
+    longest |= dict.fromkeys(("freeze", "cut", "one direction"), lasts_s)
     struck = fault["workers"][:1] if fault["kind"] == "one direction" else fault["workers"]
-    most = longest.get(fault["kind"], LASTS_S if fault["kind"] == "one direction" else 0.0)
+    most = longest.get(fault["kind"], 0.0)
     return {number: min(most, fault["pauses_s"][number]) for number in struck}
 
 
@@ -380,8 +418,9 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     lines = [head.split("|")]
     for row in rows:
         storm, *twins = row["samples"]
-        rates = [statistics.mean(twin[n] for twin in twins) / row["trained_s"] for n in range(NEWCOMER)]
-        lost = sum(rates[n] * seconds for fault in row["faults"] for n, seconds in excused_s(fault).items())
+        rates = [statistics.mean(counts) / row["trained_s"] for counts in zip(*twins, strict=True)]
+        excused = [excused_s(fault, row.get("lasts_s", Plan.lasts_s)) for fault in row["faults"]]
+        lost = sum(rates[n] * seconds for each in excused for n, seconds in each.items())
         whole = statistics.mean(map(sum, twins))
         accuracy_, *others = row["accuracies"]
         shares = [f"{sum(storm) / whole:.1%}", f"{sum(storm) / (whole - lost):.1%}"]

@@ -6,15 +6,18 @@ import itertools
 from collections import Counter
 
 from experiments.fault_drill import storm
-from experiments.fault_drill.storm import KINDS, LASTS_S, STEPS_S, schedule
+from experiments.fault_drill.storm import JOBS, KINDS, schedule
+
+PLAN = JOBS["esync-ring"]
+LASTS_S = PLAN.lasts_s
 
 
 def test_the_storm_follows_from_its_seed_and_strikes_at_most_a_third_of_the_workers_at_once():
-    strikes = schedule(3, 60, 1800.0)
-    assert strikes == schedule(3, 60, 1800.0) != schedule(4, 60, 1800.0)
+    strikes = schedule(PLAN, 3, 60, 1800.0)
+    assert strikes == schedule(PLAN, 3, 60, 1800.0) != schedule(PLAN, 4, 60, 1800.0)
     assert {*Counter(strike.kind for strike in strikes).values()} == {6, 7} and len(strikes) == 60
-    assert all(len({*strike.workers}) == KINDS[strike.kind] <= len(STEPS_S) / 3 for strike in strikes)
-    assert {number for strike in strikes for number in strike.workers} == {*range(len(STEPS_S))}
+    assert all(len({*strike.workers}) == KINDS[strike.kind] <= PLAN.newcomer / 3 for strike in strikes)
+    assert {number for strike in strikes for number in strike.workers} == {*range(PLAN.newcomer)}
     pairs = itertools.pairwise(strikes)
     assert all(later.at_s > sooner.at_s + LASTS_S for sooner, later in pairs)  # each is over before the next
     assert strikes[0].at_s >= 0 and strikes[-1].at_s + LASTS_S < 1800
@@ -23,11 +26,11 @@ def test_the_storm_follows_from_its_seed_and_strikes_at_most_a_third_of_the_work
 def test_a_pause_is_that_of_healthy_workers_and_a_struck_one_is_excused_for_its_fault_alone():
     pauses = [1.0, 2.0, 9.0, 30.0, *[1.5] * 4]
     fault = {"kind": "freeze", "workers": [3], "pauses_s": pauses}
-    assert storm.pause_s(fault) == 9.0 and storm.excused_s(fault) == {3: LASTS_S}
-    assert storm.excused_s(fault | {"kind": "one direction", "workers": [3, 2]}) == {3: LASTS_S}
-    assert storm.excused_s(fault | {"kind": "two kills", "workers": [1, 2]}) == {1: 2.0, 2: storm.START_S}
-    assert storm.excused_s(fault | {"kind": "full disk"}) == {3: 0.0}
-    assert storm.excused_s(fault | {"kind": "newcomer", "workers": []}) == {}
+    assert storm.pause_s(fault) == 9.0 and storm.excused_s(fault, LASTS_S) == {3: LASTS_S}
+    assert storm.excused_s(fault | {"kind": "one direction", "workers": [3, 2]}, LASTS_S) == {3: LASTS_S}
+    assert storm.excused_s(fault | {"kind": "two kills", "workers": [1, 2]}, LASTS_S) == {1: 2.0, 2: storm.START_S}
+    assert storm.excused_s(fault | {"kind": "full disk"}, LASTS_S) == {3: 0.0}
+    assert storm.excused_s(fault | {"kind": "newcomer", "workers": []}, LASTS_S) == {}
 
 
 def test_a_pause_reaches_into_the_time_of_its_fault():
