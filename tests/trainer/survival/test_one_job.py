@@ -7,6 +7,7 @@ More histories than the suite has: PYTHONPATH=.:SimpleStateServer python tests/t
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections import Counter
@@ -251,10 +252,10 @@ class History:
         return self
 
     def _can_go_on(self) -> bool:
-        """Whether, by hand, a member of the newest generation lives and its server can know that."""
-        return self.keeps_records and bool(
-            {one.name for one in self._group.members} & {one.name for one in self.workers}
-        )
+        """Whether those that live may go on: by hand the server has to know that a member of the newest generation
+        does."""
+        alive = {worker.name for worker in self.workers}
+        return self.is_launched or (self.keeps_records and any(one.name in alive for one in self._group.members))
 
     def _are_together(self) -> bool:
         places = {worker.place.id if worker.trains and worker.place else "" for worker in self.workers}
@@ -329,5 +330,5 @@ if __name__ == "__main__":
             f"records {keeps!s:5} launcher {launched!s:5}: {len(runs)} histories, "
             f"{sum(len(run.trained) for run in runs)} generations trained, "
             f"{dict(Counter(why for run in runs for why in run.why))}, worst time to train again "
-            f"{TICK_S * max(run.slowest for run in runs if run._can_go_on()):g} s"
+            f"{TICK_S * max((run.slowest for run in runs if run._can_go_on()), default=math.nan):g} s"
         )
