@@ -77,7 +77,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         state = client_of(config, link, clock, platform.node(), lambda: signals.requested)
         folder = RunFolder(config)
         if config.ckpt_frequency:
-            check_folder(config.checkpoint_folder, config.resume == 1)
+            check_folder(config)
         data_hash = job.content_hash() if cluster is not None or config.ckpt_frequency else ""
         setup = _setup(config, built.network, data_hash) if cluster is not None else {}
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, setup, link) as joined:

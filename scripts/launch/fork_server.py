@@ -26,6 +26,7 @@ import main as program
 from algorithms import OWNERS
 from scripts.launch.forking import NAME
 from scripts.launch.roles import ROOT
+from trainer import version
 from trainer.jobs import builtin
 from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
@@ -40,7 +41,9 @@ def say(message: Mapping[str, Any]) -> None:
 
 
 def warm(dataset: str, data_dir: str) -> None:
-    """Imports what a worker needs, and reads its data, if any; missing data is reported by the worker."""
+    """Imports what a worker needs, and reads its data, if any; missing data is reported by the worker. What is forked
+    later runs the program as it is now, and says so, whatever becomes of the files."""
+    version.files_hash()
     for algorithm in OWNERS.values():
         pkgutil.resolve_name(algorithm.trainer)
     pkgutil.resolve_name("models")

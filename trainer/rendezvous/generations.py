@@ -10,6 +10,8 @@ comes to the next one (recovery.py). tcp_connections.py connects the workers of 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -89,6 +91,13 @@ def in_daemon_thread(work: Callable[[], None], name: str) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
+def _give_back_memory() -> None:
+    """What a generation had, in the C library's pools of each thread, would stay there: the memory of a worker would
+    grow with each generation."""
+    with contextlib.suppress(AttributeError):  # of a C library that has no such call
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Generations:
     """One worker's place in the generations of a job; the training thread is in the one that is `taken`."""
 
@@ -143,6 +152,7 @@ class Generations:
                 formed = self._formed
             formed.wait()
         before.close()
+        _give_back_memory()
         return self.taken
 
     def pause(self) -> None:

@@ -175,7 +175,7 @@ class _Run:
         """Gives each worker its checkpoints, where the flags ask for them."""
         config, ranks = self._job.config, range(len(self._rows))
         if config.ckpt_frequency:
-            check_folder(config.checkpoint_folder, config.resume == 1)
+            check_folder(config)
             data_hash = self._learnt.content_hash() if self._learnt is not None else ""
             good = [CheckpointManager(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:

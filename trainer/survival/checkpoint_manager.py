@@ -7,7 +7,6 @@ import logging
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from config import AUTO, END, Config
@@ -42,6 +41,7 @@ class Writer:
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
         self._thread: threading.Thread | None = None
+        self._has_failed = False  # the last time
 
     def write(self, round_: int, tree: Any) -> None:
         """Begins to write, once the previous checkpoint is written. A failure is a warning."""
@@ -60,7 +60,11 @@ class Writer:
         try:
             self._checkpoints.save(round_, tree)
         except SetupError as error:
-            logging.warning("warning: %s; training goes on without it", error)
+            if not self._has_failed:
+                logging.warning("warning: %s; training goes on without it", error)
+            self._has_failed = True
+        else:
+            self._has_failed = False
 
 
 class CheckpointManager:
@@ -203,8 +207,10 @@ def checkpoints_of(
     return manager
 
 
-def check_folder(folder: Path, resumes: bool) -> None:
-    """Raises SetupError where checkpoints cannot be written, or a job resumes and there are none."""
+def check_folder(config: Config) -> None:
+    """Raises SetupError where checkpoints cannot be written, or a job resumes and there are none. A worker that comes
+    back to a job that survives goes on without writing any."""
+    folder, resumes = config.checkpoint_folder, config.resume == 1
     if resumes and not any(folder.glob("*.ckpt")):
         raise SetupError(
             f"--resume: there is no checkpoint in {folder}: name its folder with --checkpoint, and start without "
@@ -216,6 +222,7 @@ def check_folder(folder: Path, resumes: bool) -> None:
         probe.write_bytes(b"")
         probe.unlink(missing_ok=True)
     except OSError as error:
-        raise SetupError(
-            f"checkpoints cannot be written to {folder}: {error.strerror}; name another folder with --checkpoint"
-        ) from None
+        trouble = f"checkpoints cannot be written to {folder}: {error.strerror}"
+        if not (config.survives and resumes):
+            raise SetupError(f"{trouble}; name another folder with --checkpoint") from None
+        logging.warning("warning: %s", trouble)

@@ -83,7 +83,8 @@ class Checkpoints:
                 if old not in still:
                     path_.unlink(missing_ok=True)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder may take nothing at all
+                temporary.unlink(missing_ok=True)
             raise SetupError(f"checkpoint {path} cannot be written: {error.strerror}") from None
 
     def load(self, round_: int) -> Any:
@@ -122,11 +123,14 @@ class Checkpoints:
         """Moves checkpoints of rounds after this one to a folder of their own: another job begins, or this one at that
         round."""
         later = [path for round_, path in self.paths().items() if round_ > after]
-        if later:
-            (self.folder / EARLIER).mkdir(exist_ok=True)
-        for path in later:
-            with contextlib.suppress(FileNotFoundError):  # another worker has done it
-                path.replace(self.folder / EARLIER / path.name)
+        try:
+            for path in later:
+                (self.folder / EARLIER).mkdir(exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # another worker has done it
+                    path.replace(self.folder / EARLIER / path.name)
+        except OSError as error:
+            why = error.strerror
+            logging.warning("warning: the checkpoints in %s cannot be set aside: %s", self.folder, why)
 
 
 @functools.lru_cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pkgutil
 import re
 import signal
 import sys
@@ -13,11 +15,24 @@ import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, end_of, running, wait_for
 from few_images import few_images, on_few_images
 
+from scripts.launch import fork_server
 from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.roles import base_environment
+from trainer import version
 from trainer.run_logs.round_log import read_rounds
 from utils import EXIT_OK, EXIT_SETUP
+
+
+def test_what_is_forked_is_the_program_that_was_imported_whatever_becomes_of_its_files(monkeypatch) -> None:
+    monkeypatch.setattr(pkgutil, "resolve_name", lambda name: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    version.files_hash.cache_clear()
+    fork_server.warm("", "")
+    before = version.files_hash()
+    monkeypatch.setattr(version, "_PROGRAM", ("utils.py",))  # the files are others now
+    assert version.files_hash() == before != version.files_hash.__wrapped__()
+
 
 LOCAL = ("-m", "local", "-n", "mlp", "-c", "1", "-e", "100000", "-ld")
 

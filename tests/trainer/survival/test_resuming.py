@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from log_tree import events
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
+from config import CONTINUE, Config
 from trainer.run_logs import earlier_runs, measure
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
-from trainer.survival import trainer_state
+from trainer.survival import checkpoints, trainer_state
+from trainer.survival.checkpoint_manager import check_folder
 from trainer.survival.checkpoint_rounds import SERVER, worker_name
 from utils import EXIT_OK, RUN_FILE, Incomplete, SetupError
 
@@ -234,6 +238,42 @@ def test_auto_resumes_if_one_worker_has_a_checkpoint_and_begins_if_none_has_a_wh
     logged = records(folder_of(place, "job", mode) / "cpu0")
     assert logged[0]["num_iters"] == 1 and len(logged) <= 3
     assert not any("resumed" in str(record.get("events")) for record in logged)
+
+
+@pytest.mark.parametrize("is_away", [True, False], ids=["no folder", "takes nothing"])
+def test_a_folder_that_takes_no_checkpoint_any_more_costs_one_warning_and_no_training(
+    place: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    """As where its disk is mounted read-only again: nothing can be made there, renamed or removed."""
+    folder = place / "checkpoints"
+
+    def no_more(self: checkpoints.Checkpoints, round_: int, tree: object) -> None:
+        if round_ == 4:
+            folder.rename(place / "gone") if is_away else None
+            for name in ("mkdir", "unlink", "replace") if not is_away else ():
+                monkeypatch.setattr(Path, name, is_read_only)
+            folder.write_text("") if is_away else None
+        rule(self, round_, tree)
+
+    def is_read_only(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    rule = checkpoints.Checkpoints.save
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", no_more)
+    run(place, "job", "local", 8, "--checkpoint", str(folder))
+    assert len(records(folder_of(place, "job", "local") / "cpu0")) == 8
+    lines = [line for line in caplog.messages if "cannot be written: " in line and "checkpoint" in line]
+    assert len(lines) == 1 and lines[0].endswith("training goes on without it")
+
+
+def test_a_worker_that_comes_back_to_a_job_needs_no_folder_for_checkpoints(tmp_path, caplog) -> None:
+    (tmp_path / "worker-1-00000001.ckpt").touch()
+    (tmp_path / ".probe").mkdir()  # so that nothing can be written there
+    about = {"mode": "sync", "collective": "ring", "checkpoint": tmp_path, "on_worker_death": CONTINUE}
+    with pytest.raises(SetupError, match="checkpoints cannot be written to"):
+        check_folder(Config(**about))
+    check_folder(Config(**about, resume=1))
+    assert "warning: checkpoints cannot be written to" in caplog.text
 
 
 def test_every_mode_has_the_flags() -> None:
