@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_300, 6_300
+PRODUCT, EXPERIMENTS = 40_550, 6_310
 
 
 @pytest.fixture(scope="module")

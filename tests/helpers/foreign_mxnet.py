@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 
 from trainer.engine import mx  # only for the aliases that numpy dropped
 
+# isort: split
+import numpy as np
+
 KEYS = 3
 
 
@@ -31,10 +34,12 @@ def gluon_trainer(store: mx.kv.KVStore) -> Iterator[None]:
 
 
 def two_trainers(store: mx.kv.KVStore) -> Iterator[None]:
-    """Two optimizers one after the other, each from every worker, as two parts of one program send them."""
+    """Two optimizers one after the other, each from every worker, as two parts of one program send them; the second
+    one has a schedule, and momentum as a number of numpy's."""
     store.init(0, mx.nd.ones(3))
-    for momentum in (0.0, 0.9):
-        store.set_optimizer(mx.optimizer.SGD(learning_rate=0.01, momentum=momentum))
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=0.01))
+    schedule = mx.lr_scheduler.FactorScheduler(100, 0.9, base_lr=0.01)
+    store.set_optimizer(mx.optimizer.SGD(momentum=np.float32(0.9), lr_scheduler=schedule))
     store._barrier()
     return _gradients(store, keys=1)
 

@@ -6,11 +6,11 @@ The scheduler needs only this, and a parameter server only this until a worker s
 import ctypes
 import functools
 import importlib.util
-import pickle
+import os
 from pathlib import Path
 from typing import Any
 
-from utils import SetupError, die_on_error
+from utils import EXIT_SETUP, SetupError, die_on_error, fail
 
 SET_OPTIMIZER = 0  # the only command of MXNet's workers that reaches a server's Python
 
@@ -91,7 +91,13 @@ class ServingStore:
                 from trainer.engine import mx
 
                 self._with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(self.handle.value))
-            self._with_optimizer.set_optimizer(pickle.loads(body))
+            from trainer.runtime.unpickling import optimizer_in
+
+            try:
+                self._with_optimizer.set_optimizer(optimizer_in(body))
+            except SetupError as error:
+                fail(str(error))
+                os._exit(EXIT_SETUP)
 
     def free(self) -> None:
         """To be called after the last use, not at the interpreter's exit, where ps-lite's threads would outlive what

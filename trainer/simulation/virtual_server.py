@@ -23,6 +23,7 @@ from trainer.clock import Task
 from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
 from trainer.engine import mx
 from trainer.parameters import num_bytes
+from trainer.runtime.unpickling import optimizer_in
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.zeros import Zeros
@@ -61,7 +62,7 @@ class MemoryServer:
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """A copy of the optimizer gets each array that arrives, as on a parameter server. Its time is virtual."""
-        of_server = pickle.loads(pickle.dumps(optimizer))
+        of_server = optimizer_in(pickle.dumps(optimizer, 0))
         of_server.clock = self.clock
         self._apply = mx.optimizer.get_updater(of_server)
 

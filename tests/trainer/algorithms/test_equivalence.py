@@ -11,6 +11,7 @@ from equivalence_worker import train_in_memory
 
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
+from trainer.runtime.unpickling import optimizer_in
 
 pytestmark = pytest.mark.cluster
 
@@ -114,7 +115,7 @@ def by_hand(pushes, rate, strength, num_workers, weight=1.0):
 def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
     keys_per_worker, num_workers = 4, 3
     optimizer = PerWorkerDCASGD(0.03, keys_per_worker, num_workers, [True] * keys_per_worker, compensation=0.5)
-    optimizer = pickle.loads(pickle.dumps(optimizer, 0))  # as it travels to the server
+    optimizer = optimizer_in(pickle.dumps(optimizer, 0))  # as it travels to the server
     stored = {worker: mx.nd.array([1.0]) for worker in range(num_workers)}
     seen = []
     for worker in pushes:

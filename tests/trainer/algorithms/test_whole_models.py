@@ -30,6 +30,7 @@ from trainer.algorithms.whole_models import (
     text_to_numbers,
 )
 from trainer.engine import mx
+from trainer.runtime.unpickling import optimizer_in
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,7 +59,7 @@ class Server:
         """`shown` are the initial values. The optimizer's way here is text, as the kvstore sends it."""
         self.keys = optimizer.keys
         travelled = pickle.dumps(optimizer, 0).decode("utf-8")
-        self.optimizer = pickle.loads(travelled.encode("utf-8"))
+        self.optimizer = optimizer_in(travelled.encode("utf-8"))
         self.optimizer.clock = Clock()
         assert len(shown) == self.keys.num_arrays
         sent = [np.zeros_like(array) for array in map(as_array, shown)]

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import requests
-from cluster_processes import ROOT, cluster, free_ports, wait_for
+from cluster_processes import ROOT, cluster, end_of, free_ports, wait_for
 from few_images import few_images, on_few_images
 
+from trainer.rendezvous import rejoining
 from trainer.run_logs.round_log import read_rounds
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("heartbeats")]
@@ -138,6 +139,26 @@ def test_strangers_bytes_at_any_port_at_any_time_are_no_matter_of_the_job(tmp_pa
         for rank in range(2):
             job.running[f"worker{rank}"].send(signal.SIGTERM)
         assert job.exit_codes() == ALL_WELL
+
+
+def test_a_strangers_pickle_at_a_servers_port_runs_nothing_and_ends_the_server_with_its_name(tmp_path):
+    """The stranger could as well send the optimizer that stops all training: so an honest worker whose optimizer the
+    server does not take must not train on, and MXNet tells it that all is well."""
+    body = f"cposix\nsystem\n(Vtouch {tmp_path / 'it-ran'}\ntR.".encode()
+    about = ((1, 0), (4, 1), (6, 1), (7, 0), (8, 0), (10, 0))  # ps-lite's PBMeta: a request, command 0
+    numbers = b"".join(rejoining._number(field, value) for field, value in about)
+    with cluster(tmp_path, num_workers=1) as job:
+        job.start_worker(0, FOREIGN, "published_asgd", "dist_async", "60")
+        wait_for(lambda: "trained" in job.log("worker0"), "a step")
+        (port,) = listening_ports([job.running["server0"]])
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            rejoining._shake_hands(stranger, b"DEALER", b"ps99")
+            stranger.sendall(rejoining._frame(0, numbers + rejoining._text(2, body)))
+            assert end_of(job.running["server0"]) == 2
+        lines = [line for line in job.log("server0").splitlines() if "posix.system" in line]
+        assert len(lines) == 1 and "error: what came to this server as its optimizer names posix.system" in lines[0]
+        assert "Traceback" not in job.log("server0") and not (tmp_path / "it-ran").exists()
+        assert end_of(job.running["scheduler"]) == 3
 
 
 # ------------------------------------------------------------------------------- the published state server

@@ -1,0 +1,117 @@
+"""Reads the optimizer that comes to a parameter server. MXNet sends it as a pickle, which may name any function of any
+module and have it called; and whoever reaches the server's port can send one.
+
+Here a pickle can name the classes below alone. It may build them with any arguments, give them any attributes and have
+them called, so none of them does more with those than compute, or write a checkpoint (*.ckpt) to a folder.
+"""
+
+import importlib
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+
+from trainer.engine import mx
+from utils import SetupError, printable
+
+# Of the classes of these modules, those with this base; so it is in all modules of OURS.
+BASES = {
+    "mxnet.lr_scheduler": mx.lr_scheduler.LRScheduler,
+    "mxnet.optimizer": mx.optimizer.Optimizer,
+    "mxnet.optimizer.contrib": mx.optimizer.Optimizer,
+    "mxnet.optimizer.optimizer": mx.optimizer.Optimizer,
+    "trainer.simulation.stub_network": mx.optimizer.Optimizer,
+}
+OURS = "trainer.algorithms."
+# What our optimizers hold. A simulation reads its optimizers here too, so a missing name is found there.
+HELD = {
+    "builtins": ("dict", "frozenset", "object", "set", "tuple"),
+    "collections": ("Counter", "defaultdict"),
+    "rates": ("Ramp", "RateSchedule"),
+    "trainer.algorithms.async_local_optimizer": ("LocalSteps",),
+    "trainer.algorithms.backup_versions": ("Versions",),
+    "trainer.algorithms.decoupled_optimizer": ("Merging",),
+    "trainer.algorithms.delayed_nesterov": ("DelayedNesterov",),
+    "trainer.algorithms.inbox": ("Inbox",),
+    "trainer.algorithms.outer_momentum": ("OuterMomentum",),
+    "trainer.algorithms.schedule": ("Phase", "Schedule", "SyncProtocol"),
+    "trainer.algorithms.sync_switch_optimizer": ("PhaseRule", "SyncSwitchSettings"),
+    "trainer.algorithms.wbsp_optimizer": ("WBSPStatus",),
+    "trainer.algorithms.whole_models": ("Keys",),
+    "trainer.steps": ("Rule", "Stepper"),
+    "trainer.survival.checkpoint_manager": ("Writer",),
+    "trainer.survival.checkpoints": ("_from_text",),
+}
+PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # as the protocols that MXNet uses have it
+
+
+def _empty(kind: type, base: type, content: Any) -> Any:
+    """In place of copyreg's function, which would call any base."""
+    return tuple.__new__(kind, content) if base is tuple else object.__new__(kind)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """In place of _codecs.encode, which would import any encoding."""
+    if encoding != "latin1":
+        raise ValueError(encoding)
+    return str.encode(text, "latin1")
+
+
+class _NumberType:
+    """In place of numpy's dtype: a pickle can tell a real one that its numbers are addresses of objects."""
+
+    def __init__(self, name: str, *_: object) -> None:
+        self.name = name
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.name = f"{state[1]}{self.name}"  # the order of bytes
+
+
+def _number(kind: _NumberType, content: bytes) -> Any:
+    """In place of numpy's function for a single number, such as a learning rate. Arrays are in no optimizer."""
+    return np.frombuffer(content, np.dtype(kind.name))[0]
+
+
+REPLACED = {
+    ("copyreg", "_reconstructor"): _empty,
+    ("_codecs", "encode"): _latin1,
+    ("numpy", "dtype"): _NumberType,
+    **{(f"numpy.{core}.multiarray", "scalar"): _number for core in ("core", "_core")},  # numpy 2 calls it _core
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        known = PYTHON_2.get(module, module)
+        if (known, name) in REPLACED:
+            return REPLACED[known, name]
+        if name in HELD.get(known, ()):
+            return getattr(importlib.import_module(known), name)
+        base = mx.optimizer.Optimizer if known.startswith(OURS) else BASES.get(known)
+        if base is not None:
+            try:
+                found = getattr(importlib.import_module(known), name, None)
+            except ImportError:
+                found = None
+            if isinstance(found, type) and issubclass(found, base):
+                return found
+        raise SetupError(
+            f"what came to this server as its optimizer names {printable(f'{module}.{name}', 200)}, which is in none "
+            "that this server takes, and was not run: another program reaches this port (README.md, Limits), or sends "
+            "an optimizer of its own"
+        )
+
+
+def optimizer_in(content: bytes) -> mx.optimizer.Optimizer:
+    """The optimizer in a pickle. Raises SetupError where it names something else than an optimizer may hold, or is
+    none."""
+    try:
+        found = _Unpickler(io.BytesIO(content)).load()
+    except SetupError:
+        raise
+    except Exception as error:  # a broken pickle raises anything
+        raise SetupError(f"what came to this server as its optimizer cannot be read: {printable(str(error))}") from None
+    if not isinstance(found, mx.optimizer.Optimizer):
+        raise SetupError(f"what came to this server as its optimizer is a {printable(type(found).__name__)}")
+    return found
