@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
+import secrets
 import socket
 import threading
 from abc import ABC, abstractmethod
@@ -15,7 +17,7 @@ from typing import Any
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.rendezvous_client import RENDEZVOUS_FAILED
-from trainer.rendezvous.scheduler_link import HELLO, keep_alive, log
+from trainer.rendezvous.scheduler_link import HELLO, NONCE, PROOF, SAME_TOKEN, keep_alive, log, own_token, proof
 from utils import EXIT_SETUP, SetupError, die_on_error, printable
 
 # isort: split
@@ -107,6 +109,7 @@ class ProcessConnections(ABC):
 
     def __init__(self, listener: socket.socket, num_processes: int) -> None:
         self._listener = listener
+        self._token = own_token()
         self._most_strangers = MOST_STRANGERS + num_processes
         self._strangers: dict[Participant, None] = {}  # connections of unknown processes, the oldest first
         self._participants: list[Participant] = []
@@ -180,13 +183,26 @@ class ProcessConnections(ABC):
                 writer.close()
 
     async def _converse(self, participant: Participant, reader: asyncio.StreamReader) -> None:
-        participant.send(welcome=True)
+        await self._welcome(participant, reader)
         async for message in messages(reader):
             try:
                 is_read = isinstance(message, dict) and "msg_type" in message
                 self._handle(participant, wire.understand(message, ()) if is_read else message)
             except (BadMessage, Conflict) as error:
                 raise SetupError(f"this process sent a wrong message: {error}") from None
+
+    async def _welcome(self, participant: Participant, reader: asyncio.StreamReader) -> None:
+        """Raises SetupError where the process does not know the token."""
+        if not self._token:
+            participant.send(welcome=True)
+            return
+        challenge = secrets.token_hex(NONCE)
+        participant.send(welcome=True, challenge=challenge)
+        nonce = await within_line_s(reader.readexactly(NONCE))
+        given = await within_line_s(reader.readexactly(PROOF))
+        if not hmac.compare_digest(given, proof(self._token, b"process", challenge.encode(), nonce)):
+            raise SetupError(f"this process has another ESYNC_TOKEN than the scheduler, or none: {SAME_TOKEN}")
+        participant.send(proof=proof(self._token, b"scheduler", challenge.encode(), nonce).hex())
 
     # ------------------------------------------------------------------------------------------ connected processes
 
@@ -217,10 +233,13 @@ class ProcessConnections(ABC):
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
         if len(self._plain()) >= self._most_strangers:
             return
-        self._strangers.pop(participant, None)
         if participant.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(participant.address)
-            log.warning("%s wants to take part: its set-up cannot be compared", participant.name)
+            how = "it knows no ESYNC_TOKEN, which this job has" if self._token else "its set-up cannot be compared"
+            log.warning("%s wants to take part: %s", participant.name, how)
+        if self._token:
+            return
+        self._strangers.pop(participant, None)
         self._participants.append(participant)
         running = self._loop.create_task(self._running.wait())
         more = self._loop.create_task(tcp_proxy.read_chunk(reader))  # without an answer, completes only at EOF

@@ -5,7 +5,9 @@ where flags differ. So every process first connects to the scheduler's published
 listens, and JOINs (joining.py) until START tells it the port of MXNet's own scheduler. The lines of JSON that a process
 sends, and that it gets:
 
-    JOIN and LEFT, as at the state server       {"welcome": true}; RESPONSE; from time to time {"warning": ...}
+                                                {"welcome": true, "challenge": bytes, with a token}
+    its own random bytes and the proof, raw     {"proof": ...}: both know the token (scheduler_link.proof)
+    JOIN and LEFT, as at the state server       RESPONSE; from time to time {"warning": ...}
     {"freed": true}: MXNet's scheduler may listen; from the scheduler, after its START and before that of the others
     {"rank": ...}                               {"changes": [[rank, number], ...], "age": s}: of a job at work, to a
                                                 worker that takes the place of a lost one (rejoining.py)

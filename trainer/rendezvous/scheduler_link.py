@@ -7,8 +7,11 @@ can be in one job, without the checks of the rendezvous for the plain one.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import logging
+import os
+import secrets
 import socket
 import threading
 import time
@@ -31,13 +34,25 @@ JOB = "mxnet"  # the name of the one job that a scheduler has
 CONNECT_S = 5.0
 TELL_S = 2.0
 RETRY_S = 0.2
+SAME_TOKEN = "set the same in every process of the job"
 _FREE_PORT = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
 LONGEST_LINE = 1 << 22  # bytes: of the values of all workers
+NONCE, PROOF = 16, 32  # bytes
 # Seconds (macOS has TCP_KEEPALIVE in place of TCP_KEEPIDLE), and number of probes.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 log = logging.getLogger(__name__)  # of the server too
 log.addFilter(LogLimit())
+
+
+def own_token() -> bytes:
+    """ESYNC_TOKEN, which every process of a job has, or none."""
+    return os.environb.get(b"ESYNC_TOKEN", b"")
+
+
+def proof(token: bytes, side: bytes, challenge: bytes, nonce: bytes) -> bytes:
+    """Shows that a side of this one connection knows the token: of random bytes that each of both has drawn."""
+    return hmac.digest(token, side + challenge + nonce, "sha256")
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -58,8 +73,11 @@ class Lines:
         self.own_address = str(connection.getsockname()[0])
 
     def send(self, **message: Any) -> None:
+        self.send_bytes(json.dumps(message).encode() + b"\n")
+
+    def send_bytes(self, content: bytes) -> None:
         with self._sending:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self._socket.sendall(content)
 
     def receive(self, timeout_s: float | None) -> dict[str, Any] | None:
         """The next message; None if none came in time. Raises EOFError where the other side has closed the connection,
@@ -131,7 +149,10 @@ class SchedulerLink:
         """As Link; JOIN also tells where this process listens. Raises PlainScheduler where no scheduler of this program
         is there; SetupError, PeerLost or JobOver where the job ends, or this process cannot listen."""
         try:
-            lines = self.lines = self.lines or self._connect(timeouts)
+            if self.lines is None:
+                self.lines = self._connect(timeouts)
+                self._show_token(self.lines, timeouts.answer_s)
+            lines = self.lines
             lines.send(**message, **(self._listens(lines, message) if message["msg_type"] == "JOIN" else {}))
             while (said := self._receive(lines, timeouts.answer_s)) is not None:
                 if "msg_type" in said:
@@ -161,6 +182,21 @@ class SchedulerLink:
         if said is not None and "warning" in said:
             log.warning("%s", said["warning"])
         return said
+
+    def _show_token(self, lines: Lines, timeout_s: float) -> None:
+        """Raises SetupError where one side has a token that the other does not know."""
+
+        def said(key: str) -> bytes:
+            if (message := self._receive(lines, timeout_s)) is None:
+                raise TimeoutError("it says nothing")
+            return str(message.get(key, "")).encode(errors="replace")
+
+        token, nonce, challenge = own_token(), secrets.token_bytes(NONCE), said("challenge")
+        if challenge:
+            lines.send_bytes(nonce + proof(token, b"process", challenge, nonce))
+        expected = proof(token, b"scheduler", challenge, nonce).hex().encode()
+        if (token or challenge) and not (challenge and hmac.compare_digest(said("proof"), expected)):
+            raise SetupError(f"the scheduler at {self.address} has another ESYNC_TOKEN, or none: {SAME_TOKEN}")
 
     def _listens(self, lines: Lines, join: Message) -> Message:
         """Listens, where this process does not yet."""
@@ -200,13 +236,12 @@ class SchedulerLink:
         if first == b"{":
             return Lines(connection, first)
         connection.close()
-        if first == HELLO[:1]:
+        if first == HELLO[:1] and not own_token():
             raise PlainScheduler
         if not first:
             raise NoAnswer("the connection was closed at once")
-        raise SetupError(
-            f"what listens at {self.address} is no scheduler: correct DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT"
-        )
+        kind = "scheduler with an ESYNC_TOKEN" if first == HELLO[:1] else "scheduler"
+        raise SetupError(f"what listens at {self.address} is no {kind}: correct DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT")
 
 
 def tell_failure(cluster: ClusterSpec, why: str) -> None:

@@ -1142,3 +1142,109 @@ def test_plain_mxnet_programs_take_part_in_a_real_job(tmp_path, plain):
         codes = processes.exit_codes()
     assert set(codes.values()) == {0}, "".join(map(processes.log, codes))
     assert "plain MXNet program" in processes.log("worker1")
+
+
+# ----------------------------------------------------------------------------------------------------------- the token
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """A job of one worker whose scheduler has a token, and a function that gives one to what starts from then on."""
+
+    def give(token):
+        monkeypatch.setenv("ESYNC_TOKEN", token)
+
+    give("right")
+    return Job(num_workers=1), give
+
+
+def overheard(port):
+    """A port that leads to another one, and the bytes of one connection that a process sends there."""
+    listener, sent = socket.create_server(("127.0.0.1", 0)), bytearray()
+
+    def copy(source, sink, noted):
+        with contextlib.suppress(OSError):
+            while content := source.recv(1 << 16):
+                noted += content
+                sink.sendall(content)
+
+    def lead():
+        with listener, listener.accept()[0] as process, socket.create_connection(("127.0.0.1", port)) as scheduler:
+            threading.Thread(target=copy, args=(scheduler, process, bytearray()), daemon=True).start()
+            copy(process, scheduler, sent)
+
+    threading.Thread(target=lead, daemon=True).start()
+    return listener.getsockname()[1], sent
+
+
+def test_who_knows_the_token_joins_and_it_neither_travels_nor_is_an_answer_good_twice(guarded, caplog):
+    job, _ = guarded
+    scheduler, server = job.start()
+    direct, (job.port, sent) = job.port, overheard(job.port)
+    worker = Member(job, "worker", "cpu0")
+    for member in (scheduler, server, worker):
+        member.join()
+    answer = bytes(sent).removeprefix(HELLO)[:48]
+    assert sent.startswith(HELLO) and b"right" not in sent and sent[58:].startswith(b'{"')
+    with socket.create_connection(("127.0.0.1", direct)) as stranger:
+        stranger.sendall(HELLO + answer + b'{"msg_type": "JOIN"}\n')
+        assert "has another ESYNC_TOKEN than the scheduler, or none" in end_of(Lines(stranger))
+    assert "right" not in caplog.text and not worker.end
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_process_without_the_token_is_told_so_and_the_job_goes_on(guarded, token, caplog):
+    job, give = guarded
+    early = job.start()
+    wait_for(lambda: len(job.server._known()) == 2, "the first ones")
+    give(token)
+    spec = ClusterSpec("worker", "127.0.0.1", job.port, 1, 1)
+    told = Member(job, "worker", "cpu0").failure()
+    assert isinstance(told, SetupError) and "has another ESYNC_TOKEN than the scheduler, or none: set the" in str(told)
+    tell_failure(spec, "it has failed")
+    assert caplog.text.count("a connection from 127.0.0.1 was ended: this process has another ESYNC_TOKEN") == 2
+    give("right")
+    for member in [*early, Member(job, "worker", "cpu0")]:
+        assert not member.join().end
+
+
+@pytest.mark.parametrize("begins", [b"", b"x" * 48, b"x" * 48 + b"[" * 100_000], ids=["at once", "bytes", "deep"])
+def test_a_strangers_cause_ends_no_job_that_has_a_token(guarded, begins):
+    job, _ = guarded
+    early = job.start()
+    with socket.create_connection(("127.0.0.1", job.port)) as stranger:
+        stranger.sendall(
+            HELLO + begins + json.dumps(left("all is lost")).encode() + b"\n" + json.dumps(WORKER).encode()
+        )
+        with contextlib.suppress(ConnectionResetError):  # more came than was read
+            assert "ESYNC_TOKEN" in end_of(Lines(stranger))
+    for member in [*early, Member(job, "worker", "cpu0")]:
+        assert not member.join().end
+
+
+def test_a_plain_program_takes_no_part_in_a_job_with_a_token(guarded, caplog):
+    job, _ = guarded
+    early = job.start()
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) as plain:
+            plain.sendall(GREETING)
+            assert plain.recv(1) == b""
+    assert caplog.text.count("a plain MXNet program at 127.0.0.1 wants to take part: it knows no ESYNC_TOKEN") == 1
+    for member in [*early, Member(job, "worker", "cpu0")]:
+        assert not member.join().end
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b'{"welcome": true}\n', "has another ESYNC_TOKEN, or none: set the same in every process of the job"),
+        (b'{"welcome": true, "challenge": "00"}\n{"proof": "\\ud800"}\n', "has another ESYNC_TOKEN, or none"),
+        (HELLO, "is no scheduler with an ESYNC_TOKEN"),
+    ],
+    ids=["no challenge", "a wrong proof", "a plain scheduler"],
+)
+def test_a_scheduler_that_does_not_know_the_token_is_not_told_of_this_process(monkeypatch, sent, why):
+    monkeypatch.setenv("ESYNC_TOKEN", "right")
+    spec = ClusterSpec("worker", "127.0.0.1", ending(sent), 1, 1)
+    with pytest.raises(SetupError, match=why):
+        rendezvous_client.join(spec, "cpu0", {}, DEADLINE_S, environment={})
