@@ -16,6 +16,7 @@
 #   STATE_SERVER_HOST   address that it listens on; 0.0.0.0: all of this host, :: its IPv6 ones too (127.0.0.1)
 #   STATE_SERVER_PORT   port that it listens on                                 (10010)
 #   ESYNC_TOKEN         when set, calls that change anything need it: set it for the workers too
+#   ESYNC_HOSTS         with a token: names, beside this host's and any address, by which its page may be read
 #   ESYNC_POLICY        rule of a job that a published worker begins            (preprint)
 #   ESYNC_MAX_JOBS      most jobs; the oldest that has ended makes room for the next  (64)
 #   ESYNC_LOG_LEVEL     debug, info, warning, error or critical                 (info)

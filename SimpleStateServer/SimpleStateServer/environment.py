@@ -1,6 +1,7 @@
 """Reads what a user sets in the environment. What is wrong is named, with what is allowed, and nothing starts."""
 
 import os
+import socket
 
 from django.core.exceptions import ImproperlyConfigured
 from server.jobs import MAX_JOBS
@@ -18,6 +19,12 @@ def token() -> str:
             "such as those of: python -c 'import secrets; print(secrets.token_urlsafe())'"
         )
     return given
+
+
+def hosts() -> list[str]:
+    """The names, beside all addresses, by which this server tells of its jobs; by any where there is no token."""
+    names = os.environ.get("ESYNC_HOSTS", "").replace(",", " ").split()
+    return [".localhost", socket.gethostname(), *names] if token() else ["*"]
 
 
 def init_policy() -> str:

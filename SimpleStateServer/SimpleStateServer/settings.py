@@ -2,6 +2,7 @@
 
 ESYNC_SECRET_KEY  Django's secret key (default: random at every start; nothing that is signed outlives the process)
 ESYNC_TOKEN       when set, every POST needs the header `Authorization: Bearer <token>`
+ESYNC_HOSTS       with a token: more names, with commas, by which readers may ask; others get 421
 ESYNC_POLICY      policy of a job that is started by the published `POST /init/` (default: preprint, as published)
 ESYNC_MAX_JOBS    jobs that are kept at a time (default: 64); the oldest that has ended makes room for the next
 ESYNC_LOG_LEVEL   how much the server's own log says (default: INFO; DEBUG names every decision)
@@ -15,9 +16,7 @@ from SimpleStateServer import environment
 
 DEBUG = False
 SECRET_KEY = os.environ.get("ESYNC_SECRET_KEY") or secrets.token_urlsafe(50)
-# Workers reach the server under whatever name or address their network gives it, and no answer is built from the Host
-# header, so there is nothing that a list of names would protect.
-ALLOWED_HOSTS = ["*"]
+ALLOWED_HOSTS = environment.hosts()  # of readers (server/http.py)
 
 INSTALLED_APPS = ["server"]
 # None on purpose. Every worker asks after every local step, so each layer is paid on every query.

@@ -1,6 +1,7 @@
 """The Django views' HTTP: an Answer as Django's response, a guard around every view, JSON errors."""
 
 import functools
+import ipaddress
 from collections.abc import Callable
 from time import perf_counter
 
@@ -8,6 +9,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.http.request import split_domain_port, validate_host
 
 from server.answers import Answer, error
 
@@ -20,14 +22,16 @@ def respond(answer: Answer) -> HttpResponse:
     return HttpResponse(answer.body, status=answer.status, content_type=answer.content_type, headers=headers)
 
 
-def reading(view: View) -> Callable[..., HttpResponse]:
-    """Wraps a view that changes nothing: other methods get 405, and what is answered is counted."""
+def reading(view: View, by_any_name: bool = False) -> Callable[..., HttpResponse]:
+    """Wraps a view that changes nothing: other methods get 405, another server's name 421, and what is answered is
+    counted."""
 
     @functools.wraps(view)
     def guarded(request: HttpRequest, **parts: str) -> HttpResponse:
         begin = perf_counter()
         if request.method in ("GET", "HEAD"):
-            answer = unreadable(request) or view(request, **parts)
+            named = None if by_any_name else misdirected(request)
+            answer = unreadable(request) or named or view(request, **parts)
         else:
             answer = _not_allowed(request, "GET, HEAD")
         app = apps.get_app_config("server")
@@ -35,6 +39,20 @@ def reading(view: View) -> Callable[..., HttpResponse]:
         return respond(answer)
 
     return guarded
+
+
+def misdirected(request: HttpRequest) -> Answer | None:
+    """The answer where the name is not this server's. A page elsewhere can have its own name lead here (DNS rebinding):
+    its browser then gives what it reads to that page. No page can do so with an address."""
+    name, _ = split_domain_port(request.META.get("HTTP_HOST", "localhost"))
+    if validate_host(name, settings.ALLOWED_HOSTS):
+        return None
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        text = f"this server is not {name[:80]!r} (Host): ask by its address, or give it the name by ESYNC_HOSTS"
+        return error(text, 421)
+    return None
 
 
 def posting(request: HttpRequest) -> HttpResponse:

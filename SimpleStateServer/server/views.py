@@ -79,7 +79,7 @@ def metrics_text(request: HttpRequest) -> Answer:
     return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
 
 
-@reading
+@functools.partial(reading, by_any_name=True)
 def healthz(request: HttpRequest) -> Answer:
     """`GET /healthz`: 200 and the version while this server answers."""
     return json_answer({"status": "ok", "version": settings.STATE_SERVER_VERSION})

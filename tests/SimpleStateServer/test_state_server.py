@@ -628,6 +628,36 @@ def test_with_a_token_every_post_needs_it(command: tuple[str, ...]) -> None:
         assert state(server)["policy"] == "journal"  # of ESYNC_POLICY
 
 
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone(command: tuple[str, ...]) -> None:
+    """A page elsewhere can have its own name lead to this server's address, and read what a browser gets."""
+
+    def status(path: str, name: str) -> int:
+        answer = requests.get(f"{server.url}{path}", headers={"Host": name}, timeout=TIMEOUT_S)
+        if answer.status_code != 200:
+            assert_json_error(answer, 421)
+            assert "is not" in answer.json()["error"] and "jobs" not in answer.json()
+        return answer.status_code
+
+    with running_state_server(
+        command=command, ESYNC_TOKEN="s3cret", ESYNC_HOSTS="page.example, tunnel.example"
+    ) as server:
+        own = ("localhost", "a.LOCALHOST:80", socket.gethostname(), f"127.0.0.1:{server.port}", "[::1]:80", "10.0.0.3")
+        for path in ("/", "/status.json", "/metrics", "/jobs/one/", "/jobs/one/status.json"):
+            names = (*own, "page.example", "tunnel.example:1") if "jobs" not in path else ()
+            assert {status(path, name) for name in names} <= {200}
+            for name in (
+                "evil.example",
+                f"{socket.gethostname()}.evil.example",
+                "127.0.0.1.evil.example",
+                "a b",
+                "@",
+                "",
+            ):
+                assert status(path, name) == 421, (path, name)
+        assert status("/healthz", "evil.example") == 200
+
+
 def test_an_unknown_policy_in_the_environment_ends_the_start_with_one_clear_line() -> None:
     result = subprocess.run(
         [sys.executable, "manage.py", "runserver", "127.0.0.1:0"],

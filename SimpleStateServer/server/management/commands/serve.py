@@ -70,7 +70,9 @@ class Command(BaseCommand):
         for flag, field, _, least, _ in _FLAGS:
             if not options[field] >= least:
                 _fail(f"{flag} is {options[field]:g}; give {least} or more")
-        listener = listen(*split_address(options["addrport"]))
+        address, port = split_address(options["addrport"])
+        listener = listen(address, port)
+        settings.ALLOWED_HOSTS.append(address)
         wanted = options["connections"]
         limits = ConnectionLimits(
             **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)},
