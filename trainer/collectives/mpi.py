@@ -66,7 +66,15 @@ class MpiGroup:
         return Moved(num_bytes * is_source, num_bytes * (not is_source))
 
     def barrier(self, value: float = 0.0) -> float:
-        return float(self._comm.allreduce(value, self._greatest))
+        greatest = np.array([value], np.float64)
+        self._comm.Allreduce(self._in_place, greatest, self._greatest)
+        return float(greatest[0])
 
     def all_gather(self, content: bytes) -> list[bytes]:
-        return list(self._comm.allgather(content))
+        """By plain bytes: mpi4py's allgather would unpickle what comes."""
+        sizes = np.empty(self.num_workers, np.int64)
+        self._comm.Allgather(np.array([len(content)], np.int64), sizes)
+        whole = bytearray(sizes.sum())
+        self._comm.Allgatherv(content, [whole, sizes])
+        ends = np.cumsum(sizes)
+        return [bytes(whole[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
