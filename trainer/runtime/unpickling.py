@@ -69,15 +69,32 @@ class _NumberType:
 
 
 def _number(kind: _NumberType, content: bytes) -> Any:
-    """In place of numpy's function for a single number, such as a learning rate. Arrays are in no optimizer."""
+    """In place of numpy's function for a single number, such as a learning rate."""
     return np.frombuffer(content, np.dtype(kind.name))[0]
+
+
+class _Array(np.ndarray):
+    """In place of numpy's array, for the same reason: frombuffer takes no type with objects."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, is_fortran, content = state
+        values = np.frombuffer(content, np.dtype(kind.name)).reshape(shape, order="F" if is_fortran else "C")
+        super().__setstate__((1, values.shape, values.dtype, False, values.tobytes()))
+
+
+def _empty_array(*_: object) -> _Array:
+    """In place of numpy's function for an array whose content follows in the pickle."""
+    return _Array(0)
 
 
 REPLACED = {
     ("copyreg", "_reconstructor"): _empty,
     ("_codecs", "encode"): _latin1,
     ("numpy", "dtype"): _NumberType,
-    **{(f"numpy.{core}.multiarray", "scalar"): _number for core in ("core", "_core")},  # numpy 2 calls it _core
+    ("numpy", "ndarray"): None,  # only named: whoever could call it would give it any type and memory
+    # numpy 2 calls it _core.
+    **{(f"numpy.{core}.multiarray", "scalar"): _number for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _empty_array for core in ("core", "_core")},
 }
 
 
