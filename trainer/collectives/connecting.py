@@ -1,7 +1,8 @@
 """Connects the workers of a job: of each two the one of higher rank calls, or the one that reaches the other.
 
 Both sides send a hello with their job and their ranks. A connection without a right hello is closed, and costs the job
-nothing. Whether a worker is reached, a call with a test finds out at any time: it is answered beside the training.
+nothing. Whether a worker is reached, a call with a test finds out at any time: it is answered beside the training. Test
+and answer are longer than a packet can be, since there are links over which large packets do not pass.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _MARK = b"esync-1\n"
 MOST_BYTES = 4096  # of a hello
 MOST_STRANGERS = 64  # open connections that belong to no mesh, beside those of the workers
 PAUSE_S = 0.05  # the shortest wait
+TEST = bytes(1 << 16)  # what follows a test's hello, and the answer's; an IP packet has fewer
+TEST_S = 3.0  # for these bytes, once the hello was answered: a slow link needs a second, a frozen worker sends no hello
 PROBE_S = 0.25  # for one probe whether a worker listens, and between two probes
 
 
@@ -78,19 +81,47 @@ def connect(
 
 def unanswered(address: Address, name: str, timeout_s: float) -> str:
     """Why the worker, or process, of this name does not answer a call in time, in words; empty: it does."""
-    deadline = time.monotonic() + timeout_s
-    hello: object = None
     try:
         connection = socket.create_connection(address, timeout_s)
     except (OSError, ValueError) as error:  # ValueError: no host's name
         return "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or str(error)
-    with connection, contextlib.suppress(OSError, ValueError):  # of another program
-        connection.sendall(_packed({"test": name}))
+    with connection:
         try:
-            hello = _Handshake(connection).whole(deadline)
+            connection.sendall(_packed({"test": name}))
+            hello = _Handshake(connection).whole(time.monotonic() + timeout_s)
         except TimeoutError:
             return "no answer"
-    return "" if hello == {"test": name} else "another program answers there"
+        except (OSError, ValueError):  # of another program
+            hello = None
+        if hello != {"test": name}:
+            return "another program answers there"
+        try:
+            connection.settimeout(TEST_S)
+            connection.sendall(TEST)
+            _receive_test(connection)
+        except OSError:  # it gives up at about the same time
+            return "large packets do not pass"
+    return ""
+
+
+def _receive_test(connection: socket.socket) -> None:
+    """Raises TimeoutError where it has not come in time, otherwise OSError."""
+    deadline, left = time.monotonic() + TEST_S, len(TEST)
+    while left:
+        connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
+        came = len(connection.recv(left))
+        if not came:
+            raise ConnectionError("closed")
+        left -= came
+
+
+def _answer_test(connection: socket.socket, hello: bytes) -> None:
+    """Sends what follows the hello only once all of the caller's has come: so it finds out about both directions."""
+    with connection, contextlib.suppress(OSError):
+        connection.settimeout(TEST_S)
+        connection.sendall(hello)
+        _receive_test(connection)
+        connection.sendall(TEST)
 
 
 def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:
@@ -295,7 +326,11 @@ class Acceptor:
                 self._keep(selector, handshake)
                 return
             if self.name and handshake.hello == {"test": self.name}:
-                ready.sendall(_packed({"test": self.name}))
+                del self._handshakes[ready]
+                selector.unregister(ready)
+                answer = (ready, _packed({"test": self.name}))
+                threading.Thread(target=_answer_test, args=answer, name="test", daemon=True).start()
+                return
         except BlockingIOError:
             return
         except (OSError, ValueError):

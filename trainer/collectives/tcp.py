@@ -5,8 +5,8 @@ kernel receives the next ones. A message is a header (its number on this connect
 header than expected means that the workers do not do the same.
 
 A worker that dies closes its connections. A worker that sees this raises PeerLost and closes its own in turn, so all
-leave the sum at once. The kernel's keep-alive notices a silent host, and `patience_s` a worker that sends nothing: all
-wait for the slowest, so it has to be long.
+leave the sum at once. The kernel's keep-alive notices a silent host. All wait for the slowest, however long; whether a
+message that both sides have begun stands is seen by what compares `num_begun` of the one with `awaited` of the other.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import selectors
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from trainer.collectives.mesh import Parcel
 from utils import JobError, PeerLost
 
 CHUNK = 1 << 16  # float32 that are received before they are added: 256 KB, which fit into a core's own cache
-PATIENCE_S = 600.0
 _HEADER = struct.Struct("!QQ")
 # Seconds without data before the first probe, number of probes, and seconds between them.
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPCNT: 3, socket.TCP_KEEPINTVL: 2}
@@ -33,7 +33,8 @@ class _Peer:
     def __init__(self, name: str, connection: socket.socket) -> None:
         self.name = name
         self.connection = connection
-        self.num_sent = self.num_received = 0  # messages
+        self.num_sent = self.num_received = 0  # messages, with the one under way
+        self.num_bytes = 0  # that have come
 
     def lost(self, error: OSError | None = None) -> PeerLost:
         why = f" ({error.strerror or error})" if error else ""
@@ -73,6 +74,8 @@ class _Receiving:
 
     def __init__(self, peer: _Peer, content: np.ndarray, scratch: np.ndarray | None) -> None:
         self.peer = peer
+        self._number = peer.num_received
+        peer.num_received += 1
         self._content = content
         self._header = bytearray(_HEADER.size)
         self._target = memoryview(self._header)  # of the next bytes
@@ -89,6 +92,7 @@ class _Receiving:
         count = self.peer.connection.recv_into(self._target[self._filled :])
         if not count:
             raise self.peer.lost()
+        self.peer.num_bytes += count
         self._filled += count
         if self._filled == len(self._target):
             self._target_is_full()
@@ -108,13 +112,20 @@ class _Receiving:
         self._target, self._filled = _bytes_of(chunk), 0
 
     def _check_header(self) -> None:
-        found, expected = _HEADER.unpack(self._header), (self.peer.num_received, self._content.nbytes)
+        found, expected = _HEADER.unpack(self._header), (self._number, self._content.nbytes)
         if found != expected:
             raise JobError(
                 f"{self.peer.name} sent {found[1]} bytes as message {found[0]}, where {expected[1]} as message "
                 f"{expected[0]} were due: start all workers with the same flags and the same version of this program"
             )
-        self.peer.num_received += 1
+
+
+class Awaited(NamedTuple):
+    """A message that is being received."""
+
+    source: int  # rank
+    number: int  # of the messages from there so far, with this one
+    num_bytes: int  # that have come from there so far
 
 
 class TcpMesh:
@@ -124,7 +135,8 @@ class TcpMesh:
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], names: Sequence[str] = ()) -> None:
         self.rank = rank
         self.num_workers = len(connections) + 1
-        self.patience_s = PATIENCE_S  # how long to wait where no byte moves
+        self.patience_s: float | None = None  # how long to wait where no byte moves; None: for ever
+        self._source: int | None = None  # rank from which a message is being received
         self._scratch = np.empty(CHUNK, np.float32)
         self._error: JobError | None = None  # after which nothing more is exchanged
         self.on_error: Callable[[], object] = lambda: None  # called before an error closes the connections
@@ -142,6 +154,17 @@ class TcpMesh:
         """By rank."""
         return {rank: peer.connection for rank, peer in self._peers.items()}
 
+    def num_begun(self, rank: int) -> int:
+        """Messages that this worker has begun to send there. Any thread may call it, as `awaited`."""
+        return self._peers[rank].num_sent
+
+    def awaited(self) -> Awaited | None:
+        """The message that is being received, if any."""
+        if (source := self._source) is None:
+            return None
+        peer = self._peers[source]
+        return Awaited(source, peer.num_received, peer.num_bytes)
+
     def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
         """As Mesh. An error closes the mesh, and each later call raises it again. Raises JobError if a message is not
         the expected one."""
@@ -150,7 +173,7 @@ class TcpMesh:
         try:
             self._exchange(to, out, source, into, adds)
         except JobError as error:
-            self._error = error
+            self._error, self._source = error, None
             self.on_error()
             self.close()
             raise
@@ -160,12 +183,15 @@ class TcpMesh:
         if to is not None:
             under_way.append(_Sending(self._peers[to], out.array))
         if source is not None:
-            under_way.append(_Receiving(self._peers[source], into.array, self._scratch if adds else None))
+            under_way.append(receiving := _Receiving(self._peers[source], into.array, self._scratch if adds else None))
+            self._source = source
         while under_way:
             blocked = [each for each in under_way if not _advances(each)]
             if len(blocked) == len(under_way):
                 self._wait(blocked)
             under_way = [each for each in under_way if not each.is_over]
+            if source is not None and receiving.is_over:
+                self._source = None
 
     def _wait(self, blocked: Sequence[_Sending | _Receiving]) -> None:
         with selectors.PollSelector() as selector:

@@ -1,7 +1,9 @@
 """Notices lost workers in a job without a parameter server, in a thread beside the training.
 
 A worker that dies closes its connections, which all others see at once; one that is frozen, or whose host or network is
-down, sends no more heartbeats.
+down, sends no more heartbeats. Where heartbeats pass and larger packets do not, an exchange stands that both workers
+have begun. One that has not begun may compute, evaluate or save, however long: a heartbeat tells how many messages its
+sender has begun to send to the other one, which knows how many it has begun to receive, and the bytes that have come.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Protocol
 
+from trainer.collectives.tcp import Awaited
 from trainer.rendezvous.heartbeat import SILENT
 from utils import die_on_error
 
@@ -21,24 +25,39 @@ NOTICED_S = 1.0  # within which the detector sees a loss that broke a sum
 TOLD_S = 10.0  # within which `on_lost` ends the process
 BEAT_S = 1.0  # between two heartbeats
 SILENT_S = 10.0  # a machine whose cores are all busy may send one some seconds late
+STANDS = "nothing of a message that both have begun has come from there: large packets are lost on the way, or it hangs"
+_BEAT = struct.Struct("!Q")  # messages begun to send to the receiver of the heartbeat
+_OVER = bytes([255]) * _BEAT.size  # in place of a heartbeat: what they do together is over
+
+
+class Exchanges(Protocol):
+    """Part of TcpMesh."""
+
+    def num_begun(self, rank: int) -> int: ...
+    def awaited(self) -> Awaited | None: ...
 
 
 class FailureDetector:
-    """Each worker sends a byte a second to each other one, over connections that carry nothing else."""
+    """Each worker sends heartbeats to each other one, over connections that carry nothing else."""
 
     def __init__(
         self,
         connections: Mapping[int, socket.socket],  # by rank, for the detector alone; it closes them
-        # Called with the lost ranks and the reason; empty where their connections have ended
+        exchanges: Exchanges,  # with the same workers
+        # Called with the lost ranks and the reason, empty where their connections have ended; with no ranks where
+        # another worker has lost some and begins again
         on_lost: Callable[[list[int], str], Any],
         silent_s: float = SILENT_S,  # time without a heartbeat after which a worker counts as lost
         continues: bool = False,  # after a loss it watches the remaining workers; else it stops
     ) -> None:
         self._connections = dict(connections)
+        self._exchanges = exchanges
+        self._said = dict.fromkeys(connections, b"")  # the newest heartbeat, and what has come of the next one
         self._continues = continues
         self._on_lost = on_lost
         self._silent_s = silent_s
         self._has_noticed = threading.Event()
+        self._is_over = False  # this worker has told of a silent one, which the others may not see
         self._may_leave = False
         self._stopped, self._stops = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="failure detector", daemon=True)
@@ -51,11 +70,10 @@ class FailureDetector:
             for rank, connection in watched.items():
                 connection.setblocking(False)
                 selector.register(connection, selectors.EVENT_READ, rank)
-            while True:
-                lost, why = self._next_loss(selector, watched)
-                if not lost:
-                    return
+            while found := self._next_loss(selector, watched):
+                lost, why = found
                 self._has_noticed.set()
+                self._is_over |= bool(why)
                 self._on_lost(lost, why)
                 if not self._continues:
                     return
@@ -64,31 +82,61 @@ class FailureDetector:
 
     def _next_loss(
         self, selector: selectors.BaseSelector, watched: Mapping[int, socket.socket]
-    ) -> tuple[list[int], str]:
-        """Waits for a loss; returns the ranks and the reason. No ranks: the detector was stopped."""
+    ) -> tuple[list[int], str] | None:
+        """Waits for a loss; returns ranks and reason as `on_lost` gets them. None: the detector was stopped."""
         beat_s = min(BEAT_S, self._silent_s / 4)
         now = beat = time.monotonic()
-        heard = dict.fromkeys(watched, now)
+        heard, common, moved = dict.fromkeys(watched, now), self._begun_by_both(watched), now
         while True:
             ready = [key.data for key, _ in selector.select(max(0.0, beat - now))]
             if None in ready:
-                return [], ""
-            ended = [rank for rank in ready if not _has_sent(watched[rank])]
+                return None
+            ended = [rank for rank in ready if not self._hear(rank)]
             if ended and not self._may_leave:
                 return ended, ""
             for rank in ended:
                 selector.unregister(watched[rank])
+            for rank in ready:
+                if self._said[rank].startswith(_OVER):
+                    self._said[rank] = b""
+                    return [], ""
             before, now = now, time.monotonic()
             heard |= dict.fromkeys(ready, now)
             if self._may_leave or now - before > self._silent_s / 2:  # the latter: this worker itself was frozen
-                heard = dict.fromkeys(watched, now)
+                heard, moved = dict.fromkeys(watched, now), now
+            last, common = common, self._begun_by_both(watched)
+            if common is None or common != last:
+                moved = now
+            elif now - moved > self._silent_s:
+                return [common.source], f"for {self._silent_s:g} s {STANDS}"
             if silent := [rank for rank, last in heard.items() if now - last > self._silent_s]:
                 return silent, f"no sign of life for {self._silent_s:g} s: {SILENT}"
             if now >= beat:
                 beat = now + beat_s
-                for connection in watched.values():
+                for rank, connection in self._connections.items():
                     with contextlib.suppress(OSError):  # full, or closed: both are noticed above
-                        connection.send(b".")
+                        connection.send(_OVER if self._is_over else _BEAT.pack(self._exchanges.num_begun(rank)))
+
+    def _hear(self, rank: int) -> bool:
+        """Reads what has come; False where the connection has ended."""
+        try:
+            came = self._connections[rank].recv(1 << 12)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        said = self._said[rank] + came
+        self._said[rank] = said[max(0, len(said) // _BEAT.size - 1) * _BEAT.size :]
+        return bool(came)
+
+    def _begun_by_both(self, watched: Container[int]) -> Awaited | None:
+        """The message that is being received, once a heartbeat has told that the other one has begun it."""
+        awaited = self._exchanges.awaited()
+        if awaited is None or awaited.source not in watched:
+            return None
+        said = self._said[awaited.source]
+        begun = _BEAT.unpack(said[: _BEAT.size])[0] if len(said) >= _BEAT.size else 0
+        return awaited if begun >= awaited.number else None
 
     def report_before_close(self) -> None:
         """To be called when a sum has failed, before this worker's connections close: if a worker is lost, `on_lost`
@@ -113,13 +161,3 @@ class FailureDetector:
         self._on_lost = lambda lost, why: None  # it leads back to what has this detector
         for each in (self._stopped, self._stops, *self._connections.values()):
             each.close()
-
-
-def _has_sent(connection: socket.socket) -> bool:
-    """Reads what has come; False where the connection has ended."""
-    try:
-        return bool(connection.recv(1 << 12))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from trainer.collectives.connecting import Acceptor, connect
+from trainer.collectives.connecting import TEST, Acceptor, connect
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker
-from trainer.collectives.tcp import PATIENCE_S
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.joining import Start
+
+LEAVING_S = 60.0  # for the last exchange, in which workers that end are not lost
 
 
 class TcpConnections:
@@ -36,17 +37,20 @@ class TcpConnections:
         self._mesh.patience_s = connect_s
         self.group = MeshGroup(self._mesh, algorithm)
         try:
-            self.group.all_gather(b"")  # when all have the first connections, a second one is known as such
+            self.group.all_gather(TEST)  # when all have the first connections, a second one is known as such
             alive = all_connected()
         except BaseException:
             self._mesh.close()
             raise
-        self._mesh.patience_s = PATIENCE_S  # all wait for the slowest: from here on the detector notices losses
-        self._detector = FailureDetector(alive.connections, report, silent_s, continues)
+        self._mesh.patience_s = None  # all wait for the slowest: from here on the detector notices losses
+        self._detector = FailureDetector(alive.connections, self._mesh, report, silent_s, continues)
         self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
         self.interrupt = self._mesh.interrupt
-        self.let_leave = self._detector.let_leave
         self.stop_watching = self._detector.close
+
+    def let_leave(self) -> None:
+        self._mesh.patience_s = LEAVING_S
+        self._detector.let_leave()
 
     def close(self) -> None:
         self._detector.close()

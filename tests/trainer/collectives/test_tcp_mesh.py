@@ -20,7 +20,7 @@ from trainer.collectives import tcp
 from trainer.collectives.connecting import MOST_BYTES, Acceptor, Address, connect, unanswered
 from trainer.collectives.mesh import barrier, follow
 from trainer.collectives.schedules import SUMS, ExchangeSchedule, ring
-from trainer.collectives.tcp import TcpMesh
+from trainer.collectives.tcp import Awaited, TcpMesh
 from utils import JobError, PeerLost, SetupError
 
 WAIT_S = 20.0
@@ -107,6 +107,20 @@ def test_when_a_worker_is_gone_in_the_middle_of_a_sum_all_others_are_told_at_onc
 
     with meshes(number) as made:
         assert max(beside(work, number)) < 10.0  # far below the patience
+
+
+def test_a_mesh_tells_what_is_begun_and_how_much_of_it_has_come() -> None:
+    with meshes(2) as made:
+        beside(lambda rank: barrier(made[rank]), 2)
+        assert [made[0].num_begun(1), made[0].awaited()] == [1, None]
+        thread = threading.Thread(target=lambda: barrier(made[0]))
+        thread.start()
+        while made[0].awaited() is None:
+            time.sleep(0.001)
+        assert made[0].awaited() == Awaited(1, 2, 20)  # the header and a number of the barrier before
+        assert [each.num_begun(1 - rank) for rank, each in enumerate(made)] == [2, 1]
+        barrier(made[1])
+        thread.join(WAIT_S)
 
 
 def test_a_worker_that_is_silent_is_named_after_the_patience() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pytest
 
 from trainer.collectives.schedules import ring
+from trainer.collectives.tcp import Awaited
 from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.peers import gather_over
@@ -18,6 +22,20 @@ from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 
 WAIT_S = 20.0
+
+
+@dataclass
+class Exchanges:
+    """What a mesh tells of its exchanges."""
+
+    begun: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 7})
+    under_way: Awaited | None = None
+
+    def num_begun(self, rank: int) -> int:
+        return self.begun[rank]
+
+    def awaited(self) -> Awaited | None:
+        return self.under_way
 
 
 class Watched:
@@ -30,7 +48,11 @@ class Watched:
         pairs = {rank: socket.socketpair() for rank in (1, 2)}
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
-        self.detector = FailureDetector(self.here, self._on_lost, silent_s, continues)
+        self.exchanges = Exchanges()
+        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, silent_s, continues)
+
+    def beat(self, rank: int, begun: int = 0) -> None:
+        self.there[rank].sendall(struct.pack("!Q", begun))
 
     def _on_lost(self, lost: list[int], why: str) -> None:
         self.lost, self.why = lost, why
@@ -48,20 +70,44 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 
 def test_a_connection_that_ends_is_seen(watched: Watched) -> None:
-    watched.there[1].sendall(b".")
+    watched.beat(1)
     assert not watched.told.wait(0.05)
     watched.there[2].close()
     assert watched.told.wait(WAIT_S)
     assert (watched.lost, watched.why) == ([2], "")
 
 
-@pytest.mark.parametrize("watched", [3.0], indirect=True)
+@pytest.mark.parametrize("watched", [0.5], indirect=True)
 def test_a_worker_that_falls_silent_is_lost_and_one_that_does_not_is_not(watched: Watched) -> None:
     while not watched.told.wait(0.05):
-        watched.there[1].sendall(b".")
+        watched.beat(1)
     assert watched.lost == [2]
-    assert watched.why == "no sign of life for 3 s: it is frozen, or its host or network is down"
-    assert set(watched.there[2].recv(100)) == set(b".")  # of this worker
+    assert watched.why == "no sign of life for 0.5 s: it is frozen, or its host or network is down"
+    assert watched.there[2].recv(100)[:8] == struct.pack("!Q", 7)  # messages begun to send there
+
+
+@pytest.mark.parametrize("watched", [0.3], indirect=True)
+def test_a_message_that_both_have_begun_and_of_which_nothing_comes_is_seen(watched: Watched) -> None:
+    watched.exchanges.under_way = Awaited(2, 7, 4000)
+    while not watched.told.wait(0.02):
+        watched.beat(1, 9)
+        watched.beat(2, 7)
+    assert watched.lost == [2] and watched.why == f"for 0.3 s {failure_detector.STANDS}"
+
+
+@pytest.mark.parametrize("watched", [0.3], indirect=True)
+@pytest.mark.parametrize("begun, bytes_each", [(6, 0), (7, 1)])
+def test_one_that_has_not_begun_and_a_message_of_which_bytes_come_are_waited_for(
+    watched: Watched, begun: int, bytes_each: int
+) -> None:
+    end = time.monotonic() + 0.9
+    while time.monotonic() < end:
+        watched.exchanges.under_way = Awaited(2, 7, watched.exchanges.begun[2])
+        watched.exchanges.begun[2] += bytes_each
+        for rank in (1, 2):
+            watched.there[rank].sendall(struct.pack("!Q", begun)[:5])  # a part may come first
+            watched.there[rank].sendall(struct.pack("!Q", begun)[5:])
+        assert not watched.told.wait(0.02), watched.why
 
 
 def test_one_that_continues_sees_later_losses_too() -> None:
@@ -72,6 +118,21 @@ def test_one_that_continues_sees_later_losses_too() -> None:
             assert made.told.wait(WAIT_S)
             made.told.clear()
             assert made.lost == [rank], number
+
+
+def test_one_that_loses_a_silent_worker_tells_the_others_which_may_hear_it() -> None:
+    made = Watched(0.2, continues=True)
+    with contextlib.closing(made.detector):
+        while not made.told.wait(0.02):
+            made.beat(1)
+        assert made.lost == [2]
+        for rank in (1, 2):
+            made.there[rank].settimeout(WAIT_S)
+            while not made.there[rank].recv(800).endswith(bytes([255]) * 8):
+                pass
+        made.told.clear()
+        made.beat(1, 2**64 - 1)
+        assert made.told.wait(WAIT_S) and (made.lost, made.why) == ([], "")
 
 
 def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
@@ -88,7 +149,7 @@ def test_who_may_leave_is_not_lost_and_the_others_hear_that_this_worker_is_alive
     watched.there[1].close()
     watched.there[2].settimeout(WAIT_S)
     heard = b""
-    while len(heard) < 10:  # beats, in more than twice the time after which a silent worker is lost
+    while len(heard) < 80:  # 10 beats, in more than twice the time after which a silent worker is lost
         heard += watched.there[2].recv(100)
     assert not watched.told.is_set()
 

@@ -1,21 +1,28 @@
-"""Generations of workers that are connected over TCP, all in this process."""
+"""Generations of workers that are connected over TCP: in this process, and on hosts of their own."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import namespaces
 import pytest
+from cluster_processes import ROOT
 
 from trainer.clock import RealClock
 from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import TcpMesh
 from trainer.rendezvous import generations
+from trainer.rendezvous.failure_detector import STANDS
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Start
 from trainer.rendezvous.tcp_connections import TcpConnections
@@ -110,3 +117,76 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
         for thread in threads:
             thread.join(WAIT_S)
         assert len(made) == 2  # of the last generation
+
+
+SUMS_AND_TESTS = """
+import socket, sys, threading, time
+sys.path.insert(0, "SimpleStateServer")
+import numpy as np
+from trainer.collectives import connecting
+from trainer.collectives.schedules import ring
+from trainer.rendezvous.joining import Start
+from trainer.rendezvous.tcp_connections import TcpConnections
+from server.messages import Member
+from utils import PeerLost
+
+connecting.TEST_S = 0.5
+rank, *addresses = int(sys.argv[1]), *sys.argv[2:]
+acceptor = connecting.Acceptor(socket.create_server((addresses[rank], 4000)), f"w{rank}")
+members = tuple(Member(f"w{n}", each, 4000, "h", "cpu") for n, each in enumerate(addresses))
+names = ["worker 0", "worker 1"]
+print("here", flush=True)
+sys.stdin.readline()
+
+def report(lost, why):
+    if why:
+        print("lost", *lost, why, flush=True)
+    connections.interrupt()
+
+connections = TcpConnections(acceptor, ring, 10.0, 1.0, True, Start(1, rank, members), names, report)
+buffer = np.ones(1 << 20, np.float32)
+try:
+    while True:
+        connections.group.all_reduce(buffer, buffer.nbytes)
+        print("sum", flush=True)
+        time.sleep(0.1)
+except PeerLost:
+    other, found = 1 - rank, "none"
+    while found:
+        if found != (found := connecting.unanswered((addresses[other], 4000), f"w{other}", 5.0)):
+            print("test", found, flush=True)
+        time.sleep(0.05)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.usefixtures("namespaces_can_be_made")
+@pytest.mark.skipif(not shutil.which("nft"), reason="no nft: apt-get install nftables")
+def test_a_way_on_which_large_packets_are_lost_is_a_cut_link_though_heartbeats_pass(tmp_path: Path) -> None:
+    with namespaces.network(tmp_path, 2) as net, contextlib.ExitStack() as stack:
+
+        def started(rank: int) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", SUMS_AND_TESTS, str(rank), *(host.address for host in net.hosts)]
+            ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            one = subprocess.Popen(net.hosts[rank].command(*command), cwd=ROOT, text=True, **ends)
+            stack.callback(one.communicate)
+            stack.callback(one.kill)
+            return one
+
+        def said(one: subprocess.Popen[str]) -> str:
+            assert one.stdout is not None
+            return next(line for line in one.stdout if line != "sum\n")
+
+        workers = [started(rank) for rank in range(2)]
+        assert [said(each) for each in workers] == ["here\n"] * 2
+        for each in workers:
+            assert each.stdin is not None and each.stdout is not None
+            each.stdin.write("\n")
+            each.stdin.flush()
+        assert [each.stdout.readline() for each in workers] == ["sum\n"] * 2
+        drop = "type filter hook output priority 0; meta oifname != lo meta length gt 1000 drop;"
+        net.hosts[1].nft(f"table inet hole {{\nchain out {{ {drop} }}\n}}\n")
+        assert said(workers[0]) == f"lost 1 for 1 s {STANDS}\n"  # it hears worker 1, of which nothing more comes
+        assert [said(each) for each in workers] == ["test large packets do not pass\n"] * 2
+        net.hosts[1].heal()
+        assert [said(each) for each in workers] == ["test \n"] * 2
