@@ -12,7 +12,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 
 def version_number() -> str:
@@ -31,7 +31,6 @@ EXIT_FORCED = 130  # a second signal: stopped at once
 EXIT_PIPE = 141  # done, but the reader of the output left before its end: 128 + SIGPIPE
 
 # Texts in workers' logs and run files that other programs look for.
-BEGINS = "training begins"  # all workers are there
 STOPPED = "a signal came"  # why a worker was stopped
 LEFT = "left the job, which goes on without it"  # the same with --leave
 DIVERGED = "training has diverged"  # why a worker ends
@@ -137,6 +136,7 @@ def setup_logging(role: str) -> None:
 
 def fail(message: str) -> None:
     """Writes why this process ends in one line to stderr, at once, also from a thread."""
+    tell_launcher({"error": f"error: {printable(message)}"})
     logging.error("error: %s", message)
     for handler in logging.getLogger().handlers:
         handler.flush()
@@ -156,6 +156,44 @@ def die_on_error(what: str) -> Iterator[None]:
 def printable(text: str, longest: int = 1000) -> str:
     """A text from elsewhere as a log, or the state server, may have it: one line of so many characters at most."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
+
+
+# -------------------------------------------------------------------------------------------- to the launcher
+
+LAUNCHER = "ESYNC_LAUNCHER"  # the variable with the descriptor of a pipe to the launcher, if one starts this process
+
+
+class Told(TypedDict, total=False):
+    """What a process tells the launcher of itself, which decides by nothing that the process prints."""
+
+    rank: int  # of a worker
+    begun: bool  # training: all workers are there
+    trained: bool  # a round
+    ended: str  # why training has ended
+    error: str  # the line with which the process ends
+
+
+_told: Told = {}
+_pipe, _teller = -1, 0  # and the process that tells: a child that it forks runs a job file's code
+
+
+def know_launcher() -> None:
+    """Takes the pipe from the environment, so that no program that this process starts has it."""
+    global _pipe, _teller
+    _pipe, _teller = int(os.environ.pop(LAUNCHER, -1)), os.getpid()
+    if _pipe >= 0:
+        os.set_inheritable(_pipe, False)
+
+
+know_launcher()
+
+
+def tell_launcher(told: Told) -> None:
+    """Tells the launcher, if one has started this process, what it does not know yet."""
+    if _teller == os.getpid() and not told.items() <= _told.items():
+        _told.update(told)
+        with contextlib.suppress(OSError):  # there is none, or it is gone
+            os.write(_pipe, json.dumps(told).encode() + b"\n")
 
 
 # --------------------------------------------------------------------------------------------- atomic files

@@ -46,7 +46,7 @@ from trainer.survival import trainer_state
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
-from utils import BEGINS, EXIT_OK, Incomplete, JobOver, SetupError, setup_logging
+from utils import EXIT_OK, Incomplete, JobOver, SetupError, setup_logging, tell_launcher
 
 
 def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> int:
@@ -152,7 +152,8 @@ def train(
         # This worker has not taken part in the job before: it begins, or resumes from a checkpoint of others.
         is_new = loop.job_age_s is None and (not trainer.resumes or trainer_state.is_new(trainer))
         path = folder.open(loop.job_age_s, is_new)
-        logging.info(BEGINS)
+        logging.info("training begins")
+        tell_launcher({"begun": True})
         begins()
         context.run.board = folder.board()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
@@ -175,6 +176,7 @@ def train(
     if any(missing):
         folder.missing = f"the job is done, but not all of it is in {folder.path}: {'; '.join(filter(None, missing))}"
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
+    tell_launcher({"ended": reason})
     for line in context.run.pacing.at_the_end() if context.run.pacing is not None else ():
         logging.warning("warning: %s", line)
     if trainer.has_left and loop.recovery is None:
@@ -228,6 +230,7 @@ def _joined(
         others = peers.join(config, cluster, setup, link)
     with others as joined:
         setup_logging(f"worker {joined.transport.rank} {config.device}")
+        tell_launcher({"rank": joined.transport.rank})
         yield joined
 
 

@@ -4,8 +4,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from scripts.launch.console import has_trained, last_error
-from scripts.launch.process import Kind, RunningProcess, last_lines
+from scripts.launch.process import Kind, RunningProcess
 from scripts.launch.restarts import ExitReport
 from utils import EXIT_PEER_LOST, EXIT_SETUP
 
@@ -16,8 +15,8 @@ class Failure(NamedTuple):
     processes: Sequence[RunningProcess]  # they have ended, or do not answer
     how: str  # in words
     cause: RunningProcess | None = None  # the first that has failed by itself; with EXIT_PEER_LOST a process has not
-    log: str = ""  # names its log and the last error in it
-    has_error: bool = False  # the log has one
+    log: str = ""  # names its log and the error with which it has ended
+    has_error: bool = False  # there is one
 
 
 def failure_of(
@@ -29,13 +28,11 @@ def failure_of(
     # Servers that a worker has told of its mistake end with it.
     first = next((each for each in causes if each.role.kind is Kind.WORKER and each.exit_code == EXIT_SETUP), causes[0])
     how = " and ".join(f"{cause.role.label} {how_it_ended(cause.exit_code)}" for cause in causes)
-    lines, error = last_lines(first.role.log), last_error(first.role)
-    reason = (error and not has_told(error) and f", says: {error}") if lines else ", is empty: is the disk full?"
-    log = (
-        f" Its log{f', {first.role.log}{reason}' if reason else f': {first.role.log}'}"
-        if lines or first not in connections
-        else ""
-    )  # ssh may print nothing
+    error, its_log = first.told.get("error", ""), first.role.log
+    is_silent = not (error or (its_log.exists() and its_log.stat().st_size))
+    reason = ", is empty: is the disk full?" if is_silent else error and not has_told(error) and f", says: {error}"
+    log = f" Its log{f', {its_log}{reason}' if reason else f': {its_log}'}"
+    log = "" if is_silent and first in connections else log  # ssh may print nothing
     return Failure(failed, how, first, log, bool(error))
 
 
@@ -54,9 +51,9 @@ def report_of(process: RunningProcess, on_host: Sequence[RunningProcess], is_con
     return ExitReport(
         process.role.kind,
         process.exit_code,
-        last_error(process.role),
+        process.told.get("error", ""),
         process.role.name,
         is_connection=is_connection,
         with_service=len(on_host) > len(workers),
-        has_trained=bool(workers) and all(has_trained(worker.role) for worker in workers),
+        has_trained=bool(workers) and all(worker.told.get("trained") for worker in workers),
     )

@@ -4,7 +4,7 @@ An import takes seconds, a fork a few hundredths of one. scripts/launch/forking.
 of JSON on stdin; it answers on stdout.
 
                                       ->  {"is": "ready"} once all is imported
-    {"name": ..., "arguments": ..., "environment": ..., "folder": ..., "log": ...}
+    {"name": ..., "arguments": ..., "environment": ..., "folder": ..., "log": ..., "pipe": ...}
                                       ->  {"is": "started", "pid": ...} from the new process itself, or "failed"
 
 The new process is main.py with these arguments, as in a fresh start. The launcher adopts it (PR_SET_CHILD_SUBREAPER):
@@ -30,7 +30,7 @@ from trainer import version
 from trainer.jobs import builtin
 from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
-from utils import EXIT_OK, EXIT_SETUP, SetupError
+from utils import EXIT_OK, EXIT_SETUP, LAUNCHER, SetupError, know_launcher
 
 ADOPTION_S = 10.0
 
@@ -80,7 +80,9 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
     name_process(message["name"])
     show_command([sys.executable, str(ROOT / "main.py"), *message["arguments"]])
     os.environ.clear()
-    os.environ.update(message["environment"])
+    pipe = os.open(message["pipe"], os.O_WRONLY | os.O_NONBLOCK)
+    os.environ.update({**message["environment"], LAUNCHER: str(pipe)})
+    know_launcher()
     os.chdir(message["folder"])
     log = os.open(message["log"], os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -85,19 +85,20 @@ class ForkServer:
             self._server.communicate()  # closes the pipes, too
             self._server = None
 
-    def _begin(self, role: Role, log: IO[bytes]) -> Child:
+    def _begin(self, role: Role, log: IO[bytes], pipe: int) -> Child:
         # A forked MXNet computes in one thread, whatever MXSetNumOMPThreads is told: ResNet-18 with two thirds of
         # the speed that two threads have.
         can_be_forked = tuple(role.command[:2]) == PROGRAM and role.environment.get("OMP_NUM_THREADS") == "1"
         patience_s = self._patience_s if role.environment.get("DMLC_ROLE", "worker") == "worker" else 0.0
         if not can_be_forked or not self._can_fork(patience_s):
-            return begin(role, log)
+            return begin(role, log, pipe)
         message = {
             "name": role.name,
             "arguments": list(role.command[2:]),
             "environment": dict(role.environment),
             "folder": str(role.folder),
             "log": str(role.log),
+            "pipe": f"/proc/{os.getpid()}/fd/{pipe}",
         }
         assert self._server and self._server.stdin
         adopt(True)
@@ -106,10 +107,10 @@ class ForkServer:
             self._server.stdin.flush()
             answer = self._started()
         except (BrokenPipeError, EOFError):  # it died before the fork: a forked process reports itself first
-            return begin(role, log)
+            return begin(role, log, pipe)
         finally:
             adopt(False)
-        return AdoptedChild(answer["pid"]) if answer["is"] == "started" else begin(role, log)
+        return AdoptedChild(answer["pid"]) if answer["is"] == "started" else begin(role, log, pipe)
 
     def _started(self) -> dict[str, Any]:
         """The answer to a start. A server that does not answer is killed, so that the answer cannot come later."""

@@ -21,7 +21,7 @@ from typing import Any
 from scripts.launch import host_network
 from scripts.launch.hosts_file import Host
 from scripts.launch.process import Kind, Role, code_of, open_log, spawn
-from utils import EXIT_SETUP, SetupError
+from utils import EXIT_SETUP, SetupError, Told
 
 PING_EVERY_S = 5.0
 CONNECT_S = 15  # ssh's own limit for a host that does not answer
@@ -137,7 +137,7 @@ class HostConnection:
             kind = message["is"]
         except (ValueError, TypeError, KeyError):
             return  # the output of a login script
-        if kind in ("line", "ended", "ready"):
+        if kind in ("line", "told", "ended", "ready"):
             if process := self._processes.get(message["name"]):
                 process.take(message)
         elif kind in ("warm", "cold"):
@@ -223,17 +223,21 @@ class HostConnection:
         """Whether another start can use the connection."""
         return self.exit_code is None and not self.is_silent and not self._is_broken
 
+    def _said(self) -> str:
+        """The line of ssh, or of the agent, that says why the connection is gone; empty if there is none."""
+        log = self.role.log.read_text(errors="replace") if self.role.log.exists() else ""  # see `reap`
+        lines = ["", *(line.strip() for line in log.splitlines() if line.strip())]
+        return next((line for line in lines if line.startswith("error: ")), lines[-1])
+
     def _why_gone(self) -> str:
         self._child.wait()
-        lines = [line.strip() for line in self.role.log.read_text(errors="replace").splitlines() if line.strip()]
-        lines = lines or ["no reason was given"]
-        said = next((line for line in lines if line.startswith("error: ")), lines[-1])
+        said = self._said() or "no reason was given"
         if self._child.returncode == EXIT_SETUP:
             return said.removeprefix("error: ")
         if self._child.returncode != SSH_FAILED:
             return f"the agent there ended with exit code {self._child.returncode}: {said}"
         target = self.host.address if not self.host.user else f"{self.host.user}@{self.host.address}"
-        advice = next((text for pattern, text in _ADVICE.items() if pattern in " ".join(lines).lower()), "")
+        advice = next((text for pattern, text in _ADVICE.items() if pattern in said.lower()), "")
         return f"ssh: {said}" + (f" ({advice.format(target=target)})" if advice else "")
 
     # ---------------------------------------------------------------------------------------------- processes
@@ -271,6 +275,10 @@ class HostConnection:
         """ssh's exit code; None while the connection is there."""
         self.pump()
         return code_of(self._child)
+
+    @property
+    def told(self) -> Told:
+        return {"error": self._said()}
 
     def new_lines(self) -> list[str]:
         return []
@@ -319,6 +327,7 @@ class RemoteProcess:
         self._log = open_log(role)
         self._lines: list[str] = []
         self._code: int | None = None
+        self.told: Told = {}
         self.is_ready = False
 
     def take(self, message: Mapping[str, Any]) -> None:
@@ -326,6 +335,8 @@ class RemoteProcess:
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())
             self._log.flush()
+        elif message["is"] == "told":
+            self.told = message["told"]
         elif message["is"] == "ready":
             self.is_ready = message["is_up"]
         else:

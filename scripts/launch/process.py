@@ -6,7 +6,9 @@ it as one of these.
 
 import contextlib
 import ctypes
+import dataclasses
 import enum
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from trainer.runtime.own_process import die_with
-from utils import LOG_TIME_FORMAT
+from utils import LAUNCHER, LOG_TIME_FORMAT, Told
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
@@ -65,6 +67,10 @@ class RunningProcess(Protocol):
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
 
+    @property
+    def told(self) -> Told:
+        """What it has told of itself."""
+
     def new_lines(self) -> list[str]:
         """The whole lines that it has written since the last call."""
 
@@ -87,19 +93,14 @@ def open_log(role: Role) -> IO[bytes]:
     return log
 
 
-def last_lines(log: Path) -> list[str]:
-    """The lines of the process that was started last."""
-    lines = log.read_text(errors="replace") if log.exists() else ""  # HostConnection.reap removes an empty log
-    _, is_again, text = lines.rpartition(STARTED_AGAIN)
-    return text.splitlines()[1 if is_again else 0 :]
-
-
 def adopt(yes: bool) -> None:
     """Makes this process, in place of process 1, the parent of its children's orphans; or no longer."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
-def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
+def spawn(
+    role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[bytes], pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
     """Starts a role's command as a child that dies with this process."""
     parent = os.getpid()
 
@@ -112,6 +113,7 @@ def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[byte
         stderr=stderr,
         start_new_session=True,  # Ctrl-C on the terminal is for the supervisor alone
         preexec_fn=lambda: die_with(parent),
+        pass_fds=pass_fds,
     )
 
 
@@ -125,9 +127,10 @@ class Child(Protocol):
         """Waits for its end; returns the exit code, or the negative signal that killed it."""
 
 
-def begin(role: Role, log: IO[bytes]) -> Child:
-    """Starts a role's command, which writes to its log."""
-    return spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT)
+def begin(role: Role, log: IO[bytes], pipe: int) -> Child:
+    """Starts a role's command, which writes to its log, and tells of itself in the pipe."""
+    role = dataclasses.replace(role, environment={**role.environment, LAUNCHER: str(pipe)})
+    return spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT, [pipe])
 
 
 def code_of(child: Child) -> int | None:
@@ -143,11 +146,14 @@ def code_of(child: Child) -> int | None:
 class Process:
     """A role that runs here. It is reaped at the end only, so that its id cannot become another process's."""
 
-    def __init__(self, role: Role, begin: Callable[[Role, IO[bytes]], Child] = begin) -> None:
+    def __init__(self, role: Role, begin: Callable[[Role, IO[bytes], int], Child] = begin) -> None:
         self.role = role
-        with open_log(role) as log:
+        self._told: Told = {}
+        pipe, its = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = os.fdopen(pipe, "rb", buffering=0)
+        with os.fdopen(its, "wb"), open_log(role) as log:
             begins_at = log.tell()
-            self._child = begin(role, log)
+            self._child = begin(role, log, its)
         self._log = role.log.open("rb")
         self._log.seek(begins_at)
         self._partial = b""
@@ -156,6 +162,14 @@ class Process:
     @property
     def exit_code(self) -> int | None:
         return code_of(self._child)
+
+    @property
+    def told(self) -> Told:
+        if not self._pipe.closed:  # a line arrives in one piece
+            for line in (self._pipe.read(1 << 16) or b"").splitlines():
+                with contextlib.suppress(ValueError, TypeError):  # a job file can write to any descriptor
+                    self._told |= json.loads(line)
+        return self._told
 
     def new_lines(self) -> list[str]:
         *lines, self._partial = (self._partial + self._log.read()).split(b"\n")
@@ -166,4 +180,6 @@ class Process:
 
     def reap(self) -> None:
         self._child.wait()
+        self._told = self.told  # the last of it
+        self._pipe.close()
         self._log.close()

@@ -4,6 +4,7 @@ It reads requests as lines of JSON on stdin and answers with such lines on stdou
 launcher or the connection is gone, or when it receives nothing for a minute, it kills all that it has started.
 
     {"do": "start", "name": ..., ...}   ->  {"is": "line", ...} for each line, {"is": "ended", "code": ...} at the end;
+                                            {"is": "told", "told": ...}: all that the process has told of itself;
                                             {"is": "ready", "is_up": ...} when a service begins or stops to answer
     {"do": "send", "name": ..., "signal": 15}
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
@@ -40,7 +41,7 @@ from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.restart_policy import files_in
 from scripts.launch.roles import JOB_FOLDER, ROOT, base_environment
-from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, usable_cores
+from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, Told, usable_cores
 
 POLL_S = 0.1
 SILENCE_S = 60  # the launcher pings every few seconds, so a cut connection is noticed before TCP gives it up
@@ -66,6 +67,7 @@ class Agent:
         self._services: dict[str, Health] = {}
         self._up: set[str] = set()  # services that answer
         self._ended: set[str] = set()
+        self._told: dict[str, Told] = {}
         self._logs: HostLogs | None = None
         self._forks: ForkServer | None = None
         self._is_asked_to_warm = False
@@ -144,6 +146,7 @@ class Agent:
             before.send(signal.SIGKILL)
             before.reap()
             self._ended.discard(role.name)
+            self._told.pop(role.name, None)
         try:
             self._processes[role.name] = self._forks.start(role) if self._forks else Process(role)
         except OSError as error:
@@ -165,8 +168,11 @@ class Agent:
             if name in self._services and (is_up := self._services[name]()) is not (name in self._up):
                 self._up ^= {name}
                 say("ready", name=name, is_up=is_up)
-            code = process.exit_code  # read before its last lines
-            for line in process.new_lines():
+            code, lines = process.exit_code, process.new_lines()  # in this order: these are its last
+            if process.told != self._told.get(name, {}):
+                self._told[name] = process.told.copy()
+                say("told", name=name, told=process.told)
+            for line in lines:
                 say("line", name=name, text=line)
             if code is not None:
                 self._ended.add(name)

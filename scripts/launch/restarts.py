@@ -27,7 +27,7 @@ class ExitReport:
 
     kind: Kind
     exit_code: int | None  # negative: the signal that killed it; None: it runs and does not answer
-    error: str = ""  # the last line of its log with an error
+    error: str = ""  # the line with which it has ended
     name: str = ""
     is_connection: bool = False  # to a host
     with_service: bool = False  # of a connection: the host had other processes than workers

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from scripts.launch.console import Forwarder, has_ended_for, has_trained
+from scripts.launch.console import Forwarder
 from scripts.launch.exit_reports import Failure, failure_of, how_it_ended, report_of
 from scripts.launch.health import FROZEN_S
 from scripts.launch.process import Kind, Process, Role, RunningProcess
@@ -167,14 +167,13 @@ class Supervisor:
         outcome = JobOutcome(end.exit_code, bool(self._signals.first), end.failed_log)
         if self._wants_change is None:  # the other fields are not used
             return outcome
-        workers = [worker.role for worker in self._of(Kind.WORKER)]
+        workers = self._of(Kind.WORKER)
         if end.exit_code in _DONE:
-            can_change = any(has_ended_for(reason, role) for reason in (STOPPED, LEFT) for role in workers)
+            can_change = any(worker.told.get("ended") in (STOPPED, LEFT) for worker in workers)
         else:
             can_change = self._policy is not None
-        return outcome._replace(
-            has_trained=bool(workers) and all(map(has_trained, workers)), changes=self._is_changing and can_change
-        )
+        have_trained = bool(workers) and all(worker.told.get("trained") for worker in workers)
+        return outcome._replace(has_trained=have_trained, changes=self._is_changing and can_change)
 
     # ------------------------------------------------------------------------------------------------- start
 
@@ -292,7 +291,7 @@ class Supervisor:
         """Looks once at everything. Raises _Finished when the job is over, _StartAgain when all are started again."""
         now = time.monotonic()
         self._console.forward(self._processes)
-        if self._console.has_begun and not self._has_begun:
+        if not self._has_begun and any(worker.told.get("begun") for worker in self._of(Kind.WORKER)):
             self._has_begun = True
             self._begins()
         self._kill_frozen()
@@ -382,7 +381,7 @@ class Supervisor:
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
             self._fail_to_end(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
         elif left and self._others_continue and self._done_at is not None and not have_own_rounds:
-            has_any = any(has_trained(worker.role) for worker in left)  # else they were started when the job was over
+            has_any = any(worker.told.get("trained") for worker in left)  # else they were started when the job was over
             if now > self._done_at + (grace_s if has_any else self._timeouts.lead_s):
                 self._say(f"warning: {', '.join(each.role.label for each in left)} did not end with the others; killed")
                 self._leave_out(left)
@@ -515,7 +514,7 @@ class Supervisor:
     def _all_train(self) -> bool:
         workers = [worker for worker in self._of(Kind.WORKER) if worker.exit_code is None]
         is_calm = self._state is _State.RUNNING and not self._due
-        return is_calm and bool(workers) and all(has_trained(worker.role) for worker in workers)
+        return is_calm and bool(workers) and all(worker.told.get("trained") for worker in workers)
 
     def _stop(self, workers: Sequence[RunningProcess], now: float) -> None:
         self._enter(_State.STOPPING, now)
@@ -526,7 +525,7 @@ class Supervisor:
 
 def _is_done(worker: RunningProcess) -> bool:
     """Whether a worker has ended because the job was done."""
-    return worker.exit_code in _DONE and not has_ended_for(LEFT, worker.role)
+    return worker.exit_code in _DONE and worker.told.get("ended") != LEFT
 
 
 def _kill(processes: Sequence[RunningProcess]) -> None:

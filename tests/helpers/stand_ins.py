@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import textwrap
 from pathlib import Path
 
 from scripts.launch.process import Kind, Role
+from utils import LAUNCHER
 
 BEGIN = "import os, signal, sys, time; from pathlib import Path; here = Path(sys.argv[1])\n"
 IDLE = "\nwhile True: time.sleep(0.05)"  # what a role does until something happens to it
@@ -20,9 +22,15 @@ WORKER = "def end(*_): print('round complete', flush=True); sys.exit(0)\nsignal.
 STUBBORN_WORKER = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" + UP + IDLE
 # Ends by itself after the workers, as a parameter server does; they tell by a file.
 SERVER = UP + "\nwhile not (here / 'workers are done').exists(): time.sleep(0.05)"
-LINE = "2026-11-23 02:00:00 worker 0 cpu0 | round 1, 1 step(s), 0.1 s"  # of a worker that has trained
-ROUND = f"\nprint('{LINE}', flush=True)\n"
 DONE = "(here / 'workers are done').touch()"
+
+
+def tells(**told: object) -> str:
+    """A statement that tells the launcher, as utils.tell_launcher does."""
+    return f"os.write(int(os.environ[{LAUNCHER!r}]), {json.dumps(told)!r}.encode() + b'\\n')"
+
+
+ROUND = f"\n{tells(trained=True)}\n"
 
 
 def role(folder: Path, kind: Kind, program: str, name: str = "", **options: object) -> Role:

@@ -19,6 +19,7 @@ import numpy
 import pytest
 from cluster_processes import ROOT
 from stand_ins import role as stand_in
+from stand_ins import tells
 
 from algorithms import ENTRIES, OWNERS, modes_of
 from config import one_of
@@ -241,7 +242,7 @@ def test_a_number_of_workers_that_cannot_be_is_refused_with_what_can_be_given(gi
     assert complaint in capsys.readouterr().err
 
 
-TRAINS = "print('2026-11-23 02:00:00 worker 0 cpu0 | training begins', flush=True)"
+TRAINS = tells(begun=True)
 
 
 @pytest.mark.parametrize("trains", [True, False])

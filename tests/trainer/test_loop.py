@@ -5,8 +5,6 @@ import logging
 import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
 
-from scripts.launch.console import has_trained
-from scripts.launch.process import Kind, Role
 from trainer.command_line import parse
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.datasets.samples import Samples
@@ -41,9 +39,6 @@ def test_a_quiet_worker_tells_its_first_round_and_those_with_an_evaluation(tmp_p
     _, rounds = run(tmp_path, limits=Limits(5), evaluate=lambda: 0.5, eval_every=3, tell_every_s=every_s)
     lines = [message for message in caplog.messages if message.startswith("round ")]
     assert [int(line.split()[1].strip(",")) for line in lines] == told and len(rounds) == 5
-    (tmp_path / "worker.log").write_text(lines[0])
-    # The launchers know by it that a worker has trained.
-    assert has_trained(Role("worker 0", Kind.WORKER, (), {}, tmp_path, tmp_path / "worker.log"))
 
 
 def test_the_limit_of_time_ends_the_round_in_which_it_is_reached(tmp_path):

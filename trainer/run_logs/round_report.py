@@ -11,7 +11,7 @@ from trainer.progress import FIRST, GROWN
 from trainer.run_logs.pace import EMULATED
 from trainer.run_logs.scalars import measured
 from trainer.trainer import Trainer
-from utils import DIVERGED, JobError
+from utils import DIVERGED, JobError, tell_launcher
 
 MANY_FILES = 10_000
 
@@ -64,6 +64,7 @@ class RoundReport:
         events = [event for event in notes.get("events", ()) if not EVENTS[event["kind"]].is_frequent]
         trainer.progress.end_round(trainer.rounds, loss, events)
         self._record = record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
+        tell_launcher({"trained": True})
         if pacing is not None:
             pacing.add(record)
         if record["num_iters"] == MANY_FILES and not self._run.logs_lines:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import running, wait_for
-from stand_ins import FOREVER, ROUND, role
+from stand_ins import FOREVER, ROUND, role, tells
 
 from scripts.launch import changed_hosts, cluster, connection_pool
 from scripts.launch.changed_hosts import HostChanges
@@ -293,9 +293,12 @@ def end(*_):
     {end}
 signal.signal(signal.SIGTERM, end)
 """
-ENDS = "print('2026-11-23 02:00:00 worker 0 cpu0 | ended after round 2: {why}; logs in x', flush=True); sys.exit(0)"
 IGNORES = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # it is about to end anyway
 DIES = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def ends(why: str) -> str:
+    return f"{tells(ended=why)}; sys.exit(0)"
 
 
 class Asked:
@@ -332,11 +335,11 @@ def give_way(
 @pytest.mark.parametrize(
     ("ends", "survives", "code", "changes"),
     [
-        ([ENDS.format(why="another worker asked for it"), ENDS.format(why=STOPPED)], False, EXIT_OK, True),
-        ([ENDS.format(why=LEFT)], False, EXIT_OK, True),
-        ([ENDS.format(why="9 rounds done")], False, EXIT_OK, False),  # just then
-        ([ENDS.format(why=STOPPED), DIES], True, EXIT_PEER_LOST, True),
-        ([ENDS.format(why=STOPPED), DIES], False, EXIT_PEER_LOST, False),
+        ([ends("another worker asked for it"), ends(STOPPED)], False, EXIT_OK, True),
+        ([ends(LEFT)], False, EXIT_OK, True),
+        ([ends("9 rounds done")], False, EXIT_OK, False),  # just then
+        ([ends(STOPPED), DIES], True, EXIT_PEER_LOST, True),
+        ([ends(STOPPED), DIES], False, EXIT_PEER_LOST, False),
     ],
 )
 def test_all_workers_end_with_their_round_and_the_job_goes_on_unless_it_is_over(
@@ -348,6 +351,6 @@ def test_all_workers_end_with_their_round_and_the_job_goes_on_unless_it_is_over(
 
 def test_ctrl_c_meanwhile_ends_the_job(tmp_path):
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    outcome, lines = give_way(tmp_path, ENDS.format(why=STOPPED), change=Asked(timer.start))
+    outcome, lines = give_way(tmp_path, ends(STOPPED), change=Asked(timer.start))
     assert (outcome.exit_code, outcome.was_stopped, outcome.changes) == (EXIT_OK, True, False)
     assert lines == ["SIGINT: the job does not continue on other hosts"]

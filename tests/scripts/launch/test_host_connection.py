@@ -88,8 +88,8 @@ def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect,
     next(link.answers())
     says = (
         f"sys.path.insert(0, {str(ROOT)!r}); import logging, utils\n"
-        "for role, text in (('worker', 'waiting'), ('worker RANK cpu', 'round 1')):\n"
-        "    utils.setup_logging(role); logging.info(text)\n"
+        "utils.setup_logging('worker'); logging.info('waiting'); time.sleep(0.3)\n"
+        "utils.tell_launcher({'rank': RANK}); utils.setup_logging('worker RANK cpu'); logging.info('round 1')\n"
     )
     first, second = (role(tmp_path, says.replace("RANK", rank), name=f"h{rank} cpu") for rank in "01")
     outcome, lines = supervise(link, first, second)

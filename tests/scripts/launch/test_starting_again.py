@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, free_ports, running, wait_for
 from few_images import on_few_images
-from stand_ins import DONE, FOREVER, LINE, ROUND, SERVER, UP, role
+from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
 
 import summary
 from scripts.launch import health, local_cluster, restarts
@@ -39,6 +39,7 @@ if not mark.exists():
 """
 UNTIL_SERVER = "while not (here / 'server-0.pid').exists(): time.sleep(0.01)\n"
 PIDS = "\nwith (here / f'{sys.argv[2]}.pids').open('a') as file: print(os.getpid(), file=file)"
+PROSE = "print('training begins'); print('round 1, of cleaning: error rate 0.02; ended for: error', flush=True)\n"
 LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
 # Waits until another one has started for the second time; which of two starts first is not certain.
 UNTIL_AGAIN = """
@@ -86,14 +87,12 @@ def test_a_log_goes_on_behind_that_of_the_start_before(tmp_path):
 
 def test_an_error_of_the_start_before_and_one_that_was_survived_are_not_taken_for_that_of_this_one(tmp_path):
     program = (
-        f"if not (here / 'again').exists(): print('error: the first', flush=True); (here / 'again').touch()\n"
+        f"if not (here / 'again').exists(): {tells(error='error: the first')}; (here / 'again').touch()\n"
         f"else: print('no answer (TimeoutError); training goes on without it', flush=True)\n{DIE}"
     )
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"), limit=1)
     assert outcome.exit_code == EXIT_PEER_LOST
-    assert lines[0] == "worker 0 | error: the first" and "Its log: " in next(
-        line for line in lines if "begins anew" in line
-    )
+    assert "begins anew" in lines[0] and lines[0].endswith("says: error: the first")
     assert "given up after 1 start without a new checkpoint (--restarts)" in lines[-1]
     assert not [line for line in lines[1:] if "the first" in line] and "TimeoutError" not in lines[-1]
 
@@ -119,7 +118,7 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
     roles = (
         role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
         role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{LAST}os._exit(0)", "worker 0", title="cpu0"),
-        role(tmp_path, Kind.WORKER, f"print('ended after round 1: {LEFT}; logs in x')", "worker 1"),
+        role(tmp_path, Kind.WORKER, tells(ended=LEFT), "worker 1"),
         role(
             tmp_path,
             Kind.WORKER,
@@ -141,7 +140,7 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
 
 def test_a_worker_that_fails_again_and_again_is_left_out_and_the_tries_of_the_others_stay(tmp_path):
     """Worker 0 dies at each start, then worker 1 once: it is started again, and both others finish the job."""
-    begins = "print('training begins', flush=True)\n"
+    begins = f"{tells(begun=True)}\n"
     fails = f"{PIDS}\nwhile not (here / 'worker-2.pids').exists(): time.sleep(0.01)\n"
     roles = (
         role(
@@ -182,7 +181,8 @@ def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if
     ("end", "code", "line"),
     [
         (ROUND + DIE, EXIT_OK, "worker 0 was killed by signal 9: the others go on; the lost worker is started again"),
-        (DIE, EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping the job."),  # all wait for it
+        # All wait for it, whatever it has printed.
+        (f"{PROSE}{DIE}", EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping the job. Its log: /"),
         # It was frozen, and wakes up when the job is over; or it never does.
         (f"{ROUND}{LAST}time.sleep(0.3); sys.exit(3)", EXIT_OK, "worker 0 ended with exit code 3: the others go on"),
         (ROUND + FOREVER, EXIT_OK, "warning: worker 0 did not end with the others; killed"),
@@ -195,7 +195,7 @@ def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if
     ],
 )
 def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path):
-    other = f"print('ended after round 1: {LEFT}; logs in x')" if "sleep(2)" in end else f"time.sleep(0.8)\n{DONE}"
+    other = tells(ended=LEFT) if "sleep(2)" in end else f"time.sleep(0.8)\n{DONE}"
     roles = (
         role(tmp_path, Kind.SERVER, SERVER),
         role(tmp_path, Kind.WORKER, end, "worker 0"),
@@ -230,8 +230,8 @@ def test_beside_a_server_each_worker_has_its_own_rounds_and_a_lost_one_the_grace
 class Elsewhere:
     """The connection to a host, which ends when a file is there; or a process on it, whose end is not confirmed."""
 
-    def __init__(self, given: Role, until: Path | None = None) -> None:
-        self.role, self.ended_at, self._until = given, None, until
+    def __init__(self, given: Role, until: Path | None = None, **told: object) -> None:
+        self.role, self.ended_at, self._until, self.told = given, None, until, told
 
     @property
     def exit_code(self) -> int | None:
@@ -248,7 +248,6 @@ class Elsewhere:
 @pytest.mark.parametrize("has_trained", [True, False])
 def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
     there = role(tmp_path, Kind.WORKER, "", "worker 1", host="b")
-    there.log.write_text(LINE if has_trained else "")
     link = Elsewhere(role(tmp_path, Kind.SERVICE, "", "the connection to b", host="b"), tmp_path / "gone")
     link.role.log.write_text("")
     here = role(tmp_path, Kind.WORKER, "time.sleep(0.3); (here / 'gone').touch(); time.sleep(0.7)", "worker 0")
@@ -256,7 +255,7 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
     policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
 
     def start(given: Role) -> Elsewhere | Process:
-        return Elsewhere(given) if given.host else Process(given)
+        return Elsewhere(given, trained=has_trained) if given.host else Process(given)
 
     outcome = Supervisor([here, there], lines.append, Timeouts(), start, [link], policy=policy).run()
     if has_trained:
@@ -270,8 +269,8 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
 class Remote(Elsewhere):
     """A process on a host, which is killed or has ended."""
 
-    def __init__(self, given: Role, code: int | None) -> None:
-        super().__init__(given)
+    def __init__(self, given: Role, code: int | None, **told: object) -> None:
+        super().__init__(given, **told)
         self._code = code
 
     @property
@@ -287,8 +286,6 @@ class Remote(Elsewhere):
 
 def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp_path):
     here, there = (role(tmp_path, Kind.WORKER, "", f"worker {host}", host=host) for host in "ab")
-    for each in (here, there):
-        each.log.write_text(LINE)
     links = [
         Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
     ]
@@ -302,7 +299,7 @@ def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp
         return 5
 
     policy = RestartPolicy(5, newest, lambda resumes, start: [here])
-    start = lambda given: Remote(given, codes[given.name].pop(0))  # noqa: E731
+    start = lambda given: Remote(given, codes[given.name].pop(0), trained=True)  # noqa: E731
     outcome = Supervisor([here, there], lines.append, Timeouts(), start, links, policy=policy).run()
     assert outcome.exit_code == EXIT_OK, lines
     assert lines[-1].startswith(
@@ -321,8 +318,8 @@ def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_pat
     links = [
         Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
     ]
-    for each in (here, there, *more, *(link.role for link in links)):
-        each.log.write_text(LINE if each.kind is Kind.WORKER else "")
+    for each in (*more, *(link.role for link in links)):
+        each.log.write_text("")
     codes = {"worker a": [-9, -9, EXIT_OK], "worker b": [None, None], "scheduler": [None, None]}
     lines, asked = list[str](), []
 
@@ -339,7 +336,7 @@ def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_pat
 
     starts = iter([[here, there, *more], [here]])
     policy = RestartPolicy(5, newest, lambda resumes, start: next(starts))
-    start = lambda given: Remote(given, codes[given.name].pop(0))  # noqa: E731
+    start = lambda given: Remote(given, codes[given.name].pop(0), trained=True)  # noqa: E731
     outcome = Supervisor([here, there, *more], say, Timeouts(), start, links, policy=policy).run()
     how = "the way to b ended with exit code 255"
     if service:
@@ -353,9 +350,6 @@ def test_those_that_are_left_do_not_wait_for_one_that_has_left(tmp_path):
     """Where all are lost, they begin once as many are there as they expect."""
     roles = [role(tmp_path, Kind.WORKER, "", f"worker {number}") for number in range(3)]
     roles = [replace(each, environment={"DMLC_NUM_WORKER": "3"}) for each in roles]
-    roles[1].log.write_text(f"ended after round 1: {LEFT}; logs in x")
-    for number in (0, 2):
-        roles[number].log.write_text("")
     codes, started = [None, EXIT_OK, None, None, None], list[Remote]()
 
     def end(processes: Sequence[Remote], code: int) -> None:
@@ -363,7 +357,8 @@ def test_those_that_are_left_do_not_wait_for_one_that_has_left(tmp_path):
             process.end(code)
 
     def start(given: Role) -> Remote:
-        started.append(Remote(given, codes[len(started)]))
+        told = {"ended": LEFT} if given.name == "worker 1" else {}
+        started.append(Remote(given, codes[len(started)], **told))
         if len(started) == 3:  # it has left before the others are lost
             threading.Timer(0.3, end, (started[:3], -9)).start()
         elif len(started) == 5:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, running, wait_for
-from stand_ins import DONE, FOREVER, SERVER, role
+from stand_ins import DONE, FOREVER, SERVER, role, tells
 
 from scripts.launch.console import parse_log_line
 from scripts.launch.process import Kind, Role
@@ -312,7 +312,7 @@ def test_a_mistake_that_others_repeat_is_told_once_by_the_worker_that_has_found_
     outcome, lines = supervise(
         role(tmp_path, Kind.SERVER, f"{server}\n{FOREVER}", "server 0"),
         role(tmp_path, Kind.WORKER, f"print('error: worker cpu1: no data')\n{FOREVER}", "worker 0"),
-        role(tmp_path, Kind.WORKER, f"{finder}; sys.exit(2)", "worker 1"),
+        role(tmp_path, Kind.WORKER, f"{finder}; {tells(error='error: no room')}; sys.exit(2)", "worker 1"),
     )
     assert outcome.exit_code == EXIT_SETUP
     assert [sum(mistake in line for line in lines) for mistake in ("no data", "no room")] == [1, 1]
