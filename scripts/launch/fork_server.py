@@ -44,9 +44,9 @@ def warm(dataset: str, data_dir: str) -> None:
     """Imports what a worker needs, and reads its data, if any; missing data is reported by the worker. What is forked
     later runs the program as it is now, and says so, whatever becomes of the files."""
     version.files_hash()
-    for algorithm in OWNERS.values():
-        pkgutil.resolve_name(algorithm.trainer)
-    pkgutil.resolve_name("models")
+    trainers = [algorithm.trainer for algorithm in OWNERS.values()]
+    for name in ("models", "trainer.worker", "trainer.transport.kvstore", *trainers):
+        pkgutil.resolve_name(name)
     if dataset:
         with contextlib.suppress(SetupError):
             builtin.load(dataset, data_dir)

@@ -25,10 +25,12 @@ from utils import EXIT_OK, EXIT_SETUP
 
 
 def test_what_is_forked_is_the_program_that_was_imported_whatever_becomes_of_its_files(monkeypatch) -> None:
-    monkeypatch.setattr(pkgutil, "resolve_name", lambda name: None)
+    imported: list[str] = []
+    monkeypatch.setattr(pkgutil, "resolve_name", imported.append)
     monkeypatch.setattr(gc, "freeze", lambda: None)
     version.files_hash.cache_clear()
     fork_server.warm("", "")
+    assert "trainer.worker" in imported
     before = version.files_hash()
     monkeypatch.setattr(version, "_PROGRAM", ("utils.py",))  # the files are others now
     assert version.files_hash() == before != version.files_hash.__wrapped__()
