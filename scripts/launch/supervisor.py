@@ -202,7 +202,7 @@ class Supervisor:
         known = enumerate(self._launched)
         living = [str(number) for number, other in known if other.role.kind is Kind.WORKER and other.exit_code is None]
         word = " ".join([f"{self._launcher}-{len(self._launched)}", *living])
-        role = dataclasses.replace(role, environment={**role.environment, "ESYNC_LAUNCHED": word})
+        role = dataclasses.replace(role, environment={**role.environment, "ESYNC_PROCESS": word})
         try:
             process = self._start_role(role)
             self._processes.append(process)

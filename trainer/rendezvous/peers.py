@@ -68,7 +68,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * config.fault_timeout}
         test_s = TEST_SHARE * config.fault_timeout
-        launched, _, living = os.environ.get("ESYNC_LAUNCHED", "").partition(" ")
+        launched, _, living = os.environ.get("ESYNC_PROCESS", "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
         joining = Joining(
             link, RealClock(), config.job_name, about,

@@ -88,7 +88,7 @@ class Command(BaseCommand):
             _fail(
                 f"{missing.name} is missing: install requirements.txt, or use 'manage.py runserver' for a few workers"
             )
-        launcher, *_ = os.environ.get("ESYNC_LAUNCHED", "").split("-")
+        launcher, *_ = os.environ.get("ESYNC_PROCESS", "").split("-")
         rendezvous = apps.get_app_config("server").handlers.rendezvous
         host, port = listener.getsockname()[:2]
         rendezvous.journal = Journal(options["journal"] or JOURNALS / str(port), launcher, options["begin_anew"])
