@@ -76,11 +76,14 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         link = _state_server(config, clock, cluster.num_workers if cluster else 1)
         state = client_of(config, link, clock, platform.node(), lambda: signals.requested)
         folder = RunFolder(config)
-        if config.ckpt_frequency:
-            check_folder(config)
+        unwritable = check_folder(config) if config.ckpt_frequency else ""
         data_hash = job.content_hash() if cluster is not None or config.ckpt_frequency else ""
         setup = _setup(config, built.network, data_hash) if cluster is not None else {}
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, setup, link) as joined:
+        if unwritable and joined and joined.generations:
+            if joined.generations.taken.number == 1:  # the job begins
+                raise SetupError(unwritable)
+            logging.warning("warning: %s", unwritable)
         membership = _membership(config, partitioned_by, joined)
         task = learning_task(config, job, built, device, membership())
         settings = run_settings(

@@ -3,6 +3,7 @@
 scripts/launch/restarts.py decides; scripts/launch/supervisor.py asks and acts.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -153,9 +154,7 @@ def of_job(
 def files_in(folder: Path) -> dict[str, int]:
     """The checkpoints in a folder and when each was written, in nanoseconds; empty where there is no folder."""
     found = {}
-    for path in folder.glob("*.ckpt"):
-        try:
-            found[path.name] = path.stat().st_mtime_ns
-        except FileNotFoundError:  # a worker removes its oldest ones
-            continue
+    for name in checkpoint_rounds.names_in(folder):
+        with contextlib.suppress(OSError):  # a worker removes its oldest ones
+            found[name] = (folder / name).stat().st_mtime_ns
     return found

@@ -16,6 +16,7 @@ from trainer.survival.checkpoint_rounds import (
     SERVER,
     beside_server,
     has_server_state,
+    names_in,
     ranks_in,
     round_of,
     unfinished,
@@ -119,7 +120,8 @@ class CheckpointManager:
             self.goes_on = False  # on all workers, whatever the others could resume
             return
         round_ = round_of(of_all, self._rank, self._config)
-        others = self._config.survives and any(self._mine.folder.glob(f"{worker_name(platform.node())}-*"))
+        mine = f"{worker_name(platform.node())}-"  # this host's
+        others = self._config.survives and any(name.startswith(mine) for name in names_in(self._mine.folder))
         if round_ is None and not others and (self._rank == 0 or not has_server_state(self._config)):
             has = ", ".join(f"{rank}: {' '.join(map(str, rounds)) or 'none'}" for rank, rounds in enumerate(of_all))
             raise SetupError(
@@ -137,7 +139,7 @@ class CheckpointManager:
 
     def _others(self) -> list[Checkpoints]:
         """The checkpoints of each worker that has some here."""
-        files = [path.name for path in self._mine.folder.glob("*.ckpt")]
+        files = names_in(self._mine.folder)
         names = workers_in(files) if self._config.survives else map(worker_name, ranks_in(files))
         return [self._mine.of(name) for name in names]
 
@@ -207,11 +209,11 @@ def checkpoints_of(
     return manager
 
 
-def check_folder(config: Config) -> None:
-    """Raises SetupError where checkpoints cannot be written, or a job resumes and there are none. A worker that comes
-    back to a job that survives goes on without writing any."""
-    folder, resumes = config.checkpoint_folder, config.resume == 1
-    if resumes and not any(folder.glob("*.ckpt")):
+def check_folder(config: Config) -> str:
+    """Returns why checkpoints cannot be written, where the job may be at work without this worker: then it needs none.
+    Else that is a SetupError, and so is a job that resumes where there are none."""
+    folder = config.checkpoint_folder
+    if config.resume == 1 and not any(name.endswith(".ckpt") for name in names_in(folder)):
         raise SetupError(
             f"--resume: there is no checkpoint in {folder}: name its folder with --checkpoint, and start without "
             "--resume where the job never saved one (--ckpt-frequency)"
@@ -222,7 +224,8 @@ def check_folder(config: Config) -> None:
         probe.write_bytes(b"")
         probe.unlink(missing_ok=True)
     except OSError as error:
-        trouble = f"checkpoints cannot be written to {folder}: {error.strerror}"
-        if not (config.survives and resumes):
-            raise SetupError(f"{trouble}; name another folder with --checkpoint") from None
-        logging.warning("warning: %s", trouble)
+        why = f"checkpoints cannot be written to {folder}: {error.strerror}; name another folder with --checkpoint"
+        if not config.survives:
+            raise SetupError(why) from None
+        return why
+    return ""

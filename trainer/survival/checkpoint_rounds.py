@@ -8,11 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 
 from algorithms import TransportKind
 from config import Config
 
 SERVER = "server"  # begins the names of the parameter server's files
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of a folder's files; none where it is not there, or its disk is gone."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def worker_name(which: int | str) -> str:

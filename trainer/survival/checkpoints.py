@@ -21,7 +21,7 @@ from algorithms import modes_of
 from config import Config
 from trainer.array_tree import Damaged, decode, encode, from_text, to_text
 from trainer.rendezvous.config_check import DATA
-from trainer.survival.checkpoint_rounds import file_name, rounds_in
+from trainer.survival.checkpoint_rounds import file_name, names_in, rounds_in
 from utils import EARLIER, SetupError
 
 # Flags with which a job cannot be resumed at other values. Step sizes are not among them.
@@ -60,10 +60,7 @@ class Checkpoints:
 
     def paths(self) -> dict[int, Path]:
         """By round, ascending."""
-        if not self.folder.is_dir():
-            return {}
-        names = rounds_in((path.name for path in self.folder.iterdir()), self.name)
-        return {round_: self.folder / name for round_, name in names.items()}
+        return {round_: self.folder / name for round_, name in rounds_in(names_in(self.folder), self.name).items()}
 
     def save(self, round_: int, tree: Any) -> None:
         """Writes the checkpoint of a round, and removes those that are too old. Raises SetupError where the disk is
