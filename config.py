@@ -546,10 +546,11 @@ class Config:
         type=values.at_least(1),
         needs=("on_worker_death", (RESTART, CONTINUE)),
     )
-    fault_timeout: float = _flag(
-        10.0,
-        "seconds until the others go on without a frozen or unreached worker (a killed one is noticed at once)",
-        type=values.above_zero,
+    fault_timeout: float | str = _flag(
+        "auto",
+        "seconds until the others go on without a frozen or unreached worker (a killed one is noticed at once); auto: "
+        "by the length of the rounds, after a silence of 1 to 10 seconds",
+        type=values.above_zero_or_auto,
         needs=("on_worker_death", CONTINUE),
     )
     leave: int = _flag(

@@ -203,6 +203,11 @@ def steps_or_auto(text: str) -> int | str:
     return text if text == "auto" else int(text_like("[0-9]{1,4}", "is not 0 to 9999 or auto")(text))
 
 
+def above_zero_or_auto(text: str) -> float | str:
+    """Parses a number above 0, or auto."""
+    return text if text == "auto" else above_zero(text)
+
+
 def seconds_or_auto(text: str) -> float | str:
     """Parses a number of seconds, or auto."""
     digits = r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+"

@@ -19,12 +19,11 @@ from typing import Any, Protocol
 
 from trainer.collectives.tcp import Awaited
 from trainer.rendezvous.heartbeat import SILENT
+from trainer.rendezvous.silence import Silence
 from utils import die_on_error
 
 NOTICED_S = 1.0  # within which the detector sees a loss that broke a sum
 TOLD_S = 10.0  # within which `on_lost` ends the process
-BEAT_S = 1.0  # between two heartbeats
-SILENT_S = 10.0  # a machine whose cores are all busy may send one some seconds late
 STANDS = "nothing of a message that both have begun has come from there: large packets are lost on the way, or it hangs"
 _BEAT = struct.Struct("!Q")  # messages begun to send to the receiver of the heartbeat
 _OVER = bytes([255]) * _BEAT.size  # in place of a heartbeat: what they do together is over
@@ -47,7 +46,7 @@ class FailureDetector:
         # Called with the lost ranks and the reason, empty where their connections have ended; with no ranks where
         # another worker has lost some and begins again
         on_lost: Callable[[list[int], str], Any],
-        silent_s: float = SILENT_S,  # time without a heartbeat after which a worker counts as lost
+        silence: Silence,  # after which a worker counts as lost
         continues: bool = False,  # after a loss it watches the remaining workers; else it stops
     ) -> None:
         self._connections = dict(connections)
@@ -55,7 +54,7 @@ class FailureDetector:
         self._said = dict.fromkeys(connections, b"")  # the newest heartbeat, and what has come of the next one
         self._continues = continues
         self._on_lost = on_lost
-        self._silent_s = silent_s
+        self._silence = silence
         self._has_noticed = threading.Event()
         self._is_over = False  # this worker has told of a silent one, which the others may not see
         self._may_leave = False
@@ -84,7 +83,6 @@ class FailureDetector:
         self, selector: selectors.BaseSelector, watched: Mapping[int, socket.socket]
     ) -> tuple[list[int], str] | None:
         """Waits for a loss; returns ranks and reason as `on_lost` gets them. None: the detector was stopped."""
-        beat_s = min(BEAT_S, self._silent_s / 4)
         now = beat = time.monotonic()
         heard, common, moved = dict.fromkeys(watched, now), self._begun_by_both(watched), now
         while True:
@@ -100,19 +98,21 @@ class FailureDetector:
                 if self._said[rank].startswith(_OVER):
                     self._said[rank] = b""
                     return [], ""
-            before, now = now, time.monotonic()
-            heard |= dict.fromkeys(ready, now)
-            if self._may_leave or now - before > self._silent_s / 2:  # the latter: this worker itself was frozen
+            before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
+            if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
                 heard, moved = dict.fromkeys(watched, now), now
+            for rank in ready:
+                self._silence.add_gap(now, now - heard[rank])
+                heard[rank] = now
             last, common = common, self._begun_by_both(watched)
             if common is None or common != last:
                 moved = now
-            elif now - moved > self._silent_s:
-                return [common.source], f"for {self._silent_s:g} s {STANDS}"
-            if silent := [rank for rank, last in heard.items() if now - last > self._silent_s]:
-                return silent, f"no sign of life for {self._silent_s:g} s: {SILENT}"
+            elif now - moved > silent_s:
+                return [common.source], f"for {silent_s:.3g} s {STANDS}"
+            if silent := [rank for rank, last in heard.items() if now - last > silent_s]:
+                return silent, f"no sign of life for {silent_s:.3g} s: {SILENT}"
             if now >= beat:
-                beat = now + beat_s
+                beat = now + self._silence.beat_s
                 for rank, connection in self._connections.items():
                     with contextlib.suppress(OSError):  # full, or closed: both are noticed above
                         connection.send(_OVER if self._is_over else _BEAT.pack(self._exchanges.num_begun(rank)))

@@ -28,19 +28,23 @@ from trainer.coordinator.protocol import Link, Message
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
-from trainer.rendezvous.failure_detector import SILENT_S
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo
+from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_PEER_LOST
+
+# isort: split
+from server.messages import Member
 
 CONNECT_S = 60.0  # for all to be connected once all have joined
 # Of --fault-timeout: the silence after which the workers of a job that survives come together again; a call as a test;
 # the wait for one that does not come.
 SILENT_SHARE, TEST_SHARE, PATIENCE_SHARE = 0.75, 0.15, 0.25
+SHORTEST_TEST_S = 0.3  # a worker answers beside its training
 
 
 def gather_over(transport: CollectiveTransport) -> Gather:
@@ -65,24 +69,28 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
         about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": complete(setup)}
+        fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
         if config.survives:
-            about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * config.fault_timeout}
-        test_s = TEST_SHARE * config.fault_timeout
+            about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
+        silence = Silence(silent_s(config))
         launched, _, living = os.environ.get("ESYNC_PROCESS", "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
+
+        def call(other: Member) -> str:
+            test_s = max(SHORTEST_TEST_S, TEST_SHARE / SILENT_SHARE * silence.limit_s())
+            return unanswered((other.address, other.port), other.name, test_s)
+
         joining = Joining(
-            link, RealClock(), config.job_name, about,
-            lambda other: unanswered((other.address, other.port), other.name, test_s), launched=launched,
+            link, RealClock(), config.job_name, about, call, launched=launched,
         )  # fmt: skip
         acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
 
         def connect(start: Start, names: Sequence[str], report: Report) -> TcpConnections:
-            connect_s, silent_s = CONNECT_S, SILENT_S
+            connect_s = CONNECT_S
             if config.survives:
-                connect_s = config.fault_timeout * (1 if start.generation == 1 else PATIENCE_SHARE)
-                silent_s = config.fault_timeout * SILENT_SHARE
+                connect_s = fault_s * (1 if start.generation == 1 else PATIENCE_SHARE)
             algorithm = SUMS[config.collective]
-            return TcpConnections(acceptor, algorithm, connect_s, silent_s, config.survives, start, names, report)
+            return TcpConnections(acceptor, algorithm, connect_s, silence, config.survives, start, names, report)
 
         start = joining.wait(config.start_timeout)
         end = None if config.survives else partial(_end, joining)
@@ -98,7 +106,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             if survivors is None:
                 acceptor.close()
                 logging.info("all %d workers are connected with each other", len(members))
-            yield RendezvousInfo(transport, gather, members, survivors)
+            yield RendezvousInfo(transport, gather, members, survivors, add_round=silence.add_round)
             if survivors is None:
                 transport.wait_all()
                 generations.end_together(transport.barrier)
@@ -106,6 +114,13 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             generations.leave(cause=str(error) or type(error).__name__)
             raise
         generations.leave()
+
+
+def silent_s(config: Config) -> float | None:
+    """How long a worker may be silent; None: the rounds tell. A job that does not survive ends then."""
+    if not config.survives:
+        return LONGEST_S
+    return None if config.fault_timeout == "auto" else SILENT_SHARE * float(config.fault_timeout)
 
 
 def complete(setup: Mapping[str, str]) -> dict[str, str]:

@@ -24,3 +24,4 @@ class RendezvousInfo:
     generations: Generations | None = None  # of a job without a parameter server that survives lost workers
     changes: Callable[[], Mapping[int, int]] = dict  # as context.Peers has them
     job_age_s: Callable[[], float | None] = lambda: None  # likewise
+    add_round: Callable[[float], None] = lambda took_s: None  # told the seconds of each undisturbed round

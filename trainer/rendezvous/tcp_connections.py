@@ -10,6 +10,7 @@ from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.joining import Start
+from trainer.rendezvous.silence import Silence
 
 LEAVING_S = 60.0  # for the last exchange, in which workers that end are not lost
 
@@ -22,7 +23,7 @@ class TcpConnections:
         acceptor: Acceptor,  # of other workers' calls; the caller's
         algorithm: ScheduleMaker,  # of the sums
         connect_s: float,  # until all are connected
-        silent_s: float,  # a worker is reported after that time without a sign of life
+        silence: Silence,  # after which a worker is reported
         continues: bool,  # after a loss the others are watched
         start: Start,
         names: Sequence[str],  # of all workers by rank, for messages
@@ -43,7 +44,7 @@ class TcpConnections:
             self._mesh.close()
             raise
         self._mesh.patience_s = None  # all wait for the slowest: from here on the detector notices losses
-        self._detector = FailureDetector(alive.connections, self._mesh, report, silent_s, continues)
+        self._detector = FailureDetector(alive.connections, self._mesh, report, silence, continues)
         self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
         self.interrupt = self._mesh.interrupt
         self.stop_watching = self._detector.close

@@ -95,6 +95,8 @@ class Recovery:
     def __init__(self, joined: RendezvousInfo, loop: Loop) -> None:
         assert isinstance(joined.transport, CollectiveTransport) and joined.generations is not None
         self._transport, self._generations, self._gather = joined.transport, joined.generations, joined.gather
+        self._add_round = joined.add_round
+        self._round_began: float | None = None  # None: in another generation
         self._loop = loop
         self._trainer = loop.trainer
         self._algorithm = cast(HandsOver, loop.trainer)
@@ -156,6 +158,10 @@ class Recovery:
                 self._algorithm.exchange_failed()
             else:
                 break
+        now, began = self._trainer.clock.now(), self._round_began
+        self._round_began = now
+        if began is not None:
+            self._add_round(now - began)
         self._rounds_done = self._trainer.rounds
         if self._trainer.pauses and not agreed:
             self._pause()
@@ -214,6 +220,7 @@ class Recovery:
     # -------------------------------------------------------------------------------------------- a new generation
 
     def _take_place(self) -> None:
+        self._round_began = None
         self._transport.go_over_to(self._generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:

@@ -17,6 +17,7 @@ from trainer.collectives.tcp import Awaited
 from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.peers import gather_over
+from trainer.rendezvous.silence import Silence, silence_s
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
@@ -41,7 +42,7 @@ class Exchanges:
 class Watched:
     """A worker of rank 0 with connections to the ranks 1 and 2."""
 
-    def __init__(self, silent_s: float = failure_detector.SILENT_S, continues: bool = False) -> None:
+    def __init__(self, silent_s: float = WAIT_S, continues: bool = False) -> None:
         self.lost: list[int] = []
         self.why = ""
         self.told = threading.Event()
@@ -49,7 +50,7 @@ class Watched:
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
         self.exchanges = Exchanges()
-        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, silent_s, continues)
+        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, Silence(silent_s), continues)
 
     def beat(self, rank: int, begun: int = 0) -> None:
         self.there[rank].sendall(struct.pack("!Q", begun))
@@ -59,7 +60,7 @@ class Watched:
         self.told.set()
 
 
-@pytest.fixture(params=[failure_detector.SILENT_S])
+@pytest.fixture(params=[WAIT_S])
 def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
     made = Watched(request.param)
     with contextlib.ExitStack() as stack:
@@ -165,6 +166,39 @@ def test_a_sum_that_fails_otherwise_stops_the_detector(watched: Watched, monkeyp
     watched.detector.report_before_close()
     watched.here[1].shutdown(socket.SHUT_RDWR)  # as the mesh does then
     assert not watched.told.wait(0.05)
+
+
+@pytest.mark.parametrize(
+    ("rounds_s", "gap_s", "expected"),
+    [
+        ([], 0.25, 10.0),
+        ([0.3] * 4, 0.25, 10.0),  # too few
+        ([0.3] * 5, 0.25, 1.0),
+        ([0.8] * 20, 0.25, 1.6),
+        ([1.0, 3.0] * 10, 0.25, 10.0),  # a spread of 1: 2 * (2 + 3)
+        ([0.2, 0.6] * 10, 0.25, 2.0),
+        ([0.3] * 20, 0.5, 1.5),  # heartbeats are late
+        ([0.3] * 20, 9.0, 10.0),
+    ],
+)
+def test_short_even_rounds_and_punctual_heartbeats_shorten_the_silence(
+    rounds_s: list[float], gap_s: float, expected: float
+) -> None:
+    assert silence_s(rounds_s, gap_s) == pytest.approx(expected)
+
+
+def test_the_longest_gap_between_heartbeats_counts_for_a_minute_and_only_the_newest_rounds_do() -> None:
+    silence = Silence()
+    for took_s in [9.0] * 5 + [0.3] * 20:
+        silence.add_round(took_s)
+    for now, gap_s in ((0.0, 0.3), (1.0, 2.0), (2.0, 0.3), (30.0, 1.0)):
+        silence.add_gap(now, gap_s)
+    assert silence.limit_s() == 6.0
+    silence.add_gap(61.5, 0.25)
+    assert silence.limit_s() == 3.0
+    silence.add_gap(91.0, 0.25)
+    assert silence.limit_s() == 1.0
+    assert (Silence(7.5).limit_s(), Silence(7.5).beat_s, silence.beat_s) == (7.5, 1.0, 0.25)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])

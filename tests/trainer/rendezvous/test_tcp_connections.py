@@ -25,6 +25,7 @@ from trainer.rendezvous import generations
 from trainer.rendezvous.failure_detector import STANDS
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Start
+from trainer.rendezvous.silence import Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import PeerLost
@@ -93,7 +94,7 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
 
         def worker(rank: int) -> Generations:
             def connect(*about):
-                return TcpConnections(acceptors[rank], ring, WAIT_S, WAIT_S, True, *about)
+                return TcpConnections(acceptors[rank], ring, WAIT_S, Silence(WAIT_S), True, *about)
 
             return Generations(meetings[rank], connect, RealClock(), in_thread)  # type: ignore[arg-type]
 
@@ -126,6 +127,7 @@ import numpy as np
 from trainer.collectives import connecting
 from trainer.collectives.schedules import ring
 from trainer.rendezvous.joining import Start
+from trainer.rendezvous.silence import Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from server.messages import Member
 from utils import PeerLost
@@ -143,7 +145,7 @@ def report(lost, why):
         print("lost", *lost, why, flush=True)
     connections.interrupt()
 
-connections = TcpConnections(acceptor, ring, 10.0, 1.0, True, Start(1, rank, members), names, report)
+connections = TcpConnections(acceptor, ring, 10.0, Silence(1.0), True, Start(1, rank, members), names, report)
 buffer = np.ones(1 << 20, np.float32)
 try:
     while True:
