@@ -153,6 +153,20 @@ def die_on_error(what: str) -> Iterator[None]:
         os._exit(EXIT_BUG)
 
 
+def die_where_a_thread_does() -> None:
+    """From here on a thread that fails before it has begun, for want of memory, ends the process: what started it would
+    wait for ever, since Python only prints the error."""
+    tell = sys.unraisablehook
+
+    def hook(error: "sys.UnraisableHookArgs") -> None:
+        tell(error)
+        if "in thread started by" in (error.err_msg or ""):
+            fail(f"a thread could not begin: {error.exc_type.__name__}")
+            os._exit(EXIT_BUG)
+
+    sys.unraisablehook = hook
+
+
 def printable(text: str, longest: int = 1000) -> str:
     """A text from elsewhere as a log, or the state server, may have it: one line of so many characters at most."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:longest])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import ROOT
 
-from utils import EXIT_SETUP, Output, SetupError, allow_open_files, authority, usable_cores
+from utils import EXIT_BUG, EXIT_SETUP, Output, SetupError, allow_open_files, authority, usable_cores
 
 
 def run(*command: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +71,15 @@ def many_cores(monkeypatch):
 )
 def test_a_cpu_quota_of_either_version_is_worth_so_many_cores(tmp_path, membership, files, expected):
     assert cores(tmp_path, membership, **files) == expected
+
+
+def test_a_thread_that_cannot_begin_ends_the_process() -> None:
+    program = (
+        "import _thread, time, utils\nutils.die_where_a_thread_does()\n"
+        "def begin():\n    raise MemoryError\n_thread.start_new_thread(begin, ())\ntime.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == EXIT_BUG and "error: a thread could not begin: MemoryError" in done.stderr
 
 
 def test_the_agent_on_a_host_tells_the_cores_that_it_may_use():

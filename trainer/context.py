@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.passes import Batch, Loss, Passes
     from trainer.recovering import Recovers
+    from trainer.run_logs.measure import Measure
     from trainer.run_logs.pace import Pacing
     from trainer.run_logs.scalars import TensorBoard
     from trainer.survival.checkpoint_manager import CheckpointManager
@@ -59,6 +60,7 @@ class Peers:
     leaves: Callable[[], bool] = lambda: False  # whether this worker was asked to leave while the others continue
     is_evaluator: Callable[[float], bool] = lambda step_s: True  # whether this worker evaluates; all workers call it
     gather: Callable[[str, Any], list[Any] | None] = lambda label, mine: [mine]  # rendezvous_info.Gather
+    watch: Callable[[Measure], None] = lambda measure: None  # called when training begins
 
     def lost(self) -> frozenset[int]:
         """Ranks of lost workers; with a parameter server alone."""

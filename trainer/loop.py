@@ -53,6 +53,7 @@ class Loop:
         if run.checkpoints is not None:
             run.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
         trainer.measure = hooks.open_measure(open_log())
+        self._context.peers.watch(trainer.measure)
         if run.pacing is not None:
             run.pacing.begin(trainer.measure.elapsed_s)
         trainer.progress.begin(self._elapsed_s, trainer.is_evaluator)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import pkgutil
 import platform
 import time
@@ -38,6 +39,7 @@ from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA, FROZEN, JOB
 from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
+from trainer.run_logs.measure import Measure
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
@@ -46,7 +48,7 @@ from trainer.survival import trainer_state
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
-from utils import EXIT_OK, Incomplete, JobOver, SetupError, setup_logging, tell_launcher
+from utils import EXIT_OK, Incomplete, JobOver, SetupError, die_where_a_thread_does, setup_logging, tell_launcher
 
 
 def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> int:
@@ -54,6 +56,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     on this machine is checked before the worker joins the cluster, and nothing of an earlier run is overwritten before
     training begins. Raises SetupError if a device, a file, a folder, the state server or MXNet's distributed kvstore is
     not there, PeerLost if another process of the job is gone."""
+    die_where_a_thread_does()
     beside = EvaluatorProcess() if config.evaluates_beside and config.evaluate != NO else None
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)
@@ -108,6 +111,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
             gather=joined.gather if joined else lambda label, mine: [mine],
+            watch=partial(_watch, config, joined) if joined and not job.file.train else lambda measure: None,
         )
         context = Context(config, task, others, settings)
         train(context, folder, joined.members if joined else None, signals.be_patient)
@@ -281,6 +285,12 @@ def _pacing(config: Config, joined: RendezvousInfo | None) -> Pacing:
     """What says whether this worker keeps its pace. What a GPU computes takes no time of cores."""
     busy = time.process_time if config.cpu else lambda: 0.0
     return Pacing(platform.node(), lambda mine: joined.gather(LAST_GATHER, mine) if joined else None, busy)
+
+
+def _watch(config: Config, joined: RendezvousInfo, measure: Measure) -> None:
+    """Has the training watched, but where the user's own loop, or an emulated straggler, takes any time."""
+    if not config.straggler_trace:
+        joined.training.standing = partial(measure.standing, first_s=config.start_timeout or math.inf)
 
 
 def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:

@@ -10,9 +10,11 @@ message that both sides have begun stands is seen by what compares `num_begun` o
 """
 
 import contextlib
+import math
 import selectors
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -137,6 +139,7 @@ class TcpMesh:
         self.num_workers = len(connections) + 1
         self.patience_s: float | None = None  # how long to wait where no byte moves; None: for ever
         self._source: int | None = None  # rank from which a message is being received
+        self.idle_since = time.monotonic()  # infinite while something is exchanged, and once nothing more can be
         self._scratch = np.empty(CHUNK, np.float32)
         self._error: JobError | None = None  # after which nothing more is exchanged
         self.on_error: Callable[[], object] = lambda: None  # called before an error closes the connections
@@ -170,8 +173,10 @@ class TcpMesh:
         the expected one."""
         if self._error is not None:
             raise self._error
+        self.idle_since = math.inf
         try:
             self._exchange(to, out, source, into, adds)
+            self.idle_since = time.monotonic()
         except JobError as error:
             self._error, self._source = error, None
             self.on_error()
@@ -209,6 +214,7 @@ class TcpMesh:
     def interrupt(self) -> None:
         """Shuts the connections down, which ends the waits of other workers and of other threads of this process. They
         stay open, since such a thread may still use them."""
+        self.idle_since = math.inf
         for peer in self._peers.values():
             with contextlib.suppress(OSError):  # the other side has closed it
                 peer.connection.shutdown(socket.SHUT_RDWR)

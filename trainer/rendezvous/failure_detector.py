@@ -32,6 +32,8 @@ _OVER = bytes([255]) * _BEAT.size  # in place of a heartbeat: what they do toget
 class Exchanges(Protocol):
     """Part of TcpMesh."""
 
+    idle_since: float
+
     def num_begun(self, rank: int) -> int: ...
     def awaited(self) -> Awaited | None: ...
 
@@ -48,12 +50,14 @@ class FailureDetector:
         on_lost: Callable[[list[int], str], Any],
         silence: Silence,  # after which a worker counts as lost
         continues: bool = False,  # after a loss it watches the remaining workers; else it stops
+        # Called again and again, with the moment since when this worker has waited for no other one and was not frozen
+        on_idle: Callable[[float], object] = lambda since: None,
     ) -> None:
         self._connections = dict(connections)
         self._exchanges = exchanges
         self._said = dict.fromkeys(connections, b"")  # the newest heartbeat, and what has come of the next one
         self._continues = continues
-        self._on_lost = on_lost
+        self._on_lost, self._on_idle = on_lost, on_idle
         self._silence = silence
         self._has_noticed = threading.Event()
         self._is_over = False  # this worker has told of a silent one, which the others may not see
@@ -83,7 +87,7 @@ class FailureDetector:
         self, selector: selectors.BaseSelector, watched: Mapping[int, socket.socket]
     ) -> tuple[list[int], str] | None:
         """Waits for a loss; returns ranks and reason as `on_lost` gets them. None: the detector was stopped."""
-        now = beat = time.monotonic()
+        now = beat = awake = time.monotonic()
         heard, common, moved = dict.fromkeys(watched, now), self._begun_by_both(watched), now
         while True:
             ready = [key.data for key, _ in selector.select(max(0.0, beat - now))]
@@ -100,7 +104,7 @@ class FailureDetector:
                     return [], ""
             before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
             if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
-                heard, moved = dict.fromkeys(watched, now), now
+                heard, moved, awake = dict.fromkeys(watched, now), now, now
             for rank in ready:
                 self._silence.add_gap(now, now - heard[rank])
                 heard[rank] = now
@@ -113,6 +117,7 @@ class FailureDetector:
                 return silent, f"no sign of life for {silent_s:.3g} s: {SILENT}"
             if now >= beat:
                 beat = now + self._silence.beat_s
+                self._on_idle(max(awake, self._exchanges.idle_since))
                 for rank, connection in self._connections.items():
                     with contextlib.suppress(OSError):  # full, or closed: both are noticed above
                         connection.send(_OVER if self._is_over else _BEAT.pack(self._exchanges.num_begun(rank)))

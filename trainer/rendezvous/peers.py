@@ -31,11 +31,11 @@ from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
-from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo
+from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo, Training
 from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
-from utils import EXIT_PEER_LOST
+from utils import EXIT_BUG, EXIT_PEER_LOST
 
 # isort: split
 from server.messages import Member
@@ -72,7 +72,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
-        silence = Silence(silent_s(config))
+        silence, training = Silence(silent_s(config)), Training()
         launched, _, living = os.environ.get("ESYNC_PROCESS", "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
 
@@ -90,7 +90,10 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             if config.survives:
                 connect_s = fault_s * (1 if start.generation == 1 else PATIENCE_SHARE)
             algorithm = SUMS[config.collective]
-            return TcpConnections(acceptor, algorithm, connect_s, silence, config.survives, start, names, report)
+            on_idle = partial(_end_if_standing, joining, training, names[start.rank])
+            return TcpConnections(
+                acceptor, algorithm, connect_s, silence, config.survives, start, names, report, on_idle
+            )
 
         start = joining.wait(config.start_timeout)
         end = None if config.survives else partial(_end, joining)
@@ -106,7 +109,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             if survivors is None:
                 acceptor.close()
                 logging.info("all %d workers are connected with each other", len(members))
-            yield RendezvousInfo(transport, gather, members, survivors, add_round=silence.add_round)
+            yield RendezvousInfo(transport, gather, members, survivors, add_round=silence.add_round, training=training)
             if survivors is None:
                 transport.wait_all()
                 generations.end_together(transport.barrier)
@@ -134,6 +137,13 @@ def _listen(config: Config) -> socket.socket:
     towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
     remedy = "set PORT to a free one, another for each worker of this host"
     return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), remedy)
+
+
+def _end_if_standing(joining: Joining, training: Training, name: str, since: float) -> None:
+    """Ends this process where its training stands, so that the others see it, and the launcher starts another."""
+    if why := training.standing(since):
+        joining.leave(cause=f"its training stands: {why}")
+        end_process(f"the training of {name} stands: {why}", EXIT_BUG)
 
 
 def _end(joining: Joining, names: Sequence[str], lost: Sequence[int], why: str) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.rendezvous.generations import Generations
@@ -12,6 +12,14 @@ from trainer.transport.protocol import Transport
 # Takes a label for people and this worker's value (JSON); waits for those of all workers and returns them by rank, or
 # None where they cannot be had. Every worker calls it.
 Gather = Callable[[str, Any], list[Any] | None]
+
+
+@dataclass
+class Training:
+    """This worker's own training, as other threads see it."""
+
+    # Why it seems to stand, in words, where it has waited for no other worker since a moment (time.monotonic)
+    standing: Callable[[float], str] = lambda since: ""
 
 
 @dataclass(frozen=True)
@@ -25,3 +33,4 @@ class RendezvousInfo:
     changes: Callable[[], Mapping[int, int]] = dict  # as context.Peers has them
     job_age_s: Callable[[], float | None] = lambda: None  # likewise
     add_round: Callable[[float], None] = lambda took_s: None  # told the seconds of each undisturbed round
+    training: Training = field(default_factory=Training)

@@ -28,6 +28,7 @@ class TcpConnections:
         start: Start,
         names: Sequence[str],  # of all workers by rank, for messages
         report: Callable[[Sequence[int], str], object],  # as generations.Report
+        on_idle: Callable[[float], object] = lambda since: None,  # as the detector calls it
     ) -> None:
         """Raises JobError where not all workers could be reached."""
         places = [(member.address, member.port) for member in start.members]
@@ -44,7 +45,7 @@ class TcpConnections:
             self._mesh.close()
             raise
         self._mesh.patience_s = None  # all wait for the slowest: from here on the detector notices losses
-        self._detector = FailureDetector(alive.connections, self._mesh, report, silence, continues)
+        self._detector = FailureDetector(alive.connections, self._mesh, report, silence, continues, on_idle)
         self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
         self.interrupt = self._mesh.interrupt
         self.stop_watching = self._detector.close

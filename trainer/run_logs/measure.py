@@ -22,11 +22,20 @@ SAVING = "save model"
 ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
+OWN_STAGES = (*COMPUTING_STAGES, EVALUATION, SAVING, CHECKPOINT)  # in which a worker waits for no other process
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 STAGES = (CHECK_READY, *COMPUTING_STAGES, ABANDONED, *AGGREGATION_STAGES, EVALUATION, SAVING, CHECKPOINT)
 
+STANDS_S, STANDS_TIMES = 30.0, 10.0  # a stage stands for so long, and so many times its longest time so far
+
 MOST_KEPT = 64 << 20  # characters of the rounds that the disk has not taken
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
+
+
+def stands(took_s: float, longest_s: float | None, first_s: float) -> bool:
+    """Whether a stage takes so long that it does not seem to end. `longest_s` is its longest time so far, and `first_s`
+    the patience where there is none."""
+    return took_s > (first_s if longest_s is None else max(STANDS_S, STANDS_TIMES * longest_s))
 
 
 def iter_file(number: int) -> str:
@@ -55,6 +64,7 @@ class Measure:
         self._kept: deque[tuple[Path, str]] = deque()  # path and log of each round that is not written
         self._size = 0  # of these logs
         self._dropped = 0  # rounds
+        self._longest: dict[str, float] = {}  # seconds of each stage
         self._fault = ""  # why they are not written
         self._reset()
 
@@ -95,9 +105,23 @@ class Measure:
     def _close(self) -> None:
         now = self._clock()
         if self._stage is not None:
-            times = self._steps[-1]
-            times[self._stage] = times.get(self._stage, 0.0) + now - self._since
+            times, took_s = self._steps[-1], now - self._since
+            times[self._stage] = times.get(self._stage, 0.0) + took_s
+            self._longest[self._stage] = max(took_s, self._longest.get(self._stage, 0.0))
         self._since = now
+
+    def standing(self, since: float, first_s: float) -> str:
+        """Why this worker's training seems to stand, in words; empty: it does not. Any thread may call it.
+
+        Args:
+            since: on this object's clock, when the training last had a reason to wait.
+            first_s: how long the first stage of a kind may take.
+        """
+        stage, took_s = self._stage, self._clock() - max(self._since, since)
+        if stage not in OWN_STAGES or not stands(took_s, longest_s := self._longest.get(stage), first_s):
+            return ""
+        before = "" if longest_s is None else f", the longest so far {longest_s:.3g} s"
+        return f"{stage} takes {took_s:.0f} s{before}"
 
     def skip(self, rounds: int) -> None:
         """Counts rounds that the others have done without this worker: the one under way has a later number."""

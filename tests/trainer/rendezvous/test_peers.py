@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,6 +32,7 @@ class Exchanges:
 
     begun: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 7})
     under_way: Awaited | None = None
+    idle_since: float = 0.0
 
     def num_begun(self, rank: int) -> int:
         return self.begun[rank]
@@ -42,7 +44,12 @@ class Exchanges:
 class Watched:
     """A worker of rank 0 with connections to the ranks 1 and 2."""
 
-    def __init__(self, silent_s: float = WAIT_S, continues: bool = False) -> None:
+    def __init__(
+        self,
+        silent_s: float = WAIT_S,
+        continues: bool = False,
+        on_idle: Callable[[float], object] = lambda since: None,
+    ) -> None:
         self.lost: list[int] = []
         self.why = ""
         self.told = threading.Event()
@@ -50,7 +57,7 @@ class Watched:
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
         self.exchanges = Exchanges()
-        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, Silence(silent_s), continues)
+        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, Silence(silent_s), continues, on_idle)
 
     def beat(self, rank: int, begun: int = 0) -> None:
         self.there[rank].sendall(struct.pack("!Q", begun))
@@ -134,6 +141,17 @@ def test_one_that_loses_a_silent_worker_tells_the_others_which_may_hear_it() -> 
         made.told.clear()
         made.beat(1, 2**64 - 1)
         assert made.told.wait(WAIT_S) and (made.lost, made.why) == ([], "")
+
+
+def test_the_detector_says_since_when_its_worker_waits_for_no_other_one() -> None:
+    heard: queue.SimpleQueue[float] = queue.SimpleQueue()
+    began = time.monotonic()
+    made = Watched(0.4, on_idle=heard.put)
+    with contextlib.closing(made.detector):
+        assert began <= heard.get(timeout=WAIT_S) <= time.monotonic()
+        made.exchanges.idle_since = 1e9
+        while heard.get(timeout=WAIT_S) < 1e9:
+            pass
 
 
 def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:

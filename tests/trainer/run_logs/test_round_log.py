@@ -1,6 +1,7 @@
 """Round logs: what Measure writes is what the published program wrote, and what read_rounds gives back."""
 
 import json
+import math
 import resource
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from trainer.run_logs import measure as measure_module
 from trainer.run_logs.measure import (
     CHECK_READY,
+    CHECKPOINT,
     EVALUATION,
     FORWARD_BACKWARD,
     GET_BATCH,
+    GLOBAL_AGGREGATE,
     GLOBAL_UPDATE,
     LINES_FILE,
     Measure,
@@ -61,6 +64,35 @@ def test_a_round_log_maps_each_step_to_seconds_per_stage(tmp_path, clock):
             "1": {"check ready": 0.25, "global update": 4.0, "evaluation": 8.0},
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("stage", "before_s", "takes_s", "told"),
+    [
+        (FORWARD_BACKWARD, 0.3, 31, "forward and backward takes 31 s, the longest so far 0.3 s"),
+        (FORWARD_BACKWARD, 0.3, 29, ""),
+        (FORWARD_BACKWARD, None, 40, ""),  # the first one
+        (FORWARD_BACKWARD, None, 601, "forward and backward takes 601 s"),
+        (GET_BATCH, 0.01, 12, ""),
+        (EVALUATION, 1.0, 25, ""),
+        (EVALUATION, 25.0, 240, ""),
+        (CHECKPOINT, 0.1, 15, ""),
+        (GLOBAL_AGGREGATE, 0.1, 3600, ""),  # others are waited for
+    ],
+)
+def test_training_stands_where_a_stage_of_its_own_takes_many_times_the_longest_so_far(
+    tmp_path, clock, stage, before_s, takes_s, told
+):
+    measure = Measure(tmp_path, clock)
+    assert measure.standing(-math.inf, 600) == ""
+    if before_s is not None:
+        measure.enter(stage)
+        clock.now += before_s
+        measure.write_round(1)
+    measure.enter(stage)
+    clock.now += takes_s
+    assert measure.standing(-math.inf, 600.0) == told
+    assert measure.standing(clock.now - 1, 600.0) == ""  # an exchange has ended just now, or the process was frozen
 
 
 def test_what_a_step_took_that_was_given_up_is_not_computing_time(tmp_path, clock):

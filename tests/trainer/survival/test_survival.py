@@ -16,7 +16,7 @@ from algorithms import MEMBERS
 from report import metrics
 from trainer.rendezvous.heartbeat import SILENT
 from trainer.run_logs.round_log import read_rounds
-from utils import EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
+from utils import EXIT_BUG, EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
 
 pytestmark = pytest.mark.cluster
 ROUNDS = 45  # some seconds of them are left when the last workers are killed
@@ -240,6 +240,34 @@ def test_a_worker_that_freezes_in_the_last_evaluation_ends_a_job_that_does_not_s
         start_with_a_last_evaluation_that_fails(job, tmp_path, processes, signal.SIGSTOP)
         assert end_of(processes.running["worker1"], ENDS_S) == EXIT_PEER_LOST
         assert "worker 0 (cpu0 on host" in processes.log("worker1") and SILENT in processes.log("worker1")
+
+
+STANDS = """
+import sys, time
+from trainer.algorithms.sync import SyncTrainer
+from trainer.run_logs import measure
+measure.STANDS_S = 1.0
+steps = SyncTrainer.local_step
+def local_step(self, batch):
+    if self.rounds == 4:
+        time.sleep(60)
+    return steps(self, batch)
+SyncTrainer.local_step = local_step
+import main
+main.main(sys.argv[1:])
+"""
+
+
+def test_a_worker_whose_training_stands_ends_and_the_others_go_on(tmp_path: Path) -> None:
+    with running_state_server() as server, cluster(tmp_path, num_workers=2, start=False) as processes:
+        flags = ["-m", "sync", "--collective", "ring", "--max-rounds", "6", "--evaluate", "no"]
+        job = Job(tmp_path, processes, server.port, *flags)
+        job.start(0, 0.02)
+        (tmp_path / "stands.py").write_text(STANDS)
+        processes.start_worker(1, str(tmp_path / "stands.py"), *job.flags, "--device-name", "cpu1")
+        assert processes.exit_codes() == {"worker0": 0, "worker1": EXIT_BUG}
+        assert "stands: forward and backward takes 1 s, the longest so far 0." in processes.log("worker1")
+    assert job.newest(0) == 6
 
 
 FULL = """
