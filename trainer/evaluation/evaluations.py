@@ -77,9 +77,10 @@ class Evaluations:
 
     def rescue(self, error: BaseException) -> None:
         """Saves the last model of a job that an error ends. A worker that does not evaluate does so for an error of its
-        own: then the one that evaluates may not hear of it in time. A worker without which the job goes on saves
-        none."""
-        is_others = isinstance(error, JobOver) or (isinstance(error, PeerLost) and not self._trainer.is_evaluator)
+        own: then the one that evaluates may not hear of it in time; and where it was to stop anyway. A worker without
+        which the job goes on saves none."""
+        is_mine = self._trainer.is_evaluator or bool(self._trainer.stop_request())
+        is_others = isinstance(error, JobOver) or (isinstance(error, PeerLost) and not is_mine)
         if self._run.saver is None or is_others:
             return
         try:

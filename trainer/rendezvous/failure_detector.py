@@ -23,7 +23,7 @@ from trainer.rendezvous.silence import Silence
 from utils import die_on_error
 
 NOTICED_S = 1.0  # within which the detector sees a loss that broke a sum
-TOLD_S = 10.0  # within which `on_lost` ends the process
+TOLD_S = 10.0  # within which `on_lost` has told the loss
 STANDS = "nothing of a message that both have begun has come from there: large packets are lost on the way, or it hangs"
 _BEAT = struct.Struct("!Q")  # messages begun to send to the receiver of the heartbeat
 _OVER = bytes([255]) * _BEAT.size  # in place of a heartbeat: what they do together is over
@@ -78,7 +78,10 @@ class FailureDetector:
                 self._has_noticed.set()
                 self._is_over |= bool(why)
                 self._on_lost(lost, why)
-                if not self._continues:
+                if not self._continues:  # this worker ends in turn
+                    for connection in self._connections.values():
+                        with contextlib.suppress(OSError):
+                            connection.shutdown(socket.SHUT_RDWR)
                     return
                 for rank in lost:
                     selector.unregister(watched.pop(rank))
@@ -145,7 +148,7 @@ class FailureDetector:
 
     def report_before_close(self) -> None:
         """To be called when a sum has failed, before this worker's connections close: if a worker is lost, `on_lost`
-        ends this process first, since the others could take it for the lost one. Then stops the detector."""
+        tells it first, since the others could take this one for the lost one. Then stops the detector."""
         if self._has_noticed.wait(NOTICED_S):
             self._thread.join(TOLD_S)
         self.stop()

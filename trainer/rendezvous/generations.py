@@ -20,10 +20,11 @@ from typing import Protocol
 from trainer.clock import Clock
 from trainer.collectives.group import Group
 from trainer.rendezvous.joining import Joining, Start
-from utils import JobError, die_on_error
+from utils import JobError, PeerLost, die_on_error
 
 ASK_EVERY_S = 1.0  # whether a worker waits to take part
 OTHERS_ASK_EVERY_S = 5.0  # workers other than rank 0, which may be cut off from the state server
+FORMED_S = 10.0  # for the next generation, before a worker that is to stop gives it up
 
 
 class Connections(Protocol):
@@ -109,8 +110,8 @@ class Generations:
         connect: Connect,
         clock: Clock,
         start: Callable[[Callable[[], None], str], object] = in_daemon_thread,  # begins work beside the training
-        # Called with the first loss, as Report, with all names before: the job ends; None: it survives
-        end: Callable[[Sequence[str], Sequence[int], str], object] | None = None,
+        # Called with the first loss, as Report, with all names before; returns why the job ends. None: it survives
+        end: Callable[[Sequence[str], Sequence[int], str], str] | None = None,
     ) -> None:
         self._joining = joining
         self._connect = connect
@@ -121,6 +122,7 @@ class Generations:
         self._newest: Generation | None = None  # None: none has formed since the last one broke
         self._failure: Exception | None = None  # for which this worker can take part no more
         self._is_over = False
+        self.ending = ""  # why the job ends, once it does for a loss
 
     def begin(self, start: Start) -> Generation:
         """The first generation that this worker takes part in; raises JobError where it can take part in none."""
@@ -138,9 +140,9 @@ class Generations:
         """Whether exchanges fail where the training thread is."""
         return self.taken.is_broken
 
-    def take(self) -> Generation:
+    def take(self, wants_end: Callable[[], str] = lambda: "") -> Generation:
         """Takes this worker's place in the next generation, once it has formed; raises JobError where it can take part
-        no more."""
+        no more, PeerLost where it `wants_end` meanwhile, for a reason in words."""
         before = self.taken
         while True:
             with self._lock:
@@ -150,7 +152,11 @@ class Generations:
                 if self._failure is not None:
                     raise self._failure
                 formed = self._formed
-            formed.wait()
+            patience_s = FORMED_S
+            while not formed.wait(patience_s):
+                if why := wants_end():
+                    raise PeerLost(f"{why}, and other workers were waited for")
+                patience_s = ASK_EVERY_S
         before.close()
         _give_back_memory()
         return self.taken
@@ -187,7 +193,10 @@ class Generations:
         """The generation is over, or one more of its workers is gone. Any thread may call it, any number of times."""
         if self._end is not None:
             if not self._is_over:
-                self._end(generation.names, lost, why)
+                self.ending = self._end(generation.names, lost, why)
+                generation.is_broken = True
+                if generation.connections is not None:
+                    generation.connections.interrupt()  # the training thread saves its model
             return
         with self._lock:
             if self._is_over or generation.is_over:

@@ -15,9 +15,10 @@ import json
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from config import Config
 from trainer import version
@@ -35,11 +36,12 @@ from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo, Training
 from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
-from utils import EXIT_BUG, EXIT_PEER_LOST
+from utils import EXIT_BUG, EXIT_PEER_LOST, PeerLost
 
 # isort: split
 from server.messages import Member
 
+SAVED_S = 30.0  # for the step under way and the last model, once another worker is lost and the job ends
 CONNECT_S = 60.0  # for all to be connected once all have joined
 # Of --fault-timeout: the silence after which the workers of a job that survives come together again; a call as a test;
 # the wait for one that does not come.
@@ -114,6 +116,8 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
                 transport.wait_all()
                 generations.end_together(transport.barrier)
         except Exception as error:
+            if generations.ending:
+                raise PeerLost(generations.ending) from None
             generations.leave(cause=str(error) or type(error).__name__)
             raise
         generations.leave()
@@ -146,8 +150,13 @@ def _end_if_standing(joining: Joining, training: Training, name: str, since: flo
         end_process(f"the training of {name} stands: {why}", EXIT_BUG)
 
 
-def _end(joining: Joining, names: Sequence[str], lost: Sequence[int], why: str) -> NoReturn:
-    """Ends this process, since others are lost; the state server knows which was the first."""
+def _end(joining: Joining, names: Sequence[str], lost: Sequence[int], why: str) -> str:
+    """Returns why this process ends, since others are lost; the state server knows which was the first. Ends it, if the
+    training thread does not in time."""
     who = ", ".join(names[rank] for rank in lost)
     told = joining.leave(cause=f"{who}: {why}") if why else joining.leave(lost=lost)
-    end_process(told or f"{who}: {why or 'the connection has ended'}", EXIT_PEER_LOST)
+    text = told or f"{who}: {why or 'the connection has ended'}"
+    in_vain = threading.Timer(SAVED_S, end_process, (text, EXIT_PEER_LOST))
+    in_vain.daemon = True
+    in_vain.start()
+    return text

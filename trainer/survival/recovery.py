@@ -221,7 +221,7 @@ class Recovery:
 
     def _take_place(self) -> None:
         self._round_began = None
-        self._transport.go_over_to(self._generations.take().group)
+        self._transport.go_over_to(self._generations.take(self._trainer.stop_request).group)
 
     def _until_met(self, first: bool = False) -> bool:
         """As `_meet`; if the generation breaks meanwhile, in the next one."""

@@ -69,7 +69,8 @@ def losing_a_worker(folder: Path, data: Path, signal_: signal.Signals, says: str
         for rank in range(3):
             flags = ["-m", "esync", "--collective", "binary-blocks", "-c", "1", "-n", "mlp", "--dataset", "mnist"]
             flags += ["-dd", str(data), "-ld", str(folder), "-port", str(server.port), "-b", "8", "-e", "1000"]
-            processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
+            flags += ["--evaluate", "yes" if rank == 0 else "auto", "--device-name", f"cpu{rank}"]
+            processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.02")
         wait_for((folder / "cpu0" / "iter-3.txt").exists, "round 3")
         lost = processes.running.pop("worker1")
 
@@ -80,6 +81,7 @@ def losing_a_worker(folder: Path, data: Path, signal_: signal.Signals, says: str
                 assert len(errors) == 1, processes.log(name)
                 assert "worker 1 (cpu1 on host " in errors[0] and errors[0].endswith(says)
             assert says in server.log.read_text()
+            assert (folder / "cpu0" / "final.json").exists()  # of the worker that evaluates
 
         try:
             lost.send(signal_)

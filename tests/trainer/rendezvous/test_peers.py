@@ -60,7 +60,8 @@ class Watched:
         self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, Silence(silent_s), continues, on_idle)
 
     def beat(self, rank: int, begun: int = 0) -> None:
-        self.there[rank].sendall(struct.pack("!Q", begun))
+        with contextlib.suppress(BrokenPipeError):  # the detector has just told a loss
+            self.there[rank].sendall(struct.pack("!Q", begun))
 
     def _on_lost(self, lost: list[int], why: str) -> None:
         self.lost, self.why = lost, why

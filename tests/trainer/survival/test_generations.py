@@ -25,7 +25,7 @@ from trainer.rendezvous.joining import Member, Start
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.survival import recovery
 from trainer.survival.recovery import Arrangement
-from utils import LEFT, JobOver, SetupError
+from utils import LEFT, JobOver, PeerLost, SetupError
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -209,13 +209,47 @@ def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_fo
     assert workers[0].batches.drawn == list(range(drawn[0]))
 
 
+class Connections:
+    """Of a worker that is alone."""
+
+    group = interrupt = let_leave = stop_watching = close = lambda self: None
+
+
+@pytest.mark.parametrize("wanted_at_s", [0.0, 30.0])
+def test_a_worker_that_is_to_stop_gives_up_a_generation_that_does_not_form(wanted_at_s: float) -> None:
+    clock = VirtualClock()
+
+    class Joins:
+        patience_s = PATIENCE_S
+
+        def beat(self, place: Start, knows: bool) -> str:
+            return ""
+
+        def come_back(self, before: Start, lost: object) -> Start:
+            clock.sleep(90.0)
+            return before
+
+        def leave(self, cause: str) -> None: ...
+
+    def worker() -> None:
+        generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
+        generations.begin(Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),)))
+        generations.pause()
+        with pytest.raises(PeerLost, match="the time is over, and other workers were waited for"):
+            generations.take(lambda: "the time is over" if clock.now() >= wanted_at_s else "")
+        gave_up.append(clock.now())
+        generations.take()
+        generations.leave()
+
+    gave_up: list[float] = []
+    run_all(clock, [worker])
+    assert gave_up == [max(10.0, wanted_at_s)]
+
+
 def test_a_call_to_pause_that_comes_late_does_not_concern_the_next_generation() -> None:
     """The generation breaks while the answer to its BEAT is under way."""
     clock = VirtualClock()
     start = Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),))
-
-    class Connections:
-        group = interrupt = let_leave = stop_watching = close = lambda self: None
 
     class Joins:
         patience_s = PATIENCE_S
