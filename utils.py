@@ -7,9 +7,11 @@ import json
 import logging
 import math
 import os
+import queue
 import re
 import resource
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
@@ -156,15 +158,22 @@ def die_on_error(what: str) -> Iterator[None]:
 def die_where_a_thread_does() -> None:
     """From here on a thread that fails before it has begun, for want of memory, ends the process: what started it would
     wait for ever, since Python only prints the error."""
-    tell = sys.unraisablehook
+    errors: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sys.unraisablehook = errors.put  # not in Python: such a thread has no memory for a frame
 
-    def hook(error: "sys.UnraisableHookArgs") -> None:
-        tell(error)
-        if "in thread started by" in (error.err_msg or ""):
-            fail(f"a thread could not begin: {error.exc_type.__name__}")
-            os._exit(EXIT_BUG)
+    def end() -> None:
+        while True:
+            error = errors.get()
+            is_fatal = "in thread started by" in (error.err_msg or "")
+            try:
+                sys.__unraisablehook__(error)
+                if is_fatal:
+                    fail(f"a thread could not begin: {error.exc_type.__name__}")
+            finally:
+                if is_fatal:
+                    os._exit(EXIT_BUG)
 
-    sys.unraisablehook = hook
+    threading.Thread(target=end, name="failed threads", daemon=True).start()
 
 
 def printable(text: str, longest: int = 1000) -> str:
