@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 40_900, 6_340
+PRODUCT, EXPERIMENTS = 40_910, 6_340
 
 
 @pytest.fixture(scope="module")
