@@ -94,6 +94,7 @@ JOBS = {
 MORE_S = 3.0
 START_S = 5.0  # of a killed worker
 CALM_S = 25.0  # at the end
+EVALUATOR = "evaluator"  # its process, which shares its worker's log
 POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
 DISK_MIB = 64
 FILE = "storms.jsonl"
@@ -255,7 +256,7 @@ class StormJob(TwinJob):
             for pid in host.pids():
                 with contextlib.suppress(OSError):
                     out = Path(f"/proc/{pid}/fd/1").readlink()
-                    if out.suffix == ".log" and name_of(pid) != forking.NAME:
+                    if out.suffix == ".log" and name_of(pid) not in (forking.NAME, EVALUATOR):
                         found[out.stem] = pid
         return found
 
