@@ -213,7 +213,7 @@ def check_folder(config: Config) -> str:
     """Returns why checkpoints cannot be written, where the job may be at work without this worker: then it needs none.
     Else that is a SetupError, and so is a job that resumes where there are none."""
     folder = config.checkpoint_folder
-    if config.resume == 1 and not any(name.endswith(".ckpt") for name in names_in(folder)):
+    if config.resume == 1 and not names_in(folder):
         raise SetupError(
             f"--resume: there is no checkpoint in {folder}: name its folder with --checkpoint, and start without "
             "--resume where the job never saved one (--ckpt-frequency)"

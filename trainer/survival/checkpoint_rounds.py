@@ -17,9 +17,9 @@ SERVER = "server"  # begins the names of the parameter server's files
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of a folder's files; none where it is not there, or its disk is gone."""
+    """The names of the checkpoints in a folder; none where it is not there, or its disk is gone."""
     try:
-        return [path.name for path in folder.iterdir()]
+        return [path.name for path in folder.iterdir() if path.suffix == ".ckpt"]
     except OSError:
         return []
 
