@@ -12,8 +12,10 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import contextlib
+import errno
 import logging
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +35,7 @@ def run_role(config: Config) -> int:
     from trainer.rendezvous import roles
 
     cluster = cluster_of(config)
-    with roles.others_told(cluster, config.device):
+    with roles.others_told(cluster, config):
         check_step_time(config)
         allow_files(cluster.num_processes if cluster else 1)
     if cluster is not None and cluster.role != "worker":
@@ -47,7 +49,7 @@ def run_role(config: Config) -> int:
         )
     if cluster is not None and not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} trains alone: unset DMLC_ROLE, or choose another mode with -m")
-    with roles.others_told(cluster, config.device):
+    with roles.others_told(cluster, config):
         if config.job:
             sources(Path(config.job))  # cannot be read, or parsed
         prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)
@@ -84,15 +86,25 @@ def guarded(work: Callable[[], int]) -> int:
         logging.info("%s", over)
         leave(over.exit_code)
     except JobError as error:
-        fail(str(error))
+        fail(no_more_files(error) or str(error))
         leave(error.exit_code)
     except Exception as error:
-        if told := missing_package(error):
+        if told := missing_package(error) or no_more_files(error):
             fail(told)
             leave(EXIT_SETUP)
         logging.exception("an error in the program")
         fail(f"{type(error).__name__}: {error}")
         leave(EXIT_BUG)
+
+
+def no_more_files(error: BaseException | None) -> str:
+    """What is wrong where the error comes from one that no more files can be opened, whose own advice would be wrong;
+    empty for others."""
+    while error is not None and getattr(error, "errno", None) != errno.EMFILE:
+        error = error.__context__
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    what = f"this process, with a job file's code, has {most} files open, as many as it may (ulimit -n)"
+    return what if error is not None else ""
 
 
 def leave(code: int) -> NoReturn:

@@ -228,10 +228,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old or the new content as a whole. Raises SetupError if the disk is full,
-    or the folder cannot be written to."""
+    """Writes a file so that a reader sees the old or the new content as a whole, and its folder if there is none.
+    Raises SetupError if the disk is full, or the folder cannot be written to."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
@@ -241,9 +242,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends a line to a file; a crash can truncate this line alone. Raises SetupError if the disk is full, or the
-    folder cannot be written to."""
+    """Appends a line to a file, whose folder is made if there is none; a crash can truncate this line alone. Raises
+    SetupError if the disk is full, or the folder cannot be written to."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             if end:

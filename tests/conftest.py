@@ -114,9 +114,11 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def environment_as_before() -> Iterator[None]:
-    """A program that runs in the test's own process sets variables of MXNet, which what later tests start would get."""
-    before = dict(os.environ)
+    """A program that runs in the test's own process sets variables of MXNet, which what later tests start would get,
+    and adds the folder of a job file to the places of modules."""
+    before, places = dict(os.environ), [*sys.path]
     yield
+    sys.path[:] = places
     for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
         del os.environ[name]
     os.environ.update({name: value for name, value in before.items() if name != "PYTEST_CURRENT_TEST"})

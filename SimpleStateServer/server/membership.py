@@ -5,7 +5,8 @@ workers that sum among themselves, the scheduler to the processes that MXNet con
 which they listen and their set-up, and again until all are there. Where the set-ups differ, all are refused. Before
 MXNet connects them, which would wait for ever, processes also call each other. Then each is told its rank and all
 addresses, and they are a generation. LEFT tells that a worker is gone: its own, or one of others, whose connections
-with it have ended. All workers end soon after one is lost, so the first LEFT counts as the cause.
+with it have ended. All workers end soon after one is lost, so the first LEFT counts as the cause. One with an error,
+from a process that has not joined, ends those that wait for it.
 
 Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with those that wait
 they are the next generation:
@@ -34,6 +35,7 @@ workers came; and they are the ranks that MXNet's scheduler gives to workers of 
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -100,6 +102,7 @@ class Group:
     since_odd: float | None = None  # from when on they wait for several numbers of processes
     refused: frozenset[str] = frozenset()  # names of those that were refused together
     refusal: str = ""  # why
+    failed: tuple[float, str] = (-math.inf, "")  # when a process has ended before the job began, and why
     setup: Setup = field(default_factory=dict)  # of the members, where it is known
     generation: int = 0  # how many times workers have started; 0: none have, or this server has no record of it
     id: str = ""  # of the generation, as in Place
@@ -172,7 +175,7 @@ def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0, 
     in the place of servers or workers, and send no messages; `drawn` becomes the id of a generation that the message
     begins. Raises Conflict where a worker expects another number of workers than those that wait."""
     if isinstance(event, Left):
-        return _left(group, event)
+        return _left(group, event, now)
     group = replace(group, word=_newest_word(group.word, event))
     before = event.before
     if before is not None and before.generation > group.generation > 0 and before.lineage == group.lineage:
@@ -245,7 +248,9 @@ def _join(group: Group, event: Join, now: float, plain: int, drawn: str) -> Outc
 def _meet(group: Group, event: Join, now: float, plain: int, drawn: str) -> Outcome:
     """The processes that wait begin the job once all are there, agree and, where MXNet connects them, reach each
     other."""
-    me = event.member
+    me, (failed, why) = event.member, group.failed
+    if now - failed <= WAITING_S:
+        return Outcome(group, Assignment(Call.REFUSED), why)
     others = [one for one in group.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, me)]
     odd = [one for one in others if one.event.num_workers != event.num_workers]
     if odd and not event.num_servers and not group.survives:  # one state server may have another job of this name
@@ -435,7 +440,10 @@ def _start(group: Group, member: Member) -> Outcome:
     return Outcome(group, Assignment(Call.START, place, calls=group.calls), reason)
 
 
-def _left(group: Group, event: Left) -> Outcome:
+def _left(group: Group, event: Left, now: float) -> Outcome:
+    is_known = any(event.sender == member.name for member in group.members)
+    if event.cause and not is_known and not group.is_at_work:  # without it the job cannot begin
+        return _refuse(replace(group, failed=(now, event.cause)), event.cause)
     waiting = tuple(one for one in group.waiting if one.member.name != event.sender)
     group = replace(group, waiting=waiting)
     rank = group.rank_of(event.sender)

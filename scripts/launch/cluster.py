@@ -36,7 +36,7 @@ from flag_values import port
 from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
-from scripts.launch.console import console
+from scripts.launch.console import console, unhurried
 from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
@@ -208,7 +208,7 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
 def run(read: Callable[[], LaunchPlan], say: Callable[[str], None] = console) -> int:
     """Runs a job to its end, through changes of its hosts (changed_hosts.py); returns the exit code. `read` parses the
     command line and the hosts file. Raises SetupError as it does, or if the first hosts cannot begin."""
-    with HostChanges(read, say) as changes:
+    with unhurried(say) as say, HostChanges(read, say) as changes:
         if changes.plan.is_dry_run:
             show(changes.plan, say)
             return EXIT_OK
@@ -257,7 +257,7 @@ def run_once(
     say(f"connected to {', '.join(connections)}{meeting}")
     changes.there, changes.toward = partial(reachable, connections), scheduler_of(job, layout)
     outcome = supervise(
-        job, layout, connections, say, policy_of(plan, infos, job, layout, connections), changes, before
+        job, layout, connections, say, policy_of(plan, infos, job, layout, connections, say), changes, before
     )
     for connection in connections.values():
         if lost := connection.unconfirmed():
@@ -285,6 +285,7 @@ def policy_of(
     job: JobSpec,
     layout: Layout,
     connections: Mapping[str, HostConnection],
+    say: Callable[[str], None],
 ) -> RestartPolicy | None:
     """What follows when a process fails; None: the job ends."""
     configs = [parsed for parsed, _ in job_options.worker_configs(job, layout)]
@@ -298,7 +299,7 @@ def policy_of(
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
         toward = scheduler_of(job, layout) if has_begun else None
-        return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S)
+        return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S, say)
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         """Without the hosts that are gone."""
@@ -328,6 +329,7 @@ def checkpoints(
     toward: tuple[str, int] | None = None,
     gives_up: bool = True,
     longest_s: float = ANSWER_S,
+    say: Callable[[str], None] = console,
 ) -> dict[str, int]:
     """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone.
 
@@ -364,7 +366,7 @@ def checkpoints(
         raise SetupError(next(iter(lost.values())))
     for connection, why in lost.items():
         if connection.exit_code is None:
-            console(f"warning: {why}: {connection.host.name} is lost")
+            say(f"warning: {why}: {connection.host.name} is lost")
             connection.send(signal.SIGKILL)
     return found
 

@@ -1,9 +1,11 @@
 """Which lines of a job's logs the user sees, and which process wrote each."""
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from scripts.launch.process import Kind, RunningProcess
 
@@ -52,6 +54,18 @@ def parse_log_line(line: str) -> tuple[str, str]:
     """Date and time (may be empty) and text of a line of a log; utils.setup_logging writes the role between them."""
     logged = _LOG_LINE.match(line)
     return (logged[1], line[logged.end() :]) if logged else ("", line)
+
+
+@contextlib.contextmanager
+def unhurried(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Says lines in a thread of its own, all of them before the end: a console that nobody reads, such as a stopped
+    terminal, must not keep the launcher from its processes."""
+    with ThreadPoolExecutor(1, "console") as thread:
+
+        def later(line: str) -> None:
+            thread.submit(say, line)
+
+        yield later
 
 
 def console(line: str) -> None:

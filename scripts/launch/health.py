@@ -31,6 +31,12 @@ class Health:
             self._ask(now)
         return self._is_up
 
+    def forget(self) -> None:
+        """Another process begins in the place of the one that has answered."""
+        if self._question is not None:
+            self._question.close()
+        self._question, self._is_up = None, False
+
     def _ask(self, now: float) -> None:
         self._question = socket.socket(socket.AF_INET6 if ":" in self._place[0] else socket.AF_INET)
         self._question.settimeout(0.0 if self._is_up else FIRST_S)

@@ -23,7 +23,7 @@ from algorithms import ENTRIES, OWNERS, Workers
 from flag_parser import FlagParser
 from flag_values import several
 from scripts.launch import job_options, restart_policy
-from scripts.launch.console import console
+from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.ports import free_ports, is_free
 from scripts.launch.previous_run import previous_run
@@ -212,7 +212,7 @@ def run(
         from trainer.datasets import loading  # numpy, whose threads would hear the signals of programs that import this
 
         loading.load(dataset, str(ROOT / data_dir))  # as the workers will: where it is missing this tells it now
-    with job_options.claimed(job.log_folder):
+    with job_options.claimed(job.log_folder), unhurried(say) as say:
         for line in warnings(job):
             say(line)
         before = previous_run(job, local_layout(job), say)

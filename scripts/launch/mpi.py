@@ -29,7 +29,7 @@ from pathlib import Path
 import config
 from flag_parser import FlagParser
 from scripts.launch import host_network, job_options, node_groups
-from scripts.launch.console import console
+from scripts.launch.console import console, unhurried
 from scripts.launch.hosts_layout import HostInfo, LaunchPlan, make_layout, port_ranges
 from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Kind, Process, Role
@@ -123,17 +123,17 @@ def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
     where = "requirements-mpi.txt has an mpiexec; --mpiexec names another"
     # Here alone: in a job of Slurm or PBS it would begin on all nodes.
     node_groups.printed_by([*mpiexec, "-n", "1", "echo", "ready"], where, without=node_groups.OF_JOB)
-    with job_options.claimed(job.log_folder):
-        before = previous_run(job, layout, console)
+    with job_options.claimed(job.log_folder), unhurried(console) as say:
+        before = previous_run(job, layout, say)
         outcome = Supervisor(
             [dataclasses.replace(role, appends=before.is_resumed) for role in roles],
-            console,
+            say,
             Timeouts(grace_s=job.grace_s),
             lambda role: (Mpiexec if role.kind is Kind.WORKER else Process)(role),
             begins=before.begins,
         ).run()
         for line in job_options.last_word(job, outcome):
-            console(line)
+            say(line)
     return outcome.exit_code
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, NoReturn
 
 from scripts.launch.console import Forwarder
 from scripts.launch.exit_reports import Failure, failure_of, how_it_ended, report_of
-from scripts.launch.health import FROZEN_S
+from scripts.launch.health import FROZEN_S, Health
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action
@@ -203,6 +203,8 @@ class Supervisor:
         living = [str(number) for number, other in known if other.role.kind is Kind.WORKER and other.exit_code is None]
         word = " ".join([f"{self._launcher}-{len(self._launched)}", *living])
         role = dataclasses.replace(role, environment={**role.environment, "ESYNC_PROCESS": word})
+        if isinstance(role.is_ready, Health):
+            role.is_ready.forget()
         try:
             process = self._start_role(role)
             self._processes.append(process)
@@ -272,10 +274,14 @@ class Supervisor:
 
     def _start_due(self, now: float) -> None:
         """Starts single processes again whose time has come; workers once the services answer."""
-        services = [role.is_ready for role in self._roles if role.is_ready and not role.is_for_page]
+        services = [
+            (each, each.role.is_ready)
+            for each in self._of(Kind.SERVICE)
+            if each.role.is_ready and not each.role.is_for_page
+        ]
         for at, process in [(at, process) for at, process in self._due if now >= at]:
             waits = process.role.kind is Kind.WORKER and now < at + self._timeouts.ready_s
-            if waits and not all(is_ready() for is_ready in services):
+            if waits and not all(service.exit_code is None and is_ready() for service, is_ready in services):
                 continue
             self._due = [each for each in self._due if each[1] is not process]
             num_workers = sum(worker.exit_code not in _DONE for worker in self._of(Kind.WORKER))

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Callable
 from functools import partial
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ FASHION_MNIST_SHA256 = {
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 MNIST_CLASSES = 10  # and Fashion-MNIST's
+PIECE = 1 << 20  # bytes that are read at a time
 
 
 def load(name: str, data_dir: str) -> Dataset:
@@ -62,7 +64,8 @@ def _idx_array(folder: Path, file: str, checksum: str, source: str) -> np.ndarra
     if path is None:
         raise SetupError(f"{folder / file}.gz is not there; {source}")
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as opened:
+            shape, content = _idx_content(opened)
     except (OSError, EOFError, zlib.error) as error:
         raise SetupError(f"{path} is damaged ({error}); {source}") from None
     found = hashlib.sha256(content).hexdigest()
@@ -71,14 +74,29 @@ def _idx_array(folder: Path, file: str, checksum: str, source: str) -> np.ndarra
         raise SetupError(f"{path} is Fashion-MNIST's {fashion}, by the SHA-256 of its content; {source}")
     if checksum and checksum != found:
         raise SetupError(f"{path} is not the published file (its SHA-256 differs); {source}")
-    # IDX: two zero bytes, the type (8 is uint8), the number of dimensions, then each as a big-endian uint32.
-    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
-    begin = 4 + 4 * dimensions
-    if dimensions in (1, 3) and len(content) >= begin:
-        shape = tuple(int(size) for size in np.frombuffer(content[4:begin], dtype=">u4"))
-        if len(content) - begin == math.prod(shape):
-            return np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)
+    if shape and len(content) == 4 + 4 * len(shape) + math.prod(shape):
+        return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
     raise SetupError(f"{path} is not an IDX file of bytes, one or three dimensions; {source}")
+
+
+def _idx_content(file: BufferedIOBase) -> tuple[tuple[int, ...], bytes]:
+    """Shape and bytes of a file in the form IDX, and one byte more where there are more: a small file in the form gzip
+    can have more than the memory takes. The shape is empty where the file is none of bytes in one or three dimensions.
+    """
+    # Two zero bytes, the type (8 is uint8), the number of dimensions, then each as a big-endian uint32.
+    content = file.read(4)
+    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) == 4 else 0
+    if dimensions not in (1, 3):
+        return (), content
+    sizes = file.read(4 * dimensions)
+    if len(sizes) < 4 * dimensions:
+        return (), content + sizes
+    shape = tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))
+    parts, left = [content, sizes], math.prod(shape) + 1
+    while left and (part := file.read(min(left, PIECE))):
+        parts.append(part)
+        left -= len(part)
+    return shape, b"".join(parts)
 
 
 _LOADERS: dict[str, Callable[[Path], Dataset]] = {

@@ -10,11 +10,15 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from algorithms import TransportKind
+from config import Config
 from trainer import version
+from trainer.clock import RealClock
+from trainer.coordinator.http import HttpLink
 from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.heartbeat import HeartbeatMonitor
+from trainer.rendezvous.joining import Joining
 from trainer.rendezvous.rendezvous_client import ALL_DONE, JobSession
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.rendezvous.rendezvous_server import RendezvousServer
@@ -67,14 +71,22 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
 
 
 @contextlib.contextmanager
-def others_told(cluster: ClusterSpec | None, device: str = "") -> Iterator[None]:
-    """Tells the job's other processes of an error in the block, which ends this one before it joins them."""
+def others_told(cluster: ClusterSpec | None, config: Config | None = None) -> Iterator[None]:
+    """Tells the job's other processes of an error in the block, which ends this one before it joins them. `config` is
+    a worker's."""
     try:
         yield
     except Exception as error:
-        if cluster is not None and cluster.has_scheduler:
+        if cluster is not None:
+            device = config.device if config else ""
             name = " ".join(filter(None, (cluster.role, device, "on host", socket.gethostname())))
-            tell_failure(cluster, f"{name} ended before the job began: {str(error) or type(error).__name__}")
+            why = f"{name} ended before the job began: {str(error) or type(error).__name__}"
+            if cluster.has_scheduler:
+                tell_failure(cluster, why)
+            elif config is not None:
+                clock = RealClock()
+                link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
+                Joining(link, clock, config.job_name, {}).leave(cause=why)
         raise
 
 

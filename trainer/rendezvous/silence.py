@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ def silence_s(rounds_s: Sequence[float], gap_s: float) -> float:
     """
     if len(rounds_s) < FEWEST:
         return LONGEST_S
-    unusual_s = statistics.fmean(rounds_s) + 3 * statistics.pstdev(rounds_s)
+    mean_s = statistics.fmean(rounds_s)
+    unusual_s = mean_s + 3 * math.dist(rounds_s, [mean_s] * len(rounds_s)) / math.sqrt(len(rounds_s))  # pstdev is slow
     return min(LONGEST_S, max(SHORTEST_S, 2 * unusual_s, GAPS * gap_s))
 
 

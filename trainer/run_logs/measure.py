@@ -148,6 +148,8 @@ class Measure:
 
     def _write(self) -> None:
         """Writes what is kept, as far as the disk takes it."""
+        if not self._folder.exists():
+            logging.warning("warning: %s was removed: what was in it is lost, and it is made again", self._folder)
         try:
             while self._kept:
                 path, text = self._kept[0]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -15,7 +16,7 @@ import pytest
 from cluster_processes import DEADLINE_S, ROOT, running, wait_for
 from stand_ins import DONE, FOREVER, SERVER, role, tells
 
-from scripts.launch.console import parse_log_line
+from scripts.launch.console import parse_log_line, unhurried
 from scripts.launch.process import Kind, Role
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from utils import EXIT_INCOMPLETE, EXIT_SETUP
@@ -25,6 +26,21 @@ def supervise(*roles: Role, **waits: float) -> tuple[JobOutcome, list[str]]:
     """Runs the roles in this process; returns how it ended and what the user was told."""
     lines: list[str] = []
     return Supervisor(roles, lines.append, Timeouts(**waits)).run(), lines
+
+
+def test_a_console_that_nobody_reads_holds_up_nothing_and_gets_all_lines_in_their_order() -> None:
+    is_read, lines = threading.Event(), list[str]()
+
+    def say(line: str) -> None:
+        assert is_read.wait(DEADLINE_S)
+        lines.append(line)
+
+    with unhurried(say) as later:
+        for number in range(3):
+            later(f"{number}")
+        assert not lines
+        is_read.set()
+    assert lines == ["0", "1", "2"]
 
 
 # ------------------------------------------------------------- a whole supervisor in a process of its own

@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from ready import endless, images_of, labels_of
 from tiny_data import write_mnist
 
+from trainer.datasets import loading
 from trainer.datasets.loading import load
 from trainer.datasets.partitions import partition
 from trainer.datasets.samples import Samples
@@ -98,6 +100,20 @@ def test_uncompressed_files_will_do(fashion_copy):
 def write_idx(path, array):
     header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
     path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+@pytest.mark.parametrize("header", [b"\0\0\x08\x01\0\0\0\x0a", b""], ids=["labels", "zeros"])
+def test_of_a_small_file_that_holds_much_only_what_can_be_labels_is_read(fashion_copy, header):
+    path = fashion_copy / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
+    path.unlink()
+    path.write_bytes(gzip.compress(header + bytes(64 << 20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SetupError, match=r"t10k-labels.*SHA-256"):
+            loading._idx_array(path.parent, path.stem, "of the published file", "")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_mnist_is_read_from_the_same_format(tmp_path):

@@ -104,6 +104,19 @@ def test_an_error_of_its_own_is_the_cause_too() -> None:
     assert reason == "worker 1 (cpu1 on host h1, 10.0.0.1:4001) has ended: the disk is full"
 
 
+def test_one_that_fails_before_the_job_begins_ends_those_that_wait_and_those_that_come_then() -> None:
+    why = "worker cpu1 on host h ended before the job began: its data is damaged"
+    table, _, reason = gathered(join(0, 3), Left("w1", "a", cause=why))
+    assert reason == why
+    for number in (0, 2):
+        assert membership.decide(table, join(number, 3), WAITING_S)[1:] == (Assignment(Call.REFUSED), why)
+    again = membership.decide(table, join(4, 3), WAITING_S + 2.0)
+    assert again.answer.call is Call.WAIT
+    for late in (Left("w1", "a", cause=why), Left("nobody", "a", cause=why)):
+        table = gathered(late, table=started(3))[0]
+        assert len(table.members) == 3
+
+
 def test_leaving_in_order_is_no_cause() -> None:
     table, _, _ = gathered(Left("w0", "a"), Left("w1", "a"), Left("nobody", "a"), table=started(2))
     assert (table.left, table.cause) == ({0, 1}, "")

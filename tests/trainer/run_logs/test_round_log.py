@@ -3,6 +3,7 @@
 import json
 import math
 import resource
+import shutil
 
 import pytest
 
@@ -217,23 +218,43 @@ def test_rounds_that_the_disk_does_not_take_are_written_when_there_is_room(
     tmp_path, clock, warnings, caplog, monkeypatch, as_lines
 ):
     caplog.set_level("INFO")
+    (tmp_path / "disk").touch()
     measure = Measure(tmp_path / "disk", clock, as_lines=as_lines)
     for _ in range(3):
         measure.write_round(64)
     assert measure.unwritten().startswith("the logs of 3 round(s) are lost: ")
+    (tmp_path / "disk").unlink()
     (tmp_path / "disk").mkdir()
     measure.write_round(64)
     assert measure.unwritten() == ""
     full, again = caplog.messages
-    assert full.startswith("warning: ") and "No such file or directory; training goes on" in full
+    assert full.startswith("warning: ") and "File exists; training goes on" in full
     assert again == "the rounds' logs are written again, and none is missing"
     monkeypatch.setattr(measure_module, "MOST_KEPT", 2 * len(json.dumps(measure.write_round(64))))
     (tmp_path / "disk").rename(tmp_path / "away")
+    (tmp_path / "disk").touch()
     for _ in range(4):
         measure.write_round(64)
+    (tmp_path / "disk").unlink()
     (tmp_path / "away").rename(tmp_path / "disk")
     assert measure.unwritten() == "the logs of 2 round(s) are lost: too many were kept"
     assert [record["num_iters"] for record in read_rounds(tmp_path / "disk", warnings.append)] == [1, 2, 3, 4, 5, 8, 9]
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_a_folder_that_somebody_removes_is_made_again_and_the_next_rounds_are_in_it(
+    tmp_path, clock, warnings, caplog, as_lines
+):
+    (tmp_path / "logs" / "cpu").mkdir(parents=True)
+    measure = Measure(tmp_path / "logs" / "cpu", clock, as_lines=as_lines)
+    measure.write_round(64)
+    shutil.rmtree(tmp_path / "logs")
+    for _ in range(2):
+        measure.write_round(64)
+    assert measure.unwritten() == ""
+    folder = tmp_path / "logs" / "cpu"
+    assert [record["num_iters"] for record in read_rounds(folder, warnings.append)] == [2, 3]
+    assert caplog.messages == [f"warning: {folder} was removed: what was in it is lost, and it is made again"]
 
 
 def test_a_line_that_is_cut_is_taken_back_and_told_with_its_own_reason(tmp_path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_data
@@ -251,12 +253,17 @@ def test_a_folder_that_takes_no_checkpoint_any_more_costs_one_warning_and_no_tra
         if round_ == 4:
             folder.rename(place / "gone") if is_away else None
             for name in ("mkdir", "unlink", "replace") if not is_away else ():
-                monkeypatch.setattr(Path, name, is_read_only)
+                monkeypatch.setattr(Path, name, in_folder_read_only(getattr(Path, name)))
             folder.write_text("") if is_away else None
         rule(self, round_, tree)
 
-    def is_read_only(path: Path, *_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+    def in_folder_read_only(method: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Path, *given: Any, **more: Any) -> Any:
+            if path.is_relative_to(folder):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+            return method(path, *given, **more)
+
+        return refuse
 
     rule = checkpoints.Checkpoints.save
     monkeypatch.setattr(checkpoints.Checkpoints, "save", no_more)
