@@ -73,7 +73,7 @@ class Plan:
     mode: str
     kinds: Sequence[str] = (*KINDS,)
     steps_s: Sequence[float] = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
-    detection_s: float = 6.0
+    detection_s: float = 0.0
     lasts_s: float = 20.0
 
     @property
@@ -84,12 +84,12 @@ class Plan:
 
 JOBS = {
     "esync-ring": Plan(CONTINUE, "esync"),
-    "decoupled": Plan(CONTINUE, "decoupled"),
+    "decoupled": Plan(CONTINUE, "decoupled", detection_s=6.0),
     "sync-ring": Plan(CONTINUE, "sync"),
-    "async": Plan(CONTINUE, "async"),
-    "wbsp": Plan(CONTINUE, "wbsp"),
-    "esync-ps": Plan(RESTART, "esync"),
-    "soak": Plan(CONTINUE, "sync", ("kill", "freeze", "cut"), (0.3,) * 4, detection_s=0.0, lasts_s=8.0),
+    "async": Plan(CONTINUE, "async", detection_s=6.0),
+    "wbsp": Plan(CONTINUE, "wbsp", detection_s=6.0),
+    "esync-ps": Plan(RESTART, "esync", detection_s=6.0),
+    "soak": Plan(CONTINUE, "sync", ("kill", "freeze", "cut"), (0.3,) * 4, lasts_s=8.0),
 }
 MORE_S = 3.0
 START_S = 5.0  # of a killed worker
