@@ -5,9 +5,10 @@ from it. CONTRIBUTING.md shows how to add a row.
 """
 
 import enum
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # ------------------------------------------------------------------------------------------------ what a row is
@@ -29,13 +30,23 @@ class Workers(enum.Enum):
     K_FASTEST = "the K fastest workers"
     BUT_SLOWEST = "all workers but the slowest"
 
+    @property
+    def takes_number(self) -> bool:
+        """Whether --fastest says how many they are."""
+        return self in (Workers.ALL, Workers.K_FASTEST)
+
     def among(self, step_times_s: Sequence[float], k: int = 0) -> tuple[int, ...]:
         """Their places in a cluster, ascending, by its workers' step times. Of equally fast workers the first counts as
-        the fastest, and the last as the slowest. `k`: of K_FASTEST; 0: half of the workers, rounded up."""
+        the fastest, and the last as the slowest. `k`: of --fastest; 0: all, or of K_FASTEST half, rounded up."""
         count = len(step_times_s)
         by_speed = sorted(range(count), key=step_times_s.__getitem__)  # stable: equal ones keep their order
-        number = {Workers.FASTEST: 1, Workers.K_FASTEST: k or (count + 1) // 2, Workers.BUT_SLOWEST: count - 1}
-        return tuple(sorted(by_speed[: number.get(self, count)]))
+        number = {
+            Workers.ALL: k or count,
+            Workers.FASTEST: 1,
+            Workers.K_FASTEST: k or (count + 1) // 2,
+            Workers.BUT_SLOWEST: count - 1,
+        }
+        return tuple(sorted(by_speed[: number[self]]))
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,7 @@ class Entry:
     # A preset can let only some workers take part. These train in the algorithm's mode, and the launcher files their
     # logs under the preset's name.
     workers: Workers = Workers.ALL
+    fastest: int = 0  # K of NAME-kK
 
     @property
     def look(self) -> Look:
@@ -279,7 +291,7 @@ TABLE = (
             Entry(
                 name="ringleader",
                 title="Ringleader ASGD",
-                paper="Maranjyan and Richtárik, ICLR 2026",
+                paper="Maranjyan and Richtárik, ICLR 2026, arXiv:2509.22860",
                 values=(("table", 1),),
                 stem="Ringleader",
             ),
@@ -450,6 +462,33 @@ ENTRIES: dict[str, Entry] = {entry.name: entry for row in TABLE for entry in (ro
 OWNERS = {entry.name: row for row in TABLE for entry in (row, *row.presets)}  # each entry's algorithm
 LOOKS = dict(zip((name for name, entry in ENTRIES.items() if not entry.own_look), itertools.cycle(PALETTE)))
 EVENTS = {kind.name: kind for kind in (*(kind for row in TABLE for kind in row.events), EVALUATOR)}
+
+
+def filed_as(entry: str, k: int) -> str:
+    """The name under which a job is filed: NAME-kK with --fastest K, where the entry does not say who takes part."""
+    return f"{entry}-k{k}" if k and ENTRIES[entry].workers is Workers.ALL else entry
+
+
+@functools.cache
+def entry_of(name: str) -> Entry | None:
+    """The entry of a name in the log tree; None: there is none. All NAME-kK of an entry have one look, which is its own
+    with a line and a hatch that say so."""
+    if name in ENTRIES:
+        return ENTRIES[name]
+    base, _, k = name.rpartition("-k")
+    if base not in ENTRIES or not k.isdecimal() or filed_as(base, int(k)) != name:
+        return None
+    entry = ENTRIES[base]
+    look = replace(entry.look, line=(0, (1, 2)), hatch=entry.look.hatch + "o")
+    return replace(
+        entry, name=name, title=f"{entry.title}, on {k}", stem=f"{entry.stem}-k{k}", own_look=look, fastest=int(k),
+        workers=Workers.K_FASTEST,
+    )  # fmt: skip
+
+
+def owner_of(name: str) -> Algorithm:
+    """The algorithm of an entry's name in the log tree. Raises KeyError if there is no such entry."""
+    return OWNERS[name if name in OWNERS else name.rpartition("-k")[0]]
 
 
 def modes_of(flag: str) -> tuple[str, ...]:

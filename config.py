@@ -194,6 +194,12 @@ class Config:
     device_name: str = _flag(
         "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=values.device_name, of_host=True
     )
+    of_workers: int = _flag(
+        0,
+        "workers of the cluster of which a launcher's --fastest has chosen those of this job, for the title in tables "
+        "and figures (0: all take part; set by the launchers)",
+        type=values.at_least(0),
+    )
     earlier: str = _flag(
         "",
         "LOG_BASE/earlier, where LOG_BASE/NETWORK/MODE/HOST is -ld: earlier logs and models are moved to "
@@ -347,8 +353,8 @@ class Config:
     )
     table: int = _flag(
         0,
-        "1 selects Ringleader ASGD: a step along the mean of each worker's newest gradient, once all have sent one "
-        "since the last step; none waits for another",
+        "1 selects Ringleader ASGD: one step by each worker a round, along the mean of all workers' mean gradients of "
+        "the round; no gradient is thrown away, and no worker waits for another",
         type=values.zero_or_one,
     )
     rescale: int = _flag(
@@ -602,6 +608,11 @@ class Config:
     @property
     def shortest_step_s(self) -> float:
         return self.min_step_time + self.batch_size * self.sample_time
+
+    @property
+    def steps_a_round(self) -> int:
+        """Local steps, where a flag says how many."""
+        return self.sync_every if "sync_every" in self.algorithm.all_flags else 1
 
     @property
     def logs_lines(self) -> bool:

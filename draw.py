@@ -30,7 +30,7 @@ from report import BACKEND, definitions, metrics, run_tables, tables
 from report.csv_curves import beside, read_beside
 from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
 from report.figure_set import bar_figures, curve_figures, save_figures
-from report.metrics import LOCAL, MODES, SSGD, STANDALONE, Device, Devices, Mode, Warn, compared
+from report.metrics import LOCAL, SSGD, STANDALONE, Device, Devices, Mode, Warn, compared
 from report.runs import Run, of_one_metric
 from report.style import PAGE, WIDTHS, style
 from report.x_axes import X_AXES
@@ -47,13 +47,11 @@ ALL = "all"  # of X_AXES
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def read_summaries(
-    network_folder: Path, base: Path, warn: Warn, modes: Sequence[Mode] = tuple(MODES.values())
-) -> dict[Mode, Devices]:
-    """Reads the summaries of these modes; where there are only logs, `warn` gets the command that makes one. Raises
-    SetupError if no summary of distributed training can be read."""
+def read_summaries(network_folder: Path, base: Path, warn: Warn, names: Sequence[str] = ()) -> dict[Mode, Devices]:
+    """Reads the summaries of the modes of these names, or of all that are there; where there are only logs, `warn` gets
+    the command that makes one. Raises SetupError if no summary of distributed training can be read."""
     runs: dict[Mode, Devices] = {}
-    for mode in modes:
+    for mode in metrics.modes_of(names or [path.name for path in summary.folders(network_folder)]):
         folder = network_folder / mode.name
         command = _summary_command(base, network_folder.name, mode)
         if not (folder / mode.file_name).exists():
@@ -61,14 +59,14 @@ def read_summaries(
                 warn(f"{mode.title} left out: {folder} has logs but no {mode.file_name}; make it with: {command}")
             continue
         try:
-            runs[mode] = summary.read_summary(folder / mode.file_name, warn)
+            devices = summary.read_summary(folder / mode.file_name, warn)
+            runs[mode.told(devices)] = devices
         except SetupError as error:
             warn(f"{mode.title} left out: {error}; make it anew with: {command}")
     if not compared(runs):
-        names = "distributed training" if len(modes) == len(MODES) else ", ".join(mode.name for mode in modes)
         raise SetupError(
-            f"nothing to draw: no summary of {names} can be read in {network_folder}; "
-            f"where there are logs, make it with: {_summary_command(base, network_folder.name)}"
+            f"nothing to draw: no summary of {', '.join(names) or 'distributed training'} can be read in "
+            f"{network_folder}; where there are logs, make it with: {_summary_command(base, network_folder.name)}"
         )
     return runs
 
@@ -139,8 +137,8 @@ def _draw(options: argparse.Namespace) -> None:
     out = _made(options.out or out)
     print(f"{network}\n{table}")
     there = {mode for run in runs for mode in run.devices}
-    if absent := [name for name in options.mode or () if MODES[name] not in there]:
-        print(f"no logs of: {', '.join(absent)}")
+    if absent := {*(options.mode or ())} - {mode.name for mode in there}:
+        print(f"no logs of: {', '.join(sorted(absent))}")
     axes = [X_AXES[name] for name in options.over]
     figures = curve_figures(network, runs, warning, axes, metric, target, others) + bar_figures(network, runs, warning)
     print(f"\nSpeed-up over {SSGD.title}, as time to test {metric.name} {tables.target_text(target, metric)}:")
@@ -155,9 +153,9 @@ def _draw(options: argparse.Namespace) -> None:
 
 
 def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
-    modes = [mode for mode in MODES.values() if not options.mode or mode.name in options.mode]
-    devices = read_summaries(network_folder, network_folder.parent, warning, modes)
+    devices = read_summaries(network_folder, network_folder.parent, warning, options.mode or ())
     model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
+    wanted = options.mode or (LOCAL.name,)
     return Run(
         devices,
         {
@@ -165,7 +163,7 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
             for mode, its in devices.items()
         },
         {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()},
-        _read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL in modes else None,
+        _read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL.name in wanted else None,
     )
 
 
@@ -207,10 +205,7 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
 
 
 def _modes(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in MODES]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no mode; choose from {', '.join(MODES)}")
-    return names
+    return tuple(map(summary.known_mode, text.split(",")))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

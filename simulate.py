@@ -57,6 +57,7 @@ NOWHERE = {
     ),
     "evaluator": "evaluations take no virtual time but --evaluation-time",
     **dict.fromkeys(("state_server_ip", "state_server_port", "page"), "the state server is in this process"),
+    "of_workers": "--fastest sets it",
     **dict.fromkeys(("log_dir", "earlier"), "the logs are below --log-base"),
     **dict.fromkeys(("start_timeout", "job_name"), "its workers are all there"),
     **dict.fromkeys(("on_worker_death", "min_workers", "fault_timeout", "leave"), "its workers do not die"),
@@ -162,23 +163,30 @@ def _run(
         given = dataclasses.replace(given, log_form="lines")
     if given.network != NO_NETWORK or own.evaluation_time:
         given = _evaluated_at_moments(given, others)
-    folder = base / given.run_name / folder_name(mode, bool(given.split_by_class)) / HOST
-    given = dataclasses.replace(given, log_dir=str(folder))
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
+    folder = base / given.run_name / folder_name(job.entry, bool(given.split_by_class)) / HOST
+    job = dataclasses.replace(job, config=dataclasses.replace(job.config, log_dir=str(folder)))
     for rank in range(len(job.cluster.workers)):
         command_line.check_step_time(job.worker_config(rank))
     job = dataclasses.replace(job, earlier=own.set_aside)
     of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
-    return SimulatedRun(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))
+    return SimulatedRun(
+        f"{job.entry} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set)
+    )
 
 
 def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
     """The job with the workers of its cluster that take part."""
     count = len(job.cluster.workers)
-    if ENTRIES[job.entry].workers is not Workers.ALL:
+    if ENTRIES[job.entry].workers is not Workers.ALL or own.fastest:
         step_times_s = [job.worker_config(row).shortest_step_s for row in range(count)]
-        rows = job_options.taking_part(job.entry, step_times_s, own.fastest)
+        rows = job_options.taking_part(job.entry, step_times_s, own.fastest, job.config.steps_a_round)
+        entry, config = (
+            job_options.entry_on(job.entry, own.fastest, rows),
+            dataclasses.replace(job.config, of_workers=count),
+        )
+        job = dataclasses.replace(job, entry=entry, config=config)
     elif job.config.algorithm.is_distributed:
         return job
     elif own.worker < count:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import utils
-from algorithms import OWNERS, TransportKind
+from algorithms import TransportKind, owner_of
 from flag_parser import FlagParser
 from report import device_rounds, export, metrics, tables
 from report.job_logs import WorkerFolder, newest
@@ -106,7 +106,8 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
     whole = {each.place: devices[each.place] for each in found if each.is_whole and each.place in devices}
     if not metrics.have_changed(devices.values()):  # then each has its first rank
         _check_ranks(folder, whole, warn)
-        in_step = folder.name in MODES and OWNERS[MODES[folder.name].algorithm.name].transport is TransportKind.SUM
+        mode = metrics.mode_of(folder.name)
+        in_step = mode is not None and owner_of(mode.algorithm.name).transport is TransportKind.SUM
         ends = {place: (len(its.elapsed_time_list), its.elapsed_time_list[-1]) for place, its in whole.items()}
         for place, text in ends_early(ends, {each.place: each.run_file for each in found}, in_step).items():
             warn(f"{folder / '/'.join(place)}: {text}")
@@ -209,7 +210,9 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
 
 def _of_run_file(run: Mapping[str, Any]) -> dict[str, Any]:
     """Rank, number of workers, size of the model, its end, whether in virtual time; published logs have no run.json."""
+    flags = run.get("config")
     values = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
+    values["of_workers"] = (flags.get("of_workers") if isinstance(flags, dict) else None) or None
     found = {key: value for key, value in values.items() if isinstance(value, int) and is_quantity(value)}
     is_so = {"at_target": f" {utils.REACHED} " in str(run.get("ended")), "virtual": "virtual" in run}
     return found | {key: True for key, value in is_so.items() if value}
@@ -321,12 +324,12 @@ def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
     """The modes that were asked for, of those that are there. Raises SetupError if none is."""
     there = {path.name: path for path in folders(network_folder)}
     if mode_name == "all":
-        chosen = [mode for mode in MODES.values() if mode.name in there]
+        chosen = metrics.modes_of(there)
         for name, path in there.items():
-            if name not in MODES and any(map(round_log.round_files, path.glob("*/*/"))):
+            if metrics.mode_of(name) is None and any(map(round_log.round_files, path.glob("*/*/"))):
                 warning(f"{path} is no mode of this program; left out")
     else:
-        chosen = [MODES[mode_name]] if mode_name in there else []
+        chosen = metrics.modes_of({mode_name} & there.keys())
     if not chosen:
         missing = "no mode's folder" if mode_name == "all" else f"no folder {mode_name}"
         raise SetupError(
@@ -374,11 +377,22 @@ def _export(options: argparse.Namespace) -> None:
                     write(export.Worker(place, run.name, mode.name, *each.place, each.run_file.run), rounds)
 
 
+def known_mode(text: str) -> str:
+    """Parses the name of a mode's folder in the log tree."""
+    if metrics.mode_of(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no mode; choose from {', '.join(MODES)}; or MODE-kK")
+    return text
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the summaries and returns the exit code: 2 without logs."""
     parser = tree_parser("Gather the round logs of a mode in one JSON file for draw.py.")
     parser.add_argument(
-        "-m", "--mode", default="all", choices=[*MODES, "all"], help="one mode, or all that are there (%(default)s)"
+        "-m",
+        "--mode",
+        type=lambda text: text if text == "all" else known_mode(text),
+        default="all",
+        help="one mode, or all that are there (%(default)s)",
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row a round there, in place of summaries")
     parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write the rounds for TensorBoard, likewise")

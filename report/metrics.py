@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, Entry, folder_name
+from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, Entry, entry_of, folder_name, owner_of
 from report.sound_devices import ACCURACIES, ACCURACY_TIMES, VALUE_TIMES, VALUES
 from trainer.metric import ACCURACY, Metric, metric_of
 from trainer.run_logs.pace import Doubts, Pace, doubts
@@ -51,7 +51,16 @@ class Mode:
 
     @property
     def exchanges(self) -> bool:
-        return OWNERS[self.algorithm.name].is_distributed
+        return owner_of(self.algorithm.name).is_distributed
+
+    def told(self, devices: Devices) -> Mode:
+        """With the number of the cluster's workers in the title, where only the fastest of them take part."""
+        of = max((device.of_workers or 0 for device in devices.values()), default=0)
+        if not (self.algorithm.fastest and of):
+            return self
+        return dataclasses.replace(
+            self, algorithm=dataclasses.replace(self.algorithm, title=f"{self.algorithm.title} of {of}")
+        )
 
     @property
     def title(self) -> str:
@@ -64,6 +73,34 @@ MODES = {
     mode.name: mode
     for mode in (*(Mode(entry, IID) for entry in COMPARED), *(Mode(entry, NON_IID) for entry in SPLIT), LOCAL)
 }
+
+
+def mode_of(folder: str) -> Mode | None:
+    """The mode of a folder in the log tree; None: it is none."""
+    if folder in MODES:
+        return MODES[folder]
+    name = folder.removesuffix(folder_name("", split_by_class=True))
+    entry = entry_of(name)
+    return Mode(entry, IID if name == folder else NON_IID) if entry is not None else None
+
+
+def modes_of(folders: Iterable[str]) -> list[Mode]:
+    """The modes of those folders in the log tree that are of one, in the order of `in_order`."""
+    return in_order(mode for mode in map(mode_of, folders) if mode is not None)
+
+
+def in_order(modes: Iterable[Mode]) -> list[Mode]:
+    """Modes in the order of the table of algorithms; one on few workers behind the same one on all or on fewer."""
+    tables = [*MODES]
+
+    def place(mode: Mode) -> tuple[int, int]:
+        entry = mode.algorithm
+        whole = entry.name.removesuffix(f"-k{entry.fastest}") if entry.fastest else entry.name
+        return tables.index(folder_name(whole, mode.split == NON_IID)), entry.fastest
+
+    return sorted(modes, key=place)
+
+
 STANDALONE_FILE = (
     "standalone.txt"  # in the network's folder: the last accuracy of one device alone, or a metric's entry
 )
@@ -132,6 +169,7 @@ class Device:
     bytes_pulled_list: list[int] | None = None
     rank: int | None = None
     num_workers: int | None = None  # of the whole job
+    of_workers: int | None = None  # of the cluster, where --fastest has chosen them
     parameter_bytes: int | None = None  # size of the model
     steps_list: list[int] | None = None  # local steps that were begun, complete or abandoned
     # Abandoned, skipped, dropped or to be done again; perhaps of earlier rounds.

@@ -69,7 +69,7 @@ def of_one_metric(runs: Sequence[Run], warn: Warn) -> tuple[list[Run], Metric]:
 
 def by_mode(runs: Sequence[Mapping[Mode, Value]]) -> dict[Mode, list[Value]]:
     """The runs' values of each mode, in the order of the table of algorithms; a mode may be missing in some runs."""
-    order = [mode for mode in metrics.MODES.values() if any(mode in run for run in runs)]
+    order = metrics.in_order({mode for run in runs for mode in run})
     return {mode: [run[mode] for run in runs if mode in run] for mode in order}
 
 

@@ -17,6 +17,7 @@ from utils import SetupError
 LOCAL, VIRTUAL, SLURM = BACK_ENDS = "local", "virtual", "slurm"
 PROGRAMS = {LOCAL: ("scripts/local_cluster.sh",), SLURM: ("scripts/slurm.sh", "--wait")}
 # Fields of Config that scripts/local_cluster.sh takes as options of its own, before `--`.
+FASTEST = "--fastest"  # one of theirs, which may have several values
 LAUNCHER_OPTIONS = ("network", "job", "collective", "data_dir", "page")
 NETWORK_WITHOUT_N = "lenet"  # as in the launchers
 OWN = {"mode": "--modes", "seed": "--seeds"}  # fields that the sweep sets
@@ -106,6 +107,14 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
     return tuple(options), found
 
 
+def _numbers(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The options without --fastest, and its values."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument(FASTEST, default="")
+    given, others = own.parse_known_args(options)
+    return tuple(others), [*filter(None, given.fastest.split(","))]
+
+
 def _is_flag(word: str) -> bool:
     return bool(re.match("-+[A-Za-z]", word))
 
@@ -154,13 +163,16 @@ def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
                 f"{names_of(field)[0]} does nothing in mode {one_of(modes)}: it counts in mode "
                 f"{one_of(_modes_of(field))}; leave it out, or add a mode (--modes)"
             )
+    options, numbers = _numbers(options)
     found = []
     for mode in modes:
         its = {field: values for field, values in flags.items() if counts(field, mode)}
-        for chosen in itertools.product(*its.values()):
+        takes = [[FASTEST, k] for k in numbers if ENTRIES[mode].workers.takes_number] or [[]]
+        for on, chosen in itertools.product(takes, itertools.product(*its.values())):
             of_point = dict(zip(its, chosen, strict=True))
-            values = tuple((names_of(field)[0], of_point[field][0]) for field in its if len(its[field]) > 1)
-            found.append(Point(mode, values, options, of_point))
+            values = [(names_of(field)[0], of_point[field][0]) for field in its if len(its[field]) > 1]
+            values = [(FASTEST, on[1]), *values] if len(takes) > 1 else values
+            found.append(Point(mode, tuple(values), (*options, *on), of_point))
     names = [point.name for point in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise SetupError(f"two points of the sweep would have the folder {twice[0]}: leave one of their values out")

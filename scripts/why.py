@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import summary
-from algorithms import OWNERS, TransportKind
+from algorithms import TransportKind, owner_of
 from config import NO_NETWORK
 from flag_values import at_least, finite, several
 from report import job_logs, metrics, trace
 from report.job_logs import WorkerLog
 from report.measured import Speed, measured, shares
-from report.metrics import MODES, Reached
+from report.metrics import Reached, mode_of
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
 from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Comparison, WhatIf
@@ -44,7 +44,9 @@ WORTH_TELLING = 1.05  # gain in samples/s from which a change counts
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses the command line; a bad value ends the process with exit code 2."""
     parser = summary.tree_parser(__doc__, prog="scripts/why.sh", formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-m", "--mode", choices=[*MODES], help="the job's; may be left out where there is only one")
+    parser.add_argument(
+        "-m", "--mode", type=summary.known_mode, help="the job's; may be left out where there is only one"
+    )
     parser.add_argument("--trace", type=Path, help=f"where the trace goes (BASE/NETWORK/MODE/{TRACE_FILE})")
     parser.add_argument(
         "--max-slices", type=at_least(1), default=trace.MAX_SLICES, help="slices of the trace at most (%(default)s)"
@@ -83,8 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _why(given: argparse.Namespace) -> None:
     folder = _folder(given)
-    mode = MODES[folder.name]
-    algorithm = OWNERS[mode.algorithm.name]
+    mode = mode_of(folder.name)
+    assert mode is not None
+    algorithm = owner_of(mode.algorithm.name)
     logs = job_logs.read([path for host in summary.folders(folder) for path in summary.folders(host)], warning)
     title = f"{mode.title}, {given.network}"
     path = given.trace or folder / TRACE_FILE
@@ -101,7 +104,7 @@ def _why(given: argparse.Namespace) -> None:
 
 def _folder(given: argparse.Namespace) -> Path:
     network = summary.find_network(given.base, given.network)
-    there = [path.name for path in summary.folders(network) if path.name in MODES]
+    there = [path.name for path in summary.folders(network) if mode_of(path.name)]
     if given.mode is None and len(there) != 1:
         raise SetupError(
             f"{network} holds {', '.join(there)}: choose one with -m"

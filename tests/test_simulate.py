@@ -288,12 +288,26 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
     ).exists()
 
 
-def test_one_of_the_modes_of_a_set_must_choose_the_fastest(place):
-    _, (every, two) = simulate.parse(arguments(place, "-m", "esync,fastest-sync", "--fastest", "2"))
-    assert (len(every.job.cluster.workers), two.job.rows) == (2, (0, 1))
-    for mode, k, complaint in (("esync,sync", 2, "does nothing in mode esync, sync"), ("fastest-sync", 3, "2 worker")):
+def test_who_takes_part_is_a_flag_of_every_mode(place, capsys):
+    modes = ["-m", "esync,fastest-sync,alone", "--fastest", "2", "--log-base", str(place)]
+    _, two = simulate.parse([*modes, "--workers", "3,1,2", "-n", "none", "--max-rounds", "1"])
+    assert [run.job.rows for run in two] == [(1, 2), (1, 2), (1,)]
+    assert [run.job.entry for run in two] == ["esync-k2", "fastest-sync", "alone"]
+    for mode, k, complaint in (("alone,without-slow", 2, "does nothing in mode alone"), ("sync", 3, "2 worker")):
         with pytest.raises(SetupError, match=f"--fastest {k}.*{complaint}"):
             simulate.parse(arguments(place, "-m", mode, "--fastest", str(k)))
+    for mode, flags in (("sync", []), ("sync", ["--fastest", "1"]), ("esync-outer", ["--fastest", "1"])):
+        run(place, "-m", mode, "--max-rounds", "2", *flags)
+    logs = place / "logs"
+    assert summary.main(["-b", str(logs), "-n", "mlp"]) == draw.main(["-b", str(logs), "-n", "mlp"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("SSGD", "ESync"))]
+    assert [row.partition("  ")[0] for row in rows[:3]] == [
+        "ESync, outer Nesterov, on 1 of 2",
+        "SSGD",
+        "SSGD, on 1 of 2",
+    ]
+    assert (logs / "mlp/sync-k1/Sync-k1.json").exists()
+    assert summary.main(["-b", str(logs), "-n", "mlp", "-m", "sync-k1"]) == 0
 
 
 def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):

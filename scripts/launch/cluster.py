@@ -123,18 +123,21 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
     return plan
 
 
-def _with_workers(plan: LaunchPlan, k: int) -> LaunchPlan:
+def _with_workers(plan: LaunchPlan, k: int | str) -> LaunchPlan:
     """The plan with those workers of the hosts that take part in the mode. `k` is that of --fastest. Raises SetupError
     if the mode chooses them by their step times, and one is unknown."""
     mode, workers = plan.job.mode, plan.hosts.workers
-    if ENTRIES[mode].workers is Workers.ALL:
+    if ENTRIES[mode].workers is Workers.ALL and not k:
         return plan
     names = [f"{worker.host} {worker.folder}" for worker in workers]
-    step_times_s = [parsed.shortest_step_s for parsed, _ in job_options.worker_configs(*example(plan))]
+    configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
+    step_times_s = [parsed.shortest_step_s for parsed in configs]
     job_options.check_known(mode, dict(zip(names, step_times_s, strict=True)))
-    places = job_options.taking_part(mode, step_times_s, k)
+    places = job_options.taking_part(mode, step_times_s, k, configs[0].steps_a_round)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
-    job = dataclasses.replace(plan.job, chosen=job_options.chosen(mode, [names[place] for place in places]))
+    chosen = job_options.chosen(mode, [names[place] for place in places], len(workers))
+    entry = job_options.entry_on(mode, k, places)
+    job = dataclasses.replace(plan.job, chosen=chosen, entry=entry, of_workers=len(workers))
     return dataclasses.replace(plan, job=job, hosts=hosts)
 
 

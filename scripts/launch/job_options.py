@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import config
-from algorithms import ENTRIES, OWNERS, Workers, entry_name
+from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags
 from flag_parser import FlagParser
 from flag_values import at_least, several, zero_or_one
+from scripts.launch.best_number import best_number
 from scripts.launch.console import console
 from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
@@ -24,10 +25,11 @@ from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
-K_FASTEST = tuple(name for name, entry in ENTRIES.items() if entry.workers is Workers.K_FASTEST)
+AUTO = "auto"  # of --fastest
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
     *("mode", "network", "job", "collective", "split_by_class", "log_dir", "earlier", "device", "cpu", "gpu"),
+    "of_workers",
     *("state_server_ip", "state_server_port", "page"),
 )
 
@@ -59,18 +61,24 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fastest(parser: argparse.ArgumentParser) -> None:
-    """Adds the number of workers that some presets choose."""
-    words = f"how many workers take part in {', '.join(K_FASTEST)} (default %(default)s: half of them, rounded up)"
-    parser.add_argument("--fastest", type=at_least(1), default=0, metavar="K", help=words)
+    """Adds the number of workers that take part."""
+    words = (
+        f"how many workers take part: the K fastest by their step times, or {AUTO}, which takes the K of the shortest "
+        "time to a target that a law fitted to many runs expects; filed as MODE-kK (default: all, or what the mode "
+        "says; of fastest-... half, rounded up)"
+    )
+    parser.add_argument("--fastest", type=_number_or_auto, default=0, metavar="K", help=words)
 
 
-def check_fastest(k: int, modes: Collection[str]) -> None:
-    """Checks that one of the modes chooses K workers, where --fastest K is given. Raises SetupError if none does."""
-    if k and not any(mode in K_FASTEST for mode in modes):
-        raise SetupError(
-            f"--fastest {k} does nothing in mode {', '.join(modes)}: leave it out, or choose one of "
-            f"{', '.join(K_FASTEST)}"
-        )
+def _number_or_auto(text: str) -> int | str:
+    return AUTO if text == AUTO else at_least(1)(text)
+
+
+def check_fastest(k: int | str, modes: Collection[str]) -> None:
+    """Checks that one of the modes leaves open who takes part, where --fastest K is given. Raises SetupError if none
+    does."""
+    if k and not any(ENTRIES[mode].workers.takes_number for mode in modes):
+        raise SetupError(f"--fastest {k} does nothing in mode {', '.join(modes)}: leave it out, or choose another mode")
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -207,15 +215,25 @@ def check_ports(root_port: int, state_server_port: int) -> None:
         raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
 
 
-def taking_part(mode: str, step_times_s: Sequence[float], k: int) -> tuple[int, ...]:
+def taking_part(mode: str, step_times_s: Sequence[float], k: int | str, steps: int = 1) -> tuple[int, ...]:
     """The indices of the workers that take part in a mode, ascending, given the step times of all. `k` is that of
-    --fastest. Raises SetupError if none does, or there are fewer than K workers."""
+    --fastest, `steps` the local steps a round of modes that have a flag for it. Raises SetupError if none does, there
+    are fewer than K workers, or a step time that has to be known is not."""
     workers = ENTRIES[mode].workers
+    if isinstance(k, str):
+        if not all(step_times_s):
+            raise SetupError(f"--fastest {k}: a step time is unknown: give seconds, or a number of workers")
+        k = best_number(OWNERS[mode], step_times_s, steps)
     if k > len(step_times_s):
         raise SetupError(f"--fastest {k}: the cluster has {len(step_times_s)} worker(s): give 1 to {len(step_times_s)}")
     if not (places := workers.among(step_times_s, k)):
         raise SetupError(f"-m {mode} takes {workers.value}, and the cluster has no other: give it two workers or more")
     return places
+
+
+def entry_on(mode: str, k: int | str, places: Sequence[int]) -> str:
+    """The name under which a job of these workers is filed."""
+    return filed_as(mode, len(places) if k else 0)
 
 
 def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
@@ -224,15 +242,15 @@ def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
     unknown = [name for name, seconds in step_times_s.items() if not seconds]
     if unknown:
         raise SetupError(
-            f"-m {mode} takes {ENTRIES[mode].workers.value}, and the step time of {unknown[0]} is unknown: "
+            f"which workers of -m {mode} are the fastest is not known, since the step time of {unknown[0]} is not: "
             "give each worker a step_time_s above 0, which emulates it (a column of the hosts file); or choose "
             f"yourself, by hosts without the others and -m {OWNERS[mode].name}"
         )
 
 
-def chosen(mode: str, names: Sequence[str]) -> str:
-    """Tells the user which workers a mode has chosen."""
-    return f"{mode} takes {ENTRIES[mode].workers.value}: {', '.join(names)}"
+def chosen(mode: str, names: Sequence[str], count: int) -> str:
+    """Tells the user which of so many workers take part in a mode."""
+    return f"{mode} takes the fastest {len(names)} of {count} workers: {', '.join(names)}"
 
 
 # ---------------------------------------------------------------------------------------------- the workers' flags

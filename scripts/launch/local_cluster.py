@@ -130,13 +130,16 @@ def _with_workers(
 ) -> LocalJobSpec:
     """The job with those workers of the cluster that take part in the mode."""
     job = to_job_spec(given, cluster, worker_arguments)
-    if ENTRIES[given.mode].workers is Workers.ALL:
+    if ENTRIES[given.mode].workers is Workers.ALL and not given.fastest:
         return job
-    step_times_s = [parsed.shortest_step_s for parsed, _ in worker_configs(job)]
-    rows = job_options.taking_part(given.mode, step_times_s, given.fastest)
+    configs = [parsed for parsed, _ in worker_configs(job)]
+    step_times_s = [parsed.shortest_step_s for parsed in configs]
+    rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].steps_a_round)
     names = [f"row {row} ({step_times_s[row]:g} s a step)" for row in rows]
     job = to_job_spec(given, cluster.of(rows), worker_arguments)
-    return dataclasses.replace(job, chosen=job_options.chosen(given.mode, names))
+    chosen = job_options.chosen(given.mode, names, len(configs))
+    entry = job_options.entry_on(given.mode, given.fastest, rows)
+    return dataclasses.replace(job, chosen=chosen, entry=entry, of_workers=len(configs))
 
 
 def check_worker_flags(

@@ -42,7 +42,9 @@ class JobSpec:
     state_server_port: int
     worker_arguments: tuple[str, ...]  # for every worker's main.py
     grace_s: float
-    chosen: str = field(default="", kw_only=True)  # the workers that a preset chooses, in words
+    entry: str = field(default="", kw_only=True)  # its name in the log tree; empty: the mode
+    chosen: str = field(default="", kw_only=True)  # the workers that take part, in words; empty: all
+    of_workers: int = field(default=0, kw_only=True)  # of which they were chosen; 0: all take part
     collective: str = field(default=PS, kw_only=True)
     page: bool = field(default=True, kw_only=True)  # the workers tell a state server what they do
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
@@ -71,7 +73,9 @@ class JobSpec:
     @property
     def mode_folder(self) -> Path:
         """NETWORK/MODE, its place in a log tree; of a job file STEM/MODE."""
-        return Path(name_in_logs(self.job_file or "", self.network)) / folder_name(self.mode, self.split_by_class)
+        return Path(name_in_logs(self.job_file or "", self.network)) / folder_name(
+            self.entry or self.mode, self.split_by_class
+        )
 
     @property
     def remote_folder(self) -> Path:
@@ -310,6 +314,8 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     if not job.algorithm.needs_state_server:
         flags["--page"] = int(job.page)
+    if job.of_workers:
+        flags["--of-workers"] = job.of_workers
     words = [str(word) for pair in flags.items() for word in pair]
     return [*words, *preset_flags(job.mode), *worker.flags, *job.worker_arguments, *worker.more_flags]
 

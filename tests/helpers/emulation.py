@@ -142,29 +142,52 @@ def asynchronous(
     rate: float,
     momentum: float = 0.0,
     max_delay: float = math.inf,
-    table: bool = False,
     rescale: bool = False,
 ) -> None:
-    """ASGD: v <- mu v + g; w <- w - rate v, at each gradient, or at each full table with its mean.
+    """ASGD: v <- mu v + g; w <- w - rate v, at each gradient.
 
     Args:
         max_delay: a gradient is dropped where so many were applied since this worker's last pull.
-        table: the newest gradient of each since the last step counts.
         rescale: gradients are multiplied by the worker's step time over the mean of all.
     """
     w, velocity, applied = workers[0].w, 0.0 * workers[0].w, 0
-    pulled, newest = [0 for _ in workers], dict[int, np.ndarray]()
+    pulled = [0 for _ in workers]
     mean_s = sum(worker.step_s for worker in workers) / len(workers)
     for _, rank in steps(workers, limit_s):
         worker = workers[rank]
         g = worker.share * worker.gradient() * (worker.step_s / mean_s if rescale else 1.0)
-        newest[rank] = g
-        if len(newest) == len(workers) if table else applied - pulled[rank] < max_delay:
-            velocity = momentum * velocity + (sum(newest.values()) / len(workers) if table else g)
+        if applied - pulled[rank] < max_delay:
+            velocity = momentum * velocity + g
             w = w - rate * velocity
             applied += 1
-            newest = {}
         worker.w, pulled[rank] = w, applied
+
+
+def ringleader(workers: Workers, limit_s: float, rate: float, momentum: float = 0.0) -> None:
+    """Ringleader ASGD: v <- mu v + mean of G_i / b_i; w <- w - rate v, one step for each worker in each round.
+
+    G_i and b_i are the sum and the number of the gradients of worker i. No step is taken until each worker has an
+    entry; then each worker's next gradient is added and leads to a step. What a worker sends after its step counts for
+    the next round.
+    """
+    n, w, velocity = len(workers), workers[0].w, 0.0 * workers[0].w
+    sums, counts = np.zeros((2, n, w.size)), np.zeros((2, n))  # of this round and of the next
+    had_step = set[int]()
+    for _, rank in steps(workers, limit_s):
+        worker = workers[rank]
+        was_full = counts[0].all()
+        table = 1 if rank in had_step else 0
+        sums[table, rank] += worker.share * worker.gradient()
+        counts[table, rank] += 1
+        if not was_full or rank in had_step:
+            continue
+        velocity = momentum * velocity + (sums[0] / counts[0][:, None]).mean(axis=0)
+        w = w - rate * velocity
+        worker.w = w
+        had_step.add(rank)
+        if len(had_step) == n:
+            sums, counts = np.stack([sums[1], 0.0 * sums[1]]), np.stack([counts[1], 0.0 * counts[1]])
+            had_step = set()
 
 
 def async_local(

@@ -125,7 +125,7 @@ def test_a_preset_chooses_workers_by_their_step_times_and_the_launcher_says_whom
     fast, but_slow = options("-m", "alone", *cluster), options("-m", "without-slow", *cluster)
     assert (step_times_s(fast), fast.algorithm.name, fast.log_folder.name) == ((0.04,), "local", "alone")
     assert (step_times_s(but_slow), but_slow.algorithm.name) == ((0.4, 0.04, 0.04), "sync")
-    assert local_cluster.warnings(fast) == ["alone takes the fastest worker: row 1 (0.04 s a step)"]
+    assert local_cluster.warnings(fast) == ["alone takes the fastest 1 of 4 workers: row 1 (0.04 s a step)"]
     assert "row 0 (0.4 s a step), row 1" in but_slow.chosen and len(but_slow.worker_ports) == 3
 
 
@@ -139,14 +139,21 @@ def test_as_many_of_the_fastest_workers_take_part_as_the_user_says():
     assert step_times_s(options(*cluster)) == (0.04, 0.04, 0.2)
     two = options(*cluster, "--fastest", "2", "--", "--outer-momentum", "0.5")
     assert (step_times_s(two), two.algorithm.name, two.log_folder.name) == ((0.04, 0.04), "local-sgd", "fastest-outer")
-    assert two.chosen.startswith("fastest-outer takes the K fastest workers: row 1 (0.04 s a step), row 2")
+    assert two.chosen.startswith("fastest-outer takes the fastest 2 of 5 workers: row 1 (0.04 s a step), row 2")
+    outer = options("-m", "esync-outer", *cluster[2:], "--fastest", "3")
+    assert (step_times_s(outer), outer.log_folder.name) == ((0.04, 0.04, 0.2), "esync-outer-k3")
+    with pytest.raises(SetupError, match="--fastest auto: a step time is unknown"):
+        options("-m", "esync", "--workers", "3", "--fastest", "auto")
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ("-m fastest-sync --fastest 4", "--fastest 4: the cluster has 3 worker(s): give 1 to 3"),
-        ("-m without-slow --fastest 2", "--fastest 2 does nothing in mode without-slow: leave it out, or choose one"),
+        (
+            "-m without-slow --fastest 2",
+            "--fastest 2 does nothing in mode without-slow: leave it out, or choose another",
+        ),
         ("-m fastest-outer -- --outer-nesterov 0", "make fastest-local of -m fastest-outer: leave them out, or give"),
         ("-m fastest-local -- -gl 0.7 --outer-momentum 0.9 --outer-nesterov 1", "make fastest-outer of -m fastest-l"),
     ],
@@ -154,6 +161,16 @@ def test_as_many_of_the_fastest_workers_take_part_as_the_user_says():
 def test_workers_that_there_are_not_and_flags_of_another_preset_are_refused(arguments, complaint):
     with pytest.raises(SetupError, match=re.escape(complaint)):
         options(*arguments.split())
+
+
+def test_a_law_says_how_many_take_part_where_the_user_leaves_it_to_the_launcher():
+    """By hand, for ESync on three machines: (1 + K/3 + h/10) / rate is 0.143, 0.121 (h = 3/2), 0.140 (h = 10/3)."""
+    unlike = ["--workers", "0.1,0.2,0.6", "--fastest", "auto"]
+    assert step_times_s(options("-m", "esync", *unlike)) == (0.1, 0.2)
+    assert options("-m", "esync", *unlike).log_folder.name == "esync-k2"
+    assert step_times_s(options("-m", "sync", *unlike)) == (0.1,)  # as many samples/s as two, in step
+    assert len(step_times_s(options("-m", "sync", "--workers", "0.1,0.1,0.1", "--fastest", "auto"))) == 3
+    assert step_times_s(options("-m", "local", *unlike)) == (0.1,)
 
 
 def test_one_device_alone_has_all_classes():

@@ -74,6 +74,17 @@ def test_a_flag_with_several_values_is_a_dimension_of_the_modes_in_which_it_coun
     )
 
 
+def test_the_number_of_workers_is_a_dimension_of_the_modes_that_leave_it_open():
+    grid = points(("esync", "alone"), ["--cluster", "half", "--fastest", "2,4", "-b", "8"])
+    assert [(point.name, point.options) for point in grid] == [
+        ("esync-fastest-2", ("--cluster", "half", "--fastest", "2")),
+        ("esync-fastest-4", ("--cluster", "half", "--fastest", "4")),
+        ("alone", ("--cluster", "half")),
+    ]
+    (one,) = points(("sync",), ["--fastest=3"])
+    assert (one.name, one.title, one.options) == ("sync", "SSGD", ("--fastest", "3"))
+
+
 def test_a_comma_within_a_value_makes_no_list():
     (one,) = points(("sync",), ["--lr-schedule", "step:1,2x0.1", "-n", "mlp"])
     assert one.flags["lr_schedule"] == ("step:1,2x0.1",)

@@ -32,7 +32,7 @@ class PerWorkerDCASGD(PerWorkerSGD):
         self._adaptive = adaptive
         self._mean_squares: dict[int, mx.nd.NDArray] = {}  # s
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
         position = index % self._keys_per_model
         step = weights - pulled
         step *= grad
@@ -43,6 +43,7 @@ class PerWorkerDCASGD(PerWorkerSGD):
         step += grad
         if self.is_good(index, step):
             self.step(position, weights, step)
+        return True
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"squares": in_numpy(self._mean_squares)}

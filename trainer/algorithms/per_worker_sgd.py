@@ -21,8 +21,9 @@ class PerWorkerSGD(ServerSGD):
         super().__init__(*given)
         self._global_weights: dict[int, mx.nd.NDArray] = {}
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
-        """Changes the global weights by the algorithm's rule. The gradient is of `pulled`, which must stay."""
+    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
+        """Changes the global weights by the algorithm's rule. The gradient is of `pulled`, which must stay. Returns
+        whether the worker gets the new weights; else it keeps `pulled`."""
         raise NotImplementedError
 
     def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
@@ -31,8 +32,8 @@ class PerWorkerSGD(ServerSGD):
         if position not in self._global_weights:
             self._global_weights[position] = weight.copy()
         weights = self._global_weights[position]
-        self.use(index, weights, weight, grad)
-        weights.copyto(weight)  # a wait for the stored value is then a wait for the global weights too
+        if self.use(index, weights, weight, grad):
+            weights.copyto(weight)  # a wait for the stored value is then a wait for the global weights too
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"global": in_numpy(self._global_weights)}

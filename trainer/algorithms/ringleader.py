@@ -1,46 +1,80 @@
-"""After Ringleader ASGD (Maranjyan and Richtárik, ICLR 2026), for workers whose data differ: the server keeps the
-newest gradient of each worker in a table. When each has sent one since the last step, w <- w - eta * mean_k (g_k), and
-a new round of the table begins. At every push the worker takes the newest weights and goes on: none waits for another.
+"""Ringleader ASGD (Maranjyan and Richtárik, ICLR 2026, arXiv:2509.22860, by summaries of the paper), for workers whose
+data differ: the server has a sum G_i and a count b_i of the gradients of each worker i. A round has two phases.
 
-A fast worker's earlier gradients of the round are replaced, and a round has one step. Momentum and weight decay act on
-the mean; a schedule follows the samples of all pushes. Workers that are lost, or have ended, do not count: from the
-next push on the table is complete without them.
+1. Each gradient is added to its worker's entry, and the worker goes on at the weights that it has, until each of the n
+   workers has an entry.
+2. The next gradient of each worker is added too, then w <- w - eta / n * sum_i (G_i / b_i), and the worker gets the new
+   weights: n steps, one by each worker. What a worker sends after its own counts in the next round.
 
-This module runs in the parameter server's process, which holds (2 * number of workers + 1) copies of the model.
+Summaries do not say whether the gradient that completes the table is followed by a step: here it is not, so with one
+worker each second gradient is. No gradient is thrown away, and no worker waits. A gradient is at most 2n - 2 steps old.
+Momentum and weight decay act on the mean; a schedule follows the samples of all gradients. Workers that are lost, or
+have ended, do not count. One that comes back gets the newest weights in place of its first step, whose gradient is of
+the weights before its loss.
+
+This module runs in the parameter server's process, which holds up to (3 * number of workers + 1) copies of the model.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.algorithms.per_worker_sgd import PerWorkerSGD, in_mxnet, in_numpy
+from trainer.algorithms.per_worker_sgd import PerWorkerSGD
 from trainer.engine import mx
 from trainer.membership import tells_loss
 
 
+@dataclass
+class Round:
+    """The gradients of one array: sums and counts by rank."""
+
+    entries: dict[int, tuple[mx.nd.NDArray, int]] = field(default_factory=dict)
+    later: dict[int, tuple[mx.nd.NDArray, int]] = field(default_factory=dict)  # of the next round
+    had: set[int] = field(default_factory=set)  # ranks whose gradient was followed by a step
+    away: set[int] = field(default_factory=set)  # ranks that were lost, and have not come back
+
+    def add(self, rank: int, gradient: mx.nd.NDArray, there: Collection[int]) -> bool:
+        """Adds a gradient of a worker; `there` are the ranks that count. Returns whether a step follows it."""
+        if self.had.issuperset(there):
+            self.entries, self.later, self.had = self.later, {}, set()
+        is_second_phase = bool(self.had) or self.entries.keys() >= {*there}
+        entries = self.later if rank in self.had else self.entries
+        before, count = entries.get(rank, (0.0, 0))
+        entries[rank] = (gradient + before, count + 1)
+        entries[rank][0].wait_to_read()  # the gradient does not stay
+        if not is_second_phase or rank in self.had:
+            return False
+        self.had.add(rank)
+        return True
+
+
 class RingleaderSGD(PerWorkerSGD):
-    """The server-side update, with a table for each array."""
+    """The server-side update."""
 
     hears_of_workers = True
 
     def __init__(self, *given: Any) -> None:
         """As ServerSGD."""
         super().__init__(*given)
-        self._table: dict[int, dict[int, mx.nd.NDArray]] = defaultdict(dict)  # by position and rank; of this round
+        self._rounds: dict[int, Round] = {}  # by position
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
         rank, position = divmod(index, self._keys_per_model)
-        there, table = self._there(), self._table[position]
-        if rank not in there:  # it may only have been frozen, and still sends
-            return
-        table[rank] = grad.copy()
-        table[rank].wait_to_read()
-        if there <= table.keys():
-            gradients = [table[each] for each in sorted(there)]
-            self.step(position, weights, mx.nd.add_n(*gradients), len(gradients))
-            table.clear()
-        else:
+        there, round_ = self._there(), self._rounds.setdefault(position, Round())
+        for gone in {*range(self._num_models)} - there:
+            round_.away.add(gone)
+            round_.entries.pop(gone, None)
+            round_.later.pop(gone, None)
+        if rank in round_.away:  # one that is lost may only have been frozen, and still sends
+            round_.away -= {rank} & there
             self._num_steps[position] += 1
+            return True
+        if not round_.add(rank, grad, there):
+            self._num_steps[position] += 1
+            return False
+        means = [sum_ / count for _, (sum_, count) in sorted(round_.entries.items())]
+        self.step(position, weights, mx.nd.add_n(*means), len(means))
+        return True
 
     def _there(self) -> set[int]:
         """Ranks of the workers that are neither lost nor at their end."""
@@ -56,10 +90,21 @@ class RingleaderSGD(PerWorkerSGD):
         counters[1:ends] = last
 
     def state(self) -> dict[str, Any]:
-        tables = [[position, in_numpy(table)] for position, table in self._table.items()]
-        return super().state() | {"table": tables}
+        rounds = [
+            [position, [*map(_in_numpy, (of.entries, of.later))], [sorted(of.had), sorted(of.away)]]
+            for position, of in self._rounds.items()
+        ]
+        return super().state() | {"rounds": rounds}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        for position, table in saved["table"]:
-            self._table[position] = in_mxnet(table)
+        for position, (entries, later), (had, away) in saved["rounds"]:
+            self._rounds[position] = Round(_in_mxnet(entries), _in_mxnet(later), {*had}, {*away})
+
+
+def _in_numpy(entries: Mapping[int, tuple[mx.nd.NDArray, int]]) -> list[list[Any]]:
+    return [[rank, sum_.asnumpy(), count] for rank, (sum_, count) in entries.items()]
+
+
+def _in_mxnet(saved: Sequence[Sequence[Any]]) -> dict[int, tuple[mx.nd.NDArray, int]]:
+    return {rank: (mx.nd.array(sum_), count) for rank, sum_, count in saved}

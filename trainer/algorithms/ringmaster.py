@@ -26,12 +26,13 @@ class RingmasterSGD(PerWorkerSGD):
         self._versions: dict[int, int] = {}  # by key, what its worker pulled last
         self._first: dict[int, int] = {}  # by position, the version that all begin with; without an entry 0
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
         position = index % self._keys_per_model
         before = self._versions.get(index, self._first.get(position, 0))
         if self._num_steps[position] - before < self._max_delay:
             self.step(position, weights, grad)
         self._versions[index] = self._num_steps[position]
+        return True
 
     def state(self) -> dict[str, Any]:
         # A worker that has pushed nothing since the last resume begins with the newest weights.

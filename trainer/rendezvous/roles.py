@@ -13,7 +13,6 @@ from algorithms import TransportKind
 from config import Config
 from trainer import version
 from trainer.clock import RealClock
-from trainer.coordinator.http import HttpLink
 from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
@@ -84,6 +83,8 @@ def others_told(cluster: ClusterSpec | None, config: Config | None = None) -> It
             if cluster.has_scheduler:
                 tell_failure(cluster, why)
             elif config is not None:
+                from trainer.coordinator.http import HttpLink  # whose import takes long, and this is rare
+
                 clock = RealClock()
                 link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
                 Joining(link, clock, config.job_name, {}).leave(cause=why)

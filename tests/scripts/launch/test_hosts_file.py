@@ -233,12 +233,15 @@ def test_a_preset_chooses_workers_by_the_step_times_of_the_file_and_of_the_flags
     told = command_line.parse(workers["h3 cpu"].command[2:])
     assert (told.mode, told.log_dir) == ("sync", "/h3/esync/logs/lenet/without-slow/h3")
     assert workers["h3 cpu"].environment["DMLC_NUM_WORKER"] == "2"
-    assert plan(path, "-m", "alone").job.chosen == "alone takes the fastest worker: h2 cpu"
+    assert plan(path, "-m", "alone").job.chosen == "alone takes the fastest 1 of 3 workers: h2 cpu"
+    two = plan(path, "-m", "esync-outer", "--fastest", "2").job
+    assert two.chosen == "esync-outer takes the fastest 2 of 3 workers: h2 cpu, h3 cpu"
+    assert str(two.mode_folder) == "lenet/esync-outer-k2"
 
 
 def test_a_preset_that_chooses_by_speed_is_refused_where_nothing_tells_it(tmp_path):
     path = hosts(tmp_path, "h1,0.1\nh2,\n", "address,step_time_s\n")
-    with pytest.raises(SetupError, match=r"-m alone takes the fastest.* of h2 cpu is unknown: give .* step_time_s"):
+    with pytest.raises(SetupError, match=r"-m alone are the fastest is not known.* of h2 cpu is not: give .* step_t"):
         plan(path, "-m", "alone")
 
 

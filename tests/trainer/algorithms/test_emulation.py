@@ -51,7 +51,7 @@ CASES: list[Case] = [
     *(decoupled(grace, 2) for grace in ("0", "0.3")),
     *(async_local(dylu, delay) for dylu, delay in ((True, True), (True, False), (False, True))),
     by_gradients("ringmaster", "--max-delay 3", emulation.asynchronous, max_delay=3),
-    by_gradients("ringleader", "", emulation.asynchronous, table=True),
+    by_gradients("ringleader", "", emulation.ringleader),
     by_gradients("rescaled", "", emulation.asynchronous, rescale=True),
     ("esync-anchor", f"-ll {RATE} --anchor 3", anchored),
     ("fastest-outer", f"-ll {RATE} --sync-every 2 --fastest 2", partial(emulation.averaged, counts=[2, 2], **OUTER)),

@@ -86,13 +86,17 @@ def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_le
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
-def test_ringleaders_table_is_complete_without_the_lost() -> None:
-    """Worker 1 is lost with a gradient in the table of the second round; the others know at their next push."""
+def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
+    """Worker 1 is lost at 3.6 s, after its step of a round; the others know at their next push."""
     trained, _ = run(lambda context: AsyncTrainer(context, ETA, RingleaderSGD), (1.0, 1.2, 2.5), {1: 3}, rounds=6)
-    weight = ZERO - ETA / 3 * sum(gradient(ZERO, batch(rank)) for rank in range(3))  # at 2.5 s
-    # At 5 s, of worker 0 (at 5 s, of the weights of 4 s) and of worker 2.
-    weight = weight - ETA / 2 * sum(gradient(weight, batch(rank)) for rank in (0, 2))
+    first, *others = (gradient(ZERO, batch(rank)) for rank in range(3))
+    weight = ZERO - ETA / 3 * (first + sum(others))  # at 3 s, by worker 0
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+    weight = weight - ETA / 3 * (first + sum(others))  # at 3.6 s, by worker 1
+    weight = weight - ETA / 2 * (first + others[1])  # at 5 s, by worker 2; worker 0 ends at 6 s
+    for _ in range(2):  # at 10 and 15 s
+        weight = weight - ETA * gradient(weight, batch(2))
+    np.testing.assert_allclose(trained.weights(2), weight, **CLOSE)
 
 
 @pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])

@@ -337,8 +337,8 @@ def test_ringmaster_counts_what_was_applied_and_not_what_was_dropped() -> None:
     assert seen == [7.5, 7.5, 7.5, 7.0, 7.0, 7.0]
 
 
-def test_ringleader_steps_along_the_mean_of_the_newest_gradients_once_all_are_there() -> None:
-    """Momentum acts on the mean; the fast worker ends at 3 s, and then the table is complete without it."""
+def test_ringleader_steps_once_for_each_worker_along_the_mean_of_the_workers_means() -> None:
+    """Momentum acts on the mean; the fast worker ends at 3 s, and then counts no more."""
     mu = 0.6
     workers = [Worker([batch(0), batch(2)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
@@ -346,13 +346,15 @@ def test_ringleader_steps_along_the_mean_of_the_newest_gradients_once_all_are_th
         return AsyncTrainer(context, ETA, RingleaderSGD)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=3, rule=Rule(momentum=mu))
-    velocity = (gradient(ZERO, batch(2)) + gradient(ZERO, batch(1))) / 2  # at 2.5 s
+    fast, slow = (2 * gradient(ZERO, batch(0)) + gradient(ZERO, batch(2))) / 3, gradient(ZERO, batch(1))
+    velocity = (
+        fast + slow
+    ) / 2  # at 3 s, by the third gradient of the fast one, since both have an entry from 2.5 s on
     first = ZERO - ETA * velocity
-    velocity = mu * velocity + gradient(first, batch(1))  # at 5 s
+    velocity = mu * velocity + slow  # at 5 s, by the slow one, of the weights that it began with
     second = first - ETA * velocity
-    velocity = mu * velocity + gradient(second, batch(1))  # at 7.5 s
-    np.testing.assert_allclose(trained.weights(0), first, **CLOSE)  # pulled at 3 s
-    np.testing.assert_allclose(trained.weights(1), second - ETA * velocity, **CLOSE)
+    np.testing.assert_allclose(trained.weights(0), first, **CLOSE)
+    np.testing.assert_allclose(trained.weights(1), second, **CLOSE)  # at 7.5 s the next round begins, without a step
 
 
 def test_rescaled_asgd_weighs_gradients_by_the_last_step_time_of_their_worker_over_the_mean() -> None:
