@@ -35,9 +35,9 @@ _UNCHANGED = "the job continues unchanged"
 class HostChanges:
     """Which hosts a job runs on now and next; lives in the main thread of a launcher."""
 
-    def __init__(self, read: Callable[[], LaunchPlan], say: Callable[[str], None]) -> None:
+    def __init__(self, read: Callable[[], LaunchPlan], say: Callable[[str], None], first: LaunchPlan) -> None:
         """`read` parses the command line and the hosts file; it raises SetupError, or SystemExit after an error
-        message."""
+        message. `first` is the plan that the job begins with."""
         self._read = read
         self._say = say
         self._before: LaunchPlan | None = None
@@ -51,7 +51,7 @@ class HostChanges:
         self._retry_at = 0.0  # for lost hosts
         self._is_retry, self._retries = False, 0
         self._handler: Any = signal.signal(signal.SIGUSR1, self._note)
-        self.plan = self._next = self._whole = read()  # of the job now, after a change, and as the file says
+        self.plan = self._next = self._whole = first  # of the job now, after a change, and as the file says
         self.pool: ConnectionPool | None = None  # connections to its hosts, and to those that get ready
 
     def __enter__(self) -> HostChanges:
@@ -97,6 +97,8 @@ class HostChanges:
             plan = self._read()
         except SystemExit:
             raise SetupError("a flag is wrong") from None
+        if plan.number is not None:
+            raise SetupError("a job whose workers --fastest has chosen by timed steps cannot change its hosts")
         if plan.hosts == self.plan.hosts.only(self.there()):
             self._drop("the hosts file has not changed")
             return None

@@ -29,11 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from algorithms import ENTRIES, Workers
+from algorithms import ENTRIES, Workers, filed_as
 from config import END
 from flag_parser import FlagParser
 from flag_values import port
-from scripts.launch import hosts_file, job_options, restart_policy
+from scripts.launch import hosts_file, job_options, restart_policy, step_times
 from scripts.launch.changed_hosts import HostChanges
 from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.console import console, unhurried
@@ -124,27 +124,65 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
 
 
 def _with_workers(plan: LaunchPlan, k: int | str) -> LaunchPlan:
-    """The plan with those workers of the hosts that take part in the mode. `k` is that of --fastest. Raises SetupError
-    if the mode chooses them by their step times, and one is unknown."""
-    mode, workers = plan.job.mode, plan.hosts.workers
+    """The plan with those workers of the hosts that take part in the mode; with all where a step time that decides is
+    unknown. `k` is that of --fastest. Raises SetupError if there are fewer."""
+    mode = plan.job.mode
     if ENTRIES[mode].workers is Workers.ALL and not k:
         return plan
-    names = [f"{worker.host} {worker.folder}" for worker in workers]
     configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
-    job_options.check_known(mode, dict(zip(names, step_times_s, strict=True)))
+    if not all(step_times_s):
+        if isinstance(k, int):
+            job_options.taking_part(mode, step_times_s, k)  # there are as many
+        entry = filed_as(mode, k) if isinstance(k, int) else ""
+        return dataclasses.replace(plan, number=k, job=dataclasses.replace(plan.job, entry=entry))
+    return _with_fastest(plan, step_times_s, k)
+
+
+def _with_fastest(plan: LaunchPlan, step_times_s: Sequence[float], k: int | str) -> LaunchPlan:
+    """The plan with the workers that take part by these step times, in the order of its workers."""
+    mode, workers = plan.job.mode, plan.hosts.workers
+    names = [f"{worker.host} {worker.folder}" for worker in workers]
+    configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
     places = job_options.taking_part(mode, step_times_s, k, configs[0].steps_a_round)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
     chosen = job_options.chosen(mode, [names[place] for place in places], len(workers))
     entry = job_options.entry_on(mode, k, places)
     job = dataclasses.replace(plan.job, chosen=chosen, entry=entry, of_workers=len(workers))
-    return dataclasses.replace(plan, job=job, hosts=hosts)
+    return dataclasses.replace(plan, job=job, hosts=hosts, number=None)
+
+
+def timed(plan: LaunchPlan, say: Callable[[str], None]) -> LaunchPlan:
+    """The plan with the workers that take part, once a step of the job was timed on each. Raises SetupError if one
+    cannot be."""
+    assert plan.number is not None
+    timing = step_times.timing_of(plan, job_options.first_config(*example(plan)))
+    say(f"{step_times.STEPS} steps on each worker tell which are the fastest")
+    with job_options.claimed(timing.job.log_folder), ConnectionPool(timing) as pool:
+        before = previous_run(*example(timing), lambda line: None)
+        connections = pool.to(timing.hosts.hosts)
+        job, layout = place(timing, connections, ask_hosts(timing, connections))
+        begin(timing, connections, job, layout)
+        outcome = supervise(
+            job, layout, connections, lambda line: say(line) if "error" in line else None, None, None, before
+        )
+        for name in {worker.host for worker in timing.hosts.workers}:
+            bring_home(job, connections[name], say)
+    if outcome.was_stopped or outcome.exit_code != EXIT_OK:
+        raise SetupError(f"the steps were not timed; their logs are in {timing.job.log_folder}")
+    times_s = step_times.read(timing.job.log_folder, plan.hosts.workers)
+    path = step_times.keep(plan.job.log_base, times_s)
+    found = ", ".join(f"{worker.host} {worker.folder} {seconds:.4g} s" for worker, seconds in times_s.items())
+    say(f"a step took {found}; {path} has these")
+    return _with_fastest(plan, [*times_s.values()], plan.number)
 
 
 def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
     """Says what would be started."""
     job, layout = example(plan)
     say(f"# {EXAMPLE_INTERFACE}, ports and numbers of threads that are not given are examples: the hosts find them\n")
+    if plan.number is not None:
+        say(f"# of these workers the fastest take part, once {step_times.STEPS} steps were timed on each")
     for name, host in plan.hosts.hosts.items():
         say(f"{name}: {shlex.join(plan.command(host))}")
     for role in build(job, layout):
@@ -211,10 +249,16 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
 def run(read: Callable[[], LaunchPlan], say: Callable[[str], None] = console) -> int:
     """Runs a job to its end, through changes of its hosts (changed_hosts.py); returns the exit code. `read` parses the
     command line and the hosts file. Raises SetupError as it does, or if the first hosts cannot begin."""
-    with unhurried(say) as say, HostChanges(read, say) as changes:
-        if changes.plan.is_dry_run:
-            show(changes.plan, say)
+    first = read()
+    with unhurried(say) as say:
+        if first.is_dry_run:
+            show(first, say)
             return EXIT_OK
+        return _run(first if first.number is None else timed(first, say), read, say)
+
+
+def _run(first: LaunchPlan, read: Callable[[], LaunchPlan], say: Callable[[str], None]) -> int:
+    with HostChanges(read, say, first) as changes:
         plan, all_home = changes.plan, True
         with contextlib.ExitStack() as stack:
             stack.enter_context(job_options.claimed(plan.job.log_folder))
@@ -390,7 +434,7 @@ def supervise(
     connections: Mapping[str, HostConnection],
     say: Callable[[str], None],
     policy: RestartPolicy | None,
-    changes: HostChanges,
+    changes: HostChanges | None,
     before: PreviousRun,
 ) -> JobOutcome:
     """Runs the processes on their hosts until all have ended."""
@@ -400,7 +444,7 @@ def supervise(
         is_service = role.kind is Kind.SERVICE
         return connections[role.host].start(role, layout.nodes[role.host].folder, service if is_service else None)
 
-    appends = changes.has_changed or before.is_resumed
+    appends = bool(changes and changes.has_changed) or before.is_resumed
     return Supervisor(
         [dataclasses.replace(role, appends=appends) for role in roles_of(job, layout, connections)],
         say,
@@ -409,7 +453,7 @@ def supervise(
         list(connections.values()),
         leave_together=job.algorithm.is_distributed,
         policy=policy,
-        wants_change=changes.look,
+        wants_change=changes.look if changes else None,
         begins=before.begins,
     ).run()
 

@@ -31,6 +31,7 @@ class LaunchPlan:
     is_dry_run: bool
     sources: Mapping[str, bytes] = field(default_factory=dict)  # of the job file
     connect: Callable[[Host], list[str]] | None = None  # in place of ssh
+    number: int | str | None = None  # --fastest, while the step times have to be measured; None: all workers take part
 
     def command(self, host: Host) -> list[str]:
         """The command that starts the agent on a host."""

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import config
@@ -234,18 +234,6 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int | str, steps: i
 def entry_on(mode: str, k: int | str, places: Sequence[int]) -> str:
     """The name under which a job of these workers is filed."""
     return filed_as(mode, len(places) if k else 0)
-
-
-def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
-    """Checks that a mode can choose workers by their step times. `step_times_s` are by worker; 0 is unknown. Raises
-    SetupError if a step time is unknown."""
-    unknown = [name for name, seconds in step_times_s.items() if not seconds]
-    if unknown:
-        raise SetupError(
-            f"which workers of -m {mode} are the fastest is not known, since the step time of {unknown[0]} is not: "
-            "give each worker a step_time_s above 0, which emulates it (a column of the hosts file); or choose "
-            f"yourself, by hosts without the others and -m {OWNERS[mode].name}"
-        )
 
 
 def chosen(mode: str, names: Sequence[str], count: int) -> str:

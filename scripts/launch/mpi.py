@@ -112,6 +112,11 @@ def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[s
 
 def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
     """Runs the job to its end; returns the exit code."""
+    if plan.number is not None:
+        raise SetupError(
+            "which workers are the fastest is not known, and a job of mpiexec has no step timed: give each a "
+            "step_time_s above 0, or choose yourself, by fewer hosts"
+        )
     job, layout = place(plan)
     if (survives := job_options.first_config(job, layout).on_worker_death) != config.END:
         raise SetupError(f"--on-worker-death {survives}: mpiexec ends all processes when one fails: leave it out")

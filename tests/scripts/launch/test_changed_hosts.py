@@ -35,7 +35,10 @@ class Launcher:
         own = ["--hosts", str(self._path), "--ssh", ssh, "-m", "esync", "--log-base", str(folder)]
         self._arguments = [*own, "--", *flags]
         self.names("h1", "h2")
-        self.changes = HostChanges(lambda: cluster.parse(self._arguments), self.lines.append)
+        self.changes = HostChanges(self.parse, self.lines.append, self.parse())
+
+    def parse(self) -> LaunchPlan:
+        return cluster.parse(self._arguments)
 
     def names(self, *hosts: str, workers: str = "1") -> None:
         """Writes the file."""

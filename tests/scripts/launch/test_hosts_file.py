@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch import cluster, hosts_file, job_options
+from scripts.launch import cluster, hosts_file, job_options, step_times
 from scripts.launch.hosts_layout import HostInfo, LaunchPlan, example, make_layout, num_ports, port_ranges
 from scripts.launch.process import Kind, Role
 from scripts.launch.roles import ROOT, build
@@ -239,10 +239,29 @@ def test_a_preset_chooses_workers_by_the_step_times_of_the_file_and_of_the_flags
     assert str(two.mode_folder) == "lenet/esync-outer-k2"
 
 
-def test_a_preset_that_chooses_by_speed_is_refused_where_nothing_tells_it(tmp_path):
+def test_where_a_step_time_is_unknown_who_takes_part_is_open_until_steps_were_timed(tmp_path, capsys):
     path = hosts(tmp_path, "h1,0.1\nh2,\n", "address,step_time_s\n")
-    with pytest.raises(SetupError, match=r"-m alone are the fastest is not known.* of h2 cpu is not: give .* step_t"):
-        plan(path, "-m", "alone")
+    for flags, number, folder in ((("-m", "alone"), 0, "alone"), (("-m", "esync", "--fastest", "1"), 1, "esync-k1")):
+        given = plan(path, *flags)
+        assert (given.number, len(given.hosts.workers), given.job.mode_folder.name) == (number, 2, folder)
+    with pytest.raises(SetupError, match="--fastest 3: the cluster has 2 worker"):
+        plan(path, "-m", "esync", "--fastest", "3")
+    arguments = ["--hosts", str(path), "--log-base", str(tmp_path), "-m", "esync", "--fastest", "auto", "--dry-run"]
+    assert cluster.main(arguments) == 0
+    assert "# of these workers the fastest take part, once 20 steps were timed on each" in capsys.readouterr().out
+
+
+def test_the_short_job_that_times_steps_computes_as_the_job_does(tmp_path):
+    path = hosts(tmp_path, "h1\nh2\n", "address\n")
+    given = plan(path, "-m", "esync", "--fastest", "1", "--collective", "ring", "--", "-b", "16", "-ll", "0.1")
+    timing = step_times.timing_of(given, job_options.first_config(*example(given)))
+    told = command_line.parse(roles(timing)["h1 cpu"].command[2:])
+    assert (told.mode, told.batch_size, told.max_rounds, told.log_dir) == (
+        *("local", 16, step_times.STEPS),
+        "/h1/esync/logs/.step-times/lenet/local/h1",
+    )
+    with pytest.raises(SetupError, match="a step of h1 cpu was not timed"):
+        step_times.read(tmp_path, given.hosts.workers)
 
 
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):

@@ -19,10 +19,11 @@ from few_images import few_images
 from namespaces import Host, Network, network
 
 import summary
+from experiments.study import real_slowness
 from scripts.launch.forking import NAME
 from scripts.launch.process import STARTED_AGAIN
 from trainer.run_logs.round_log import iter_files
-from utils import RUN_FILE, read_json
+from utils import RUN_FILE, SetupError, read_json
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("heartbeats")]
 
@@ -324,3 +325,33 @@ def test_a_key_that_is_unknown_is_said_with_what_to_do(net, tmp_path):
     code, output = launcher.end()
     assert (code, output.count("\n")) == (2, 1)
     assert "Host key verification failed" in output and "connect once by hand: ssh h1" in output
+
+
+@pytest.fixture
+def slowed(net: Network) -> Iterator[Host]:
+    """A host that has a tenth of a core."""
+    host = net.hosts[1]
+    try:
+        folder = real_slowness.group(host.name, 0.1)
+    except SetupError as error:
+        pytest.skip(str(error))
+    for pid in host.pids():
+        (folder / "cgroup.procs").write_text(str(pid))
+    yield host
+    top = folder.parent / "cgroup.procs"
+    for pid in (folder / "cgroup.procs").read_text().split():
+        top.write_text(pid)
+    real_slowness.remove(folder)
+
+
+def test_steps_are_timed_on_the_hosts_and_the_fastest_take_part(net: Network, slowed: Host, tmp_path: Path) -> None:
+    flags = ("-m", "esync", "--fastest", "1", "-n", "mlp", "--", *DATASET, "--max-rounds", "3", "-b", "64")
+    launcher = Launcher(net, tmp_path, hosts_of(net, 2), *flags)
+    code, output = launcher.end()
+    assert code == 0, output
+    assert "esync takes the fastest 1 of 2 workers: h1 cpu" in output and f"{slowed.name} cpu rank" not in output
+    times = (launcher.log_base / "step-times.csv").read_text().splitlines()
+    (fast, slow) = (float(line.rpartition(",")[2]) for line in times[1:])
+    assert times[0] == "host,device,step_time_s" and slow > 2 * fast > 0
+    run = read_json(launcher.log_base / "mlp" / "esync-k1" / "h1" / "cpu" / RUN_FILE)
+    assert (run["num_workers"], run["config"]["of_workers"]) == (1, 2)

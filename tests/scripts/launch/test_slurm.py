@@ -84,7 +84,6 @@ def test_words_that_bash_slurm_and_a_folder_take_apart_stay_whole(tmp_path, caps
         ("workers=0", "error: the job has no worker"),
         ("--exclusive wrokers=2", "wrokers in wrokers=2 is none of workers"),
         ("address=x", "address in address=x is none of workers"),
-        ("-m alone --nodes 2", "by hosts without the others"),
         ("workers=20", "a node needs 24 ports, and by its id a job has 16"),
         ("--output=x.log", "leave it out"),
         ("--array 0-3 -- --seed=7", "--seed=7: each task"),

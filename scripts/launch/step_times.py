@@ -1,0 +1,62 @@
+"""How long a step of a job takes on each of its workers, where --fastest has to know: a short job of standalone workers
+tells, before the job itself begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from config import FIELDS, PS, Config, names_of
+from scripts.launch.hosts_file import HostWorker
+from scripts.launch.hosts_layout import LaunchPlan
+from trainer.run_logs.round_log import computing_seconds, read_rounds
+from utils import SetupError, write_atomically
+
+STEPS, FIRST = 20, 5  # of these the first ones do not count: MXNet chooses its operators
+FOLDER, FILE = ".step-times", "step-times.csv"
+AS_IN_JOB = ("dataset", "batch_size", "augment", "optimizer", "momentum", "weight_decay", "seed", "sample_time")
+
+
+def timing_of(plan: LaunchPlan, given: Config) -> LaunchPlan:
+    """The short job: each worker of the plan by itself. `given` are the flags of a worker of the job."""
+    as_in_job = {name: getattr(given, name) for name in AS_IN_JOB}
+    flags = {name: value for name, value in as_in_job.items() if value != FIELDS[name].default}
+    flags |= {"max_rounds": STEPS, "eval_duration": 10**6, "evaluator": 0, "log_form": "lines", "learning_rate": 1e-9}
+    words = [str(word) for name, value in flags.items() for word in (names_of(name)[-1], value)]
+    job = dataclasses.replace(
+        plan.job,
+        mode="local",
+        entry="",
+        log_base=plan.job.log_base / FOLDER,
+        run=f"{plan.job.run}{FOLDER}",
+        worker_arguments=tuple(words),
+        collective=PS,
+        split_by_class=False,
+        page=False,
+        num_servers=1,
+    )
+    return dataclasses.replace(plan, job=job, number=None)
+
+
+def read(log_folder: Path, workers: Sequence[HostWorker]) -> dict[HostWorker, float]:
+    """Seconds of a step by worker: the mean of those that count, since a quota of a processor stops some for long.
+    Raises SetupError if a worker has logged none."""
+    found = {}
+    for worker in workers:
+        folder = log_folder / worker.host / worker.folder
+        steps_s = (
+            [computing_seconds(each) for each in read_rounds(folder, lambda text: None)] if folder.exists() else []
+        )
+        if len(steps_s) <= FIRST:
+            raise SetupError(f"a step of {worker.host} {worker.folder} was not timed: see the logs in {log_folder}")
+        found[worker] = statistics.fmean(steps_s[FIRST:])
+    return found
+
+
+def keep(log_base: Path, times_s: Mapping[HostWorker, float]) -> Path:
+    """Writes the step times beside the job's logs; returns the file's path."""
+    lines = [f"{worker.host},{worker.folder},{seconds:.6g}" for worker, seconds in times_s.items()]
+    write_atomically(path := log_base / FILE, "\n".join(["host,device,step_time_s", *lines, ""]).encode())
+    return path
