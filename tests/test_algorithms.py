@@ -1,4 +1,4 @@
-"""The one table: it fits the flags, the trainers, the state server's policies and README, and a row can be added."""
+"""The one table: it fits the flags, the trainers, the policies and docs/algorithms.md, and a row can be added."""
 
 from __future__ import annotations
 
@@ -135,30 +135,30 @@ def test_a_job_on_classes_of_its_own_has_a_folder_of_its_own():
     assert folder_name("wbsp-pcc", True) == "wbsp-pcc-niid"
 
 
-# ------------------------------------------------------------------------------------------------------- README
+# ------------------------------------------------------------------------------------------------------- page
 
 
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "algorithms.md").read_text()
 
 
-def readme_table() -> list[list[str]]:
-    """The cells of README's table of algorithms, row by row."""
-    lines = iter(README.splitlines())
+def page_table() -> list[list[str]]:
+    """The cells of the table of docs/algorithms.md, row by row."""
+    lines = iter(PAGE.splitlines())
     next(line for line in lines if line.startswith("| algorithm |"))
     rows = itertools.takewhile(lambda line: line.startswith("|"), itertools.islice(lines, 1, None))
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
 def linked(papers: str) -> str:
-    """The papers of an entry as README shows them: one with a number is a link to it."""
+    """The papers of an entry as the page shows them: one with a number is a link to it."""
     sites = {"arXiv": "https://arxiv.org/abs", "doi": "https://doi.org"}
     parts = re.findall(r"(.*?)(?:, (arXiv|doi):(\S+?))?(?:; |$)", papers)
     return "; ".join(f"[{text}]({sites[site]}/{number})" if site else text for text, site, number in parts if text)
 
 
-def test_readme_has_the_table():
+def test_the_page_has_the_table():
     told: list[str] = []
-    for title, paper, file, start in readme_table():
+    for title, paper, file, start, _ in page_table():
         names = list(dict.fromkeys(re.findall(r"-m ([a-z-]+)", start)))
         told += names
         entry, row = ENTRIES[names[0]], OWNERS[names[0]]
@@ -170,8 +170,8 @@ def test_readme_has_the_table():
     assert told == list(ENTRIES)
 
 
-def test_readme_says_what_an_algorithm_needs():
-    text = " ".join(README.split())
+def test_the_page_says_what_an_algorithm_needs():
+    text = " ".join(PAGE.split())
 
     def titles(rows: list[Algorithm]) -> str:
         first, *others = (row.title for row in rows)
@@ -183,15 +183,15 @@ def test_readme_says_what_an_algorithm_needs():
     assert f"; {alone.lower()} SGD takes no other process than that of the page." in text
 
 
-COMMANDS = [command for *_, start in readme_table() for command in re.findall(r"`(-m [^`]*)`", start)]
+COMMANDS = [command for *_, start, _ in page_table() for command in re.findall(r"`(-m [^`]*)`", start)]
 
 
-def test_readme_has_a_command_for_every_entry():
+def test_the_page_has_a_command_for_every_entry():
     assert [command.split()[1] for command in COMMANDS] == list(ENTRIES)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_of_readmes_table_are_jobs_of_their_mode(command):
+def test_the_commands_of_the_table_are_jobs_of_their_mode(command):
     assert local_cluster.parse(shlex.split(command)).mode == command.split()[1]
 
 
@@ -205,8 +205,8 @@ TITLES = {"sign-sgd": "SignSGD", "easgd": "EASGD"}
 
 
 def add_algorithm(project: Path, example: dict[str, str]) -> None:
-    """Does what CONTRIBUTING.md says: one file, one row, one line of README."""
-    before = {"algorithms.py": '    Algorithm(\n        name="local",', "README.md": "| standalone SGD |"}
+    """Does what CONTRIBUTING.md says: one file, one row, one line of docs/algorithms.md."""
+    before = {"algorithms.py": '    Algorithm(\n        name="local",', "docs/algorithms.md": "| standalone SGD |"}
     for name, text in example.items():
         path = project / name
         if name in before:
@@ -249,11 +249,15 @@ def module_of(example: dict[str, str], folder: Path) -> ModuleType:
     return module
 
 
-def test_an_example_takes_one_file_one_row_and_one_line_of_readme():
+def test_an_example_takes_one_file_one_row_and_one_line_of_a_page():
     for example, name in zip(EXAMPLES, FLAGS, strict=True):
-        assert list(example) == [f"trainer/algorithms/{name.replace('-', '_')}.py", "algorithms.py", "README.md"]
+        assert list(example) == [
+            f"trainer/algorithms/{name.replace('-', '_')}.py",
+            "algorithms.py",
+            "docs/algorithms.md",
+        ]
         assert f'name="{name}"' in example["algorithms.py"] and "look" not in example["algorithms.py"]
-        assert example["README.md"].count("\n") == 1
+        assert example["docs/algorithms.md"].count("\n") == 1
 
 
 def test_the_example_signsgd_steps_in_the_direction_that_most_gradients_have(tmp_path):

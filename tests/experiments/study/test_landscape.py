@@ -1,0 +1,57 @@
+"""README's picture, table and rule are what the comparison's runs say, and README is short."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from matplotlib.figure import Figure
+
+from experiments import markdown
+from experiments.claims.measures import RESULTS
+from experiments.study import comparison, landscape
+from experiments.study.comparison import Comparison
+from experiments.study.comparison_tables import Fair
+from scripts import run_lines
+from scripts.launch.roles import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def fair() -> Fair:
+    return Fair(Comparison(comparison.read(RESULTS / "comparison")))
+
+
+def test_readme_has_at_most_900_words() -> None:
+    assert len(README.split()) <= 900
+
+
+def test_the_table_is_made_of_the_runs(fair: Fair) -> None:
+    assert markdown.updated(README, landscape.PART, landscape.table(fair)) == README
+
+
+def test_the_picture_has_six_bars_with_intervals_for_each_cluster(fair: Fair) -> None:
+    figure = Figure()
+    landscape.draw(figure, [*landscape.DRAWN], fair)
+    for axes, cluster in zip(figure.axes, landscape.DRAWN, strict=True):
+        wide = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
+        assert wide == [fair.middle(landscape.job_of(cluster), row) for row in landscape.ROWS]
+        assert len(axes.lines) == len(landscape.ROWS) == 6
+
+
+def test_the_rule_has_the_numbers_of_the_comparison(fair: Fair) -> None:
+    jobs = [job for job in fair.made.workloads if job.split == run_lines.IID and "esync-outer" in fair.rows(job)]
+    gains = {job: fair.gain(job, "esync-outer", best) for job in jobs if (best := fair.fastest_k(job))}
+    ratios = {job: round(fair.ceiling(job), 1) for job in gains}
+    assert {*ratios.values()} - {1.0, 1.1, 1.2, 1.3} == {1.9, 2.7}
+    low = [gains[job] for job, ratio in ratios.items() if ratio <= 1.3]
+    assert all(round(gain.low, 2) <= 1.0 for gain in low)  # nowhere shown to be ahead
+    assert f"{1 / min(gain.value for gain in low):.1f}" == "3.5" and "up to 3.5 times as fast" in README
+    assert all(gains[job].low < 1 < gains[job].high for job, ratio in ratios.items() if ratio == 1.9)
+    high = {job.network: gains[job] for job, ratio in ratios.items() if ratio == 2.7}
+    told = re.search(
+        r"At 2.7 ESync was ([\d.]+) times as fast \(with LeNet-5 ([\d.]+) times\)", README.replace("\n", " ")
+    )
+    assert told and [f"{high[network].value:.1f}" for network in ("mlp", "lenet")] == [*told.groups()]
+    assert all(gain.low > 1 for gain in high.values())
