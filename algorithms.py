@@ -472,18 +472,22 @@ def filed_as(entry: str, k: int) -> str:
 @functools.cache
 def entry_of(name: str) -> Entry | None:
     """The entry of a name in the log tree; None: there is none. All NAME-kK of an entry have one look, which is its own
-    with a line and a hatch that say so."""
+    with a line and a hatch that say so. NAME-k is that of a study, which searches K."""
     if name in ENTRIES:
         return ENTRIES[name]
     base, _, k = name.rpartition("-k")
-    if base not in ENTRIES or not k.isdecimal() or filed_as(base, int(k)) != name:
+    if base not in ENTRIES or (k and not (k.isdecimal() and filed_as(base, int(k)) == name)):
         return None
     entry = ENTRIES[base]
-    look = replace(entry.look, line=(0, (1, 2)), hatch=entry.look.hatch + "o")
     return replace(
-        entry, name=name, title=f"{entry.title}, on {k}", stem=f"{entry.stem}-k{k}", own_look=look, fastest=int(k),
+        entry,
+        name=name,
+        title=f"{entry.title}, on {k or 'the fastest'}",
+        stem=f"{entry.stem}-k{k}",
+        own_look=replace(entry.look, line=(0, (1, 2)), hatch=entry.look.hatch + "o"),
         workers=Workers.K_FASTEST,
-    )  # fmt: skip
+        fastest=int(k or 0),
+    )
 
 
 def owner_of(name: str) -> Algorithm:

@@ -48,9 +48,14 @@ class Run:
         return not (self.diverged or self.failed)
 
     @property
+    def filed(self) -> str:
+        """The entry's name in the log tree."""
+        return self.entry
+
+    @property
     def folder(self) -> str:
         """Of its mode in the log tree: NETWORK/MODE."""
-        return f"{self.network}/{folder_name(self.entry, '-s' in self.command)}"
+        return f"{self.network}/{folder_name(self.filed, '-s' in self.command)}"
 
 
 Line = TypeVar("Line", bound=Run)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from algorithms import ENTRIES, OWNERS
+from algorithms import ENTRIES, entry_of, owner_of
 from config import LEARNING_RATES
 from report import metrics
 from report.metrics import Curve, running_means
@@ -21,6 +21,8 @@ from trainer.run_logs.round_faults import is_quantity
 
 TUNING, REPORT = PHASES = "tuning", "report"  # what a run is for
 SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
+ON_FEW = ("esync-k", "esync-outer-k")  # rows beside those of the table: on the K fastest machines, K searched
+ROWS = ENTRIES | {name: entry for name in ON_FEW if (entry := entry_of(name))}
 
 
 class Workload(NamedTuple):
@@ -69,7 +71,7 @@ class RunLine(run_lines.Run):
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
-            ("entry", self.entry, tuple(ENTRIES)),
+            ("entry", self.entry, tuple(ROWS)),
             ("split", self.split, SPLITS),
             ("phase", self.phase, PHASES),
         ):
@@ -84,6 +86,10 @@ class RunLine(run_lines.Run):
     @cached_property
     def workload(self) -> Workload:
         return Workload(self.cluster, self.split, self.network)
+
+    @property
+    def filed(self) -> str:
+        return f"{self.entry}{self.parameters['fastest']:g}" if self.entry in ON_FEW else self.entry
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -125,7 +131,7 @@ def read(folder: Path) -> list[RunLine]:
 
 def rate_of(entry: str) -> str:
     """The field of Config that is an algorithm's step size."""
-    return next(field for field in LEARNING_RATES if field in OWNERS[entry].all_flags)
+    return next(field for field in LEARNING_RATES if field in owner_of(entry).all_flags)
 
 
 def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
@@ -163,7 +169,7 @@ class Comparison:
     @cached_property
     def entries(self) -> list[str]:
         """The algorithms in the order of their table."""
-        return [entry for entry in ENTRIES if any(line.entry == entry for line in self.lines)]
+        return [entry for entry in ROWS if any(line.entry == entry for line in self.lines)]
 
     def workloads_of(self, phase: str) -> list[Workload]:
         return [job for job, lines in self.workloads.items() if any(line.phase == phase for line in lines)]

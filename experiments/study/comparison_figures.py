@@ -9,8 +9,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from algorithms import ENTRIES, Entry, Look
-from experiments.study.comparison import REPORT, Workload
+from algorithms import Entry, Look
+from experiments.study.comparison import REPORT, ROWS, Workload
 from experiments.study.comparison_tables import Fair, family
 from report import statistics
 from report.bands import band
@@ -35,7 +35,7 @@ LOOKS = {
 
 def entry_of(name: str) -> Entry:
     """The algorithm with its look in these figures."""
-    entry = ENTRIES[name]
+    entry = ROWS[name]
     return replace(entry, own_look=LOOKS[name]) if name in LOOKS else entry
 
 
@@ -118,7 +118,7 @@ def draw_crossing(figure: Figure, jobs: Mapping[float, Workload], fair: Fair, en
             linestyle=look.line,
             marker=look.marker,
             elinewidth=0.7,
-            label=ENTRIES[entry].title,
+            label=ROWS[entry].title,
         )
     axes.axhline(limit_s, color="black", linewidth=0.6, linestyle=":")
     axes.set_xticks(places, [f"{share:g}" for share in jobs])

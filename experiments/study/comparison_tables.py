@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median_low
 
-from algorithms import ENTRIES, Workers
+from algorithms import Workers
 from experiments import markdown
-from experiments.study.comparison import REPORT, SPLIT_WORDS, TUNING, Comparison, RunLine, Workload
+from experiments.study.comparison import REPORT, ROWS, SPLIT_WORDS, TUNING, Comparison, RunLine, Workload
 from experiments.study.search import BSP_SHARE, FASTEST, parameters
 from report import statistics
 from report.run_tables import times_text
@@ -61,7 +61,7 @@ class Fair:
 
     def fastest_k(self, job: Workload) -> str | None:
         """The row on the K fastest machines, K searched, with the least median."""
-        rows = [entry for entry in self.rows(job) if ENTRIES[entry].workers is Workers.K_FASTEST]
+        rows = [entry for entry in self.rows(job) if ROWS[entry].workers is Workers.K_FASTEST]
         return min(rows, key=lambda entry: self.middle(job, entry), default=None)
 
     def ceiling(self, job: Workload) -> float:
@@ -134,7 +134,7 @@ def shared(made: Comparison) -> list[RunLine]:
     found = []
     times_s = {line.workload: sorted(line.step_times_s) for line in made.lines}
     for job, entry in itertools.product(made.workloads_of(REPORT), made.entries):
-        of_few = ENTRIES[entry].workers in (Workers.FASTEST, Workers.K_FASTEST)
+        of_few = ROWS[entry].workers in (Workers.FASTEST, Workers.K_FASTEST)
         for other in made.workloads if of_few and not made.runs(REPORT, job, entry) else ():
             if not (runs := made.runs(REPORT, other, entry)) or family(other) != family(job):
                 continue
@@ -168,10 +168,10 @@ def times_table(fair: Fair, jobs: Sequence[Workload]) -> str:
     """A row an algorithm, a column a cluster: seconds to its target."""
     heads = [f"{job.cluster}, to {target_text(fair.target(job))}" for job in jobs]
     rows = [["", *heads]]
-    for entry in ENTRIES:
+    for entry in ROWS:
         cells = [times_text(list(fair.seconds(job, entry).values())) if entry in fair.rows(job) else "" for job in jobs]
         if any(cells):
-            rows.append([ENTRIES[entry].title, *cells])
+            rows.append([ROWS[entry].title, *cells])
     rows.append(["limit", *(f"{fair.limit_s(job):g}" for job in jobs)])
     return markdown.table(rows)
 
@@ -180,16 +180,16 @@ def gains_table(fair: Fair, jobs: Sequence[Workload]) -> str:
     """How many times as fast each algorithm is as the best row on the fastest machines, and as one machine alone."""
     heads = [cell for job in jobs for cell in (f"{job.cluster}: / {_title(fair.fastest_k(job))}", "/ alone")]
     rows = [["", *heads]]
-    for entry in ENTRIES:
+    for entry in ROWS:
         cells = [gain_text(fair, job, entry, baseline) for job in jobs for baseline in (fair.fastest_k(job), ALONE)]
         if any(cells):
-            rows.append([ENTRIES[entry].title, *cells])
+            rows.append([ROWS[entry].title, *cells])
     rows.append([CEILING, *(cell for job in jobs for cell in (f"{fair.ceiling(job):.2f}", ""))])
     return markdown.table(rows)
 
 
 def _title(entry: str | None) -> str:
-    return "fastest-k" if entry is None else ENTRIES[entry].title
+    return "fastest-k" if entry is None else ROWS[entry].title
 
 
 def gain_text(fair: Fair, job: Workload, entry: str, baseline: str | None) -> str:
@@ -221,7 +221,7 @@ def numbers_table(fair: Fair, jobs: Iterable[Workload]) -> str:
             missed = sum(map(math.isinf, fair.seconds(job, entry).values()))
             rows.append(
                 [
-                    ENTRIES[entry].title,
+                    ROWS[entry].title,
                     ", ".join(job[:2]),
                     f"{chosen.step_size:.3g}{END_MARK if 'step_size' in ends else ''}",
                     f"{chosen.momentum:g}",
@@ -264,12 +264,12 @@ def _repeated(its: Comparison) -> list[str]:
     jobs, said = its.workloads_of(REPORT), []
     for entry, other in itertools.combinations(its.entries, 2):
         if same := [job for job in jobs if its.are_same((job, entry), (job, other))]:
-            said.append(f"{ENTRIES[other].title} is {ENTRIES[entry].title}, run by run, on {_named(same)}.")
+            said.append(f"{ROWS[other].title} is {ROWS[entry].title}, run by run, on {_named(same)}.")
     for entry in its.entries:
         first = next((job for job in jobs if its.runs(REPORT, job, entry)), None)
         same = [job for job in jobs if first and its.are_same((first, entry), (job, entry))]
         if len(same) > 1:
-            said.append(f"{ENTRIES[entry].title} is the same runs, but for the clock, on {_named(same)}.")
+            said.append(f"{ROWS[entry].title} is the same runs, but for the clock, on {_named(same)}.")
     return said
 
 
@@ -283,7 +283,7 @@ def _shared_text(fair: Fair) -> list[str]:
     for job in fair.made.workloads_of(REPORT):
         for entry in fair.rows(job):
             if not fair.made.runs(REPORT, job, entry):
-                rows.setdefault(job.cluster, []).append(ENTRIES[entry].title)
+                rows.setdefault(job.cluster, []).append(ROWS[entry].title)
     named = "; ".join(f"{cluster}: {', '.join(titles)}" for cluster, titles in rows.items())
     return [f"By construction the runs of another cluster, and made there alone: {named}."] if named else []
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from algorithms import ENTRIES, Workers
-from experiments.study.comparison import RunLine
+from algorithms import Workers
+from experiments.study.comparison import ROWS, RunLine
 
 SEED = 2026  # of the shift of the points
 MOST_NEAR = 5  # trials near the best one for each number that is searched, momentum too
@@ -67,6 +67,7 @@ def parameters(entry: str, workers: int) -> tuple[Parameter, ...]:
     local_steps = Parameter("sync_every", 2, 32, least=1)
     found = {
         "esync-outer": (Parameter("anchor", 1, 16, least=1),),
+        "esync-outer-k": (Parameter("anchor", 1, 16, least=1),),
         "esync-outer-aware": (Parameter("anchor", 1, 16, least=1),),
         "esync-anchor": (Parameter("anchor", 2, 16, least=2),),  # 1 is ESync
         "backup": (Parameter("backup", 1, workers - 1, 1, workers - 1, is_even=True),),
@@ -81,7 +82,7 @@ def parameters(entry: str, workers: int) -> tuple[Parameter, ...]:
         "sync-switch": (Parameter(BSP_SHARE, 0.02, 0.5, most=1.0, is_whole=False),),
     }
     k = Parameter(FASTEST, 1, workers, 1, workers, is_even=True)
-    return ((k,) if ENTRIES[entry].workers is Workers.K_FASTEST else ()) + found.get(entry, ())
+    return ((k,) if ROWS[entry].workers is Workers.K_FASTEST else ()) + found.get(entry, ())
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from algorithms import ENTRIES, OWNERS, Workers
+from algorithms import Workers, owner_of
 from config import NETWORKS, Config, names_of
 from experiments.study import comparison
-from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload, measured, rate_of
+from experiments.study.comparison import REPORT, ROWS, TUNING, Comparison, RunLine, Workload, measured, rate_of
 from experiments.study.comparison_tables import FROM_OTHERS, NEAR_OTHERS, Fair, family, rank
 from experiments.study.search import (
     BSP_SHARE,
@@ -96,7 +96,7 @@ def entries_of(cluster: str) -> list[str]:
         left_out.add("lb-bsp")
     if all(math.isinf(row.bandwidth_mbit_s) for row in rows):
         left_out.add("esync-outer-aware")
-    return [entry for entry in ENTRIES if entry not in left_out]
+    return [entry for entry in ROWS if entry not in left_out]
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,9 @@ class Plan:
 
     def _command(self, task: RunLine, limit_s: float) -> list[str]:
         """The run's command, without a place for its logs."""
-        (cluster, split, network), row = task.workload, OWNERS[task.entry]
+        (cluster, split, network), row = task.workload, owner_of(task.entry)
         whole_s = self.limit_s(cluster)
-        words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network]
+        words = ["simulate.py", "-m", task.entry.removesuffix("-k"), "--cluster", cluster, "-n", network]
         if FASTEST in task.parameters:
             words += ["--fastest", f"{task.parameters[FASTEST]:g}"]
         words += ["--seed", str(task.seed), names_of(rate_of(task.entry))[0], f"{task.step_size:g}"]
@@ -235,7 +235,7 @@ class Plan:
         seconds = 0.0
         for workload, entry in self.rows:
             times_s = step_times_s(workload.cluster)
-            taking_part = Workers.FASTEST if ENTRIES[entry].workers is Workers.FASTEST else Workers.ALL
+            taking_part = Workers.FASTEST if ROWS[entry].workers is Workers.FASTEST else Workers.ALL
             speed = sum(1 / times_s[place] for place in taking_part.among(times_s))
             step_s, evaluation_s = STEP_CPU_S[workload.network], EVALUATION_CPU_S[workload.network]
             run_s = self.limit_s(workload.cluster) * speed * step_s + EVALUATIONS * evaluation_s + START_CPU_S
@@ -284,15 +284,16 @@ class Study:
                 task = tasks.send(line)
 
     def _others(self, workload: Workload, entry: str) -> list[tuple[int, Trial]]:
-        """What this row's own searches chose on the other clusters of its crossing, where it is complete; of local SGD
-        with an outer optimiser also ESync's numbers here, on all machines. A trial that was made keeps its number."""
+        """What this row's own searches chose on the other clusters of its crossing, where it is complete; of rows on
+        few machines with an outer optimiser also ESync's numbers here, on all. What was tried keeps its number."""
         its = Fair(Comparison([*self._lines.values()]))
         jobs = [job for job in its.made.workloads if job != workload and family(job) == family(workload)]
         made = its.trials(workload, entry).items()
         found = [(number, Trial.of(lines[0])) for number, lines in made if FROM_OTHERS <= number < NEAR_OTHERS]
         chosen = [Trial.of(its.best(job, entry)) for job in jobs if its.made.runs(REPORT, job, entry)]
-        for line in its.made.runs(REPORT, workload, "esync-outer")[:1] if entry == "fastest-outer" else ():
-            own = {FASTEST: len(line.step_times_s), "sync_every": line.parameters["anchor"]}
+        steps = {"fastest-outer": "sync_every", "esync-outer-k": "anchor"}.get(entry, "")
+        for line in its.made.runs(REPORT, workload, "esync-outer")[:1] if steps else ():
+            own = {FASTEST: len(line.step_times_s), steps: line.parameters["anchor"]}
             chosen.append(Trial.of(replace(line, parameters=own)))
         for trial in chosen:
             if trial not in [known for _, known in found]:
@@ -356,7 +357,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--clusters", type=names(None), default="half", help="files, or ready-made ones")
     parser.add_argument("--splits", type=names(SPLITS), default="iid", help="of the data")
     parser.add_argument("--networks", type=names(NETWORKS), default="mlp", help="with commas")
-    parser.add_argument("--entries", type=names(ENTRIES), help="algorithms and presets (default: all that differ)")
+    parser.add_argument("--entries", type=names(ROWS), help="algorithms and presets (default: all that differ)")
     parser.add_argument("--trials", type=at_least(1), default=12, help="of a row")
     parser.add_argument("--seeds", type=at_least(1), default=7, help="runs with the best trial's numbers")
     momenta = several(below_one, "momenta with commas")

@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from algorithms import ENTRIES
 from experiments import markdown
 from experiments.study import comparison
-from experiments.study.comparison import REPORT, Comparison, Workload
+from experiments.study.comparison import REPORT, ROWS, Comparison, Workload
 from experiments.study.comparison_figures import ahead_at, crossing_jobs, draw_crossing, draw_job
 from experiments.study.comparison_tables import CEILING, Fair, gain_text, notes, numbers_table, page
 from flag_parser import FlagParser
@@ -46,7 +45,7 @@ def drawn(fair: Fair, job: Workload) -> list[str]:
     for entry in [*([best] if best else []), *sorted(rows, key=lambda each: fair.middle(job, each))]:
         if entry not in wanted and len(wanted) < DRAWN:
             wanted.append(entry)
-    return [entry for entry in ENTRIES if entry in wanted]
+    return [entry for entry in ROWS if entry in wanted]
 
 
 def crossing_text(fair: Fair) -> str:
@@ -60,7 +59,7 @@ def crossing_text(fair: Fair) -> str:
             cells = [gain_text(fair, job, entry, baseline or fair.fastest_k(job)) for job in jobs.values()]
             ahead = ", ".join(f"{share:g}" for share in ahead_at(fair, jobs, entry, baseline))
             if any(cells):
-                rows.append([ENTRIES[entry].title + words, *cells, f"{ahead} %" if ahead else "nowhere"])
+                rows.append([ROWS[entry].title + words, *cells, f"{ahead} %" if ahead else "nowhere"])
     rows.append([CEILING, *(f"{fair.ceiling(job):.2f}" for job in jobs.values()), ""])
     picture = "![seconds to the target over the slow half's share of speed](crossing.png)"
     words = "The crossing: by the slow half's speed in percent of the fast half's; `ahead at`: the whole interval is."

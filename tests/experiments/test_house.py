@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 41_320, 6_440
+PRODUCT, EXPERIMENTS = 41_330, 6_445
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import simulate
 from algorithms import ENTRIES
 from experiments.study import comparison, study
-from experiments.study.comparison import REPORT, TUNING, Workload
+from experiments.study.comparison import ON_FEW, REPORT, TUNING, Workload
 from experiments.study.search import FASTEST, STEP_SIZE, Parameter, Trial, first_trials, near, parameters
 from scripts import run_lines
 from utils import EXIT_OK
@@ -161,7 +161,8 @@ def test_the_command_of_every_row_is_one_that_simulate_takes(cluster):
         for workload, entry in plan.rows:
             task = next(plan.tasks(workload, entry))
             _, (run,) = simulate.parse(task.command[1:])
-            assert run.job.entry == entry
+            assert run.job.entry == task.filed
+            assert (task.filed == entry) is (entry not in ON_FEW)
     assert plan.hours() > 0
 
 
