@@ -115,7 +115,7 @@ class _Unpickler(pickle.Unpickler):
                 return found
         raise SetupError(
             f"what came to this server as its optimizer names {printable(f'{module}.{name}', 200)}, which is in none "
-            "that this server takes, and was not run: another program reaches this port (README.md, Limits), or sends "
+            "that this server takes, and was not run: another program reaches this port (docs/hosts.md), or sends "
             "an optimizer of its own"
         )
 
