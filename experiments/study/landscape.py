@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from algorithms import ENTRIES
 from experiments import markdown
-from experiments.claims.measures import RESULTS
 from experiments.study import comparison
 from experiments.study.comparison import Comparison, Workload
 from experiments.study.comparison_figures import entry_of
@@ -27,7 +26,7 @@ from scripts import run_lines
 from scripts.launch.roles import ROOT
 from summary import run_tool
 
-FOLDER, PART = RESULTS / "comparison", "landscape"
+FOLDER, PART = ROOT / "results" / "comparison", "landscape"
 DRAWN = {"half": "half of eight machines 3 times slower", "harmonic": "the k-th of eight k times slower"}
 TOLD = DRAWN | {
     "nine-ways": "one of four 10 times slower",

@@ -8,7 +8,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments import markdown
-from experiments.claims.measures import RESULTS
 from experiments.study import comparison, landscape
 from experiments.study.comparison import Comparison
 from experiments.study.comparison_tables import Fair
@@ -20,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 
 @pytest.fixture(scope="module")
 def fair() -> Fair:
-    return Fair(Comparison(comparison.read(RESULTS / "comparison")))
+    return Fair(Comparison(comparison.read(landscape.FOLDER)))
 
 
 def test_readme_has_at_most_900_words() -> None:
