@@ -34,8 +34,9 @@ def test_the_picture_has_six_bars_with_intervals_for_each_cluster(fair: Fair) ->
     figure = Figure()
     landscape.draw(figure, [*landscape.DRAWN], fair)
     for axes, cluster in zip(figure.axes, landscape.DRAWN, strict=True):
+        job = landscape.job_of(cluster)
         wide = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
-        assert wide == [fair.middle(landscape.job_of(cluster), row) for row in landscape.ROWS]
+        assert wide == [min(fair.middle(job, row), fair.limit_s(job)) for row in landscape.ROWS]
         assert len(axes.lines) == len(landscape.ROWS) == 6
 
 
