@@ -11,6 +11,7 @@ from typing import Any
 import simulate
 from algorithms import ENTRIES, OWNERS, modes_of
 from config import FIELDS, names_of, one_of
+from flag_parser import FlagParser
 from scripts.launch import local_cluster, slurm
 from utils import SetupError
 
@@ -109,7 +110,7 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
 
 def _numbers(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     """The options without --fastest, and its values."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own = FlagParser(add_help=False, allow_abbrev=False)
     own.add_argument(FASTEST, default="")
     given, others = own.parse_known_args(options)
     return tuple(others), [*filter(None, given.fastest.split(","))]

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -18,20 +17,12 @@ from few_images import few_images
 
 from scripts.launch import local_cluster
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
+from scripts.launch.ports import free_ports as free_ports  # below those that the kernel gives to outgoing connections
 from scripts.launch.process import Kind, Process, Role
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data"
 DEADLINE_S = 90.0  # generous: these machines are shared; below the time limit of a test in pyproject.toml
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports in ascending order."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = sorted(probe.getsockname()[1] for probe in sockets)
-    for probe in sockets:
-        probe.close()
-    return ports
 
 
 def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:

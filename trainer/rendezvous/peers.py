@@ -26,7 +26,7 @@ from trainer.clock import RealClock
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.coordinator.protocol import Link, Message
-from trainer.rendezvous import addresses
+from trainer.rendezvous import addresses, roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.generations import Generations, Report
@@ -67,7 +67,8 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
     `link` leads to the state server. Raises SetupError where the set-ups differ, or there is no address to listen at;
     PeerLost where the job was not complete in time."""
     with contextlib.ExitStack() as on_exit:
-        listener = _listen(config)
+        with roles.others_told(cluster, config):
+            listener = _listen(config)
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
         about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": complete(setup)}
