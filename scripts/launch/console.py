@@ -58,7 +58,7 @@ def parse_log_line(line: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def unhurried(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Says lines in a thread of its own, all of them before the end: a console that nobody reads, such as a stopped
+    """Says lines in a thread of its own, all of them before the end: a console that is not read, such as a stopped
     terminal, must not keep the launcher from its processes."""
     with ThreadPoolExecutor(1, "console") as thread:
 

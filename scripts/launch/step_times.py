@@ -16,7 +16,7 @@ from utils import SetupError, write_atomically
 
 STEPS, FIRST = 20, 5  # of these the first ones do not count: MXNet chooses its operators
 FOLDER, FILE = ".step-times", "step-times.csv"
-AS_IN_JOB = ("dataset", "batch_size", "augment", "optimizer", "momentum", "weight_decay", "seed", "sample_time")
+AS_IN_JOB = ("dataset", "batch_size", "augment", "optimizer", "momentum", "weight_decay", "seed")
 
 
 def timing_of(plan: LaunchPlan, given: Config) -> LaunchPlan:

@@ -252,7 +252,7 @@ def test_where_a_step_time_is_unknown_who_takes_part_is_open_until_steps_were_ti
 
 
 def test_the_short_job_that_times_steps_computes_as_the_job_does(tmp_path):
-    path = hosts(tmp_path, "h1\nh2\n", "address\n")
+    path = hosts(tmp_path, "h1,0.002\nh2,\n", "address,sample_time_s\n")
     given = plan(path, "-m", "esync", "--fastest", "1", "--collective", "ring", "--", "-b", "16", "-ll", "0.1")
     timing = step_times.timing_of(given, job_options.first_config(*example(given)))
     told = command_line.parse(roles(timing)["h1 cpu"].command[2:])
@@ -260,6 +260,8 @@ def test_the_short_job_that_times_steps_computes_as_the_job_does(tmp_path):
         *("local", 16, step_times.STEPS),
         "/h1/esync/logs/.step-times/lenet/local/h1",
     )
+    other = command_line.parse(roles(timing)["h2 cpu"].command[2:])
+    assert (told.sample_time, other.sample_time) == (0.002, 0.0)  # each worker's own
     with pytest.raises(SetupError, match="a step of h1 cpu was not timed"):
         step_times.read(tmp_path, given.hosts.workers)
 

@@ -112,7 +112,7 @@ def test_one_that_fails_before_the_job_begins_ends_those_that_wait_and_those_tha
         assert membership.decide(table, join(number, 3), WAITING_S)[1:] == (Assignment(Call.REFUSED), why)
     again = membership.decide(table, join(4, 3), WAITING_S + 2.0)
     assert again.answer.call is Call.WAIT
-    for late in (Left("w1", "a", cause=why), Left("nobody", "a", cause=why)):
+    for late in (Left("w1", "a", cause=why), Left("w9", "a", cause=why)):
         table = gathered(late, table=started(3))[0]
         assert len(table.members) == 3
 
