@@ -1,16 +1,14 @@
 """Free ports, and the parser of flags for ports."""
 
 import argparse
-import contextlib
 import socket
 
-from trainer.rendezvous.addresses import listen_anywhere
+from trainer.rendezvous.addresses import reserve
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free on all addresses, ascending."""
-    with contextlib.ExitStack() as stack:  # keeps them open, so that they differ
-        return sorted(stack.enter_context(listen_anywhere("")).getsockname()[1] for _ in range(count))
+    """Ports that are free on all addresses, ascending; no other process that asks here gets one while this one runs."""
+    return sorted(reserve("") for _ in range(count))
 
 
 def is_free(port: int) -> bool:

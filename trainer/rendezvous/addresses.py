@@ -15,6 +15,7 @@ import os
 import random
 import socket
 import struct
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from utils import SetupError, authority
 
 # Below the ports of outgoing connections, so that the kernel gives none away before MXNet listens there.
 FREE_PORTS = range(10000, 32768)
+_RESERVED: deque[socket.socket] = deque(maxlen=256)  # the oldest are closed, since open files are limited
 _SIOCGIFADDR = 0x8915
 _GIVE = "give an address, or a name that this host resolves, alone: no scheme, no port"
 _LINK_LOCAL = "20"  # scope of an address that needs the name of the card with it
@@ -147,10 +149,24 @@ def listen(address: str, port: int | None, remedy: str) -> socket.socket:
 
 def listen_anywhere(address: str) -> socket.socket:
     """A listening socket at a free port of this host's address, empty for all; raises SetupError."""
+    return listen(address, reserve(address), "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST")
+
+
+def reserve(address: str) -> int:
+    """A port that is free at this host's address, empty for all; 0 where no such address is to be had. This process
+    keeps it, and who is told the port can listen there: a socket that is bound and does not listen keeps out only those
+    that choose one here, since they bind without SO_REUSEADDR."""
     for port in random.sample(FREE_PORTS, 100):
-        try:
-            return socket.create_server((address, port), backlog=256, family=family_of(address))
-        except (OSError, UnicodeError) as error:
-            if getattr(error, "errno", None) != errno.EADDRINUSE:
-                break  # no other port would be better, and a name that is looked up in vain takes time
-    return listen(address, 0, "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST")
+        with contextlib.ExitStack() as stack:
+            try:
+                kept = stack.enter_context(socket.socket(family_of(address)))
+                kept.bind((address, port))
+            except (OSError, UnicodeError) as error:
+                if getattr(error, "errno", None) != errno.EADDRINUSE:
+                    break  # no other port would be better, and a name that is looked up in vain takes time
+            else:
+                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                stack.pop_all()
+                _RESERVED.append(kept)
+                return port
+    return 0

@@ -72,3 +72,14 @@ def test_every_process_of_a_job_with_an_ipv6_scheduler_ends_soon_and_says_what_t
         (line,) = said.splitlines()
         assert "DMLC_PS_ROOT_URI='::1' is IPv6" in line and "give an IPv4 address" in line
     assert time.monotonic() - begin < 15
+
+
+def test_a_chosen_port_is_kept_for_who_is_told_it():
+    (port,) = free_ports(1)
+    with socket.socket() as chooser, pytest.raises(OSError, match="in use"):
+        chooser.bind(("127.0.0.1", port))  # as another process that chooses one does
+    for _ in range(2):  # also after the one before has ended
+        with addresses.listen("127.0.0.1", port, ""), socket.create_connection(("127.0.0.1", port)):
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
