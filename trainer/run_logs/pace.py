@@ -20,7 +20,7 @@ from utils import usable_cores
 EMULATED = "emulated_s"  # in a round's log: the mean of its steps' emulated times
 SLOWER = 1.2  # a step above this multiple of the emulated time is too slow
 EVALUATION_SHARE = 0.1  # share of a worker's time above which a warning names it
-SAMPLED = 5000  # rounds of a worker of which it remembers the pace
+SAMPLED = 1000  # rounds of a worker of which it remembers the pace
 MOST_NAMES = 2  # of workers in one sentence
 
 PACE_ADVICE = (
