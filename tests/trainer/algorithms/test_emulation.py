@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trainer.simulation import virtual_cluster
 JOB = Path(emulation.__file__).with_name("recorded_job.py")
 STEPS_S = (0.2717, 0.4151, 0.1103)  # no two steps end at once
 LIMIT_S = 4.5
+BATCH = 4
 RATE, MOMENTUM = 0.003, 0.9
 CLOSE = 1e-5  # of the largest change of a weight: the program has 32 bits
 OUTER = {"outer": 0.9, "outer_rate": 0.7}
@@ -58,10 +60,11 @@ CASES: list[Case] = [
 ]
 
 
-def recorded(folder: Path, mode: str, flags: str) -> list[dict[str, np.ndarray]]:
+def recorded(folder: Path, mode: str, flags: str, steps_s: Sequence[float] = STEPS_S) -> list[dict[str, np.ndarray]]:
     """What each worker trained on, and its weights, in a run of the program."""
-    job = ["-m", mode, *flags.split(), "--job", str(JOB), "-b", "4", "--momentum", str(MOMENTUM)]
-    cluster = ["--workers", ",".join(map(str, STEPS_S)), "--max-seconds", str(LIMIT_S)]
+    job = ["-m", mode, "--job", str(JOB), "-b", str(BATCH), "--momentum", str(MOMENTUM), *flags.split()]
+    cluster = ["--workers", ",".join(map(str, steps_s)), "--max-seconds", str(LIMIT_S)]
+    folder.mkdir(exist_ok=True)
     _, (run,) = simulate.parse([*job, *cluster, "-dd", str(folder), "--log-base", str(folder / "logs")])
     virtual_cluster.run(run.job)
     return [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
@@ -91,3 +94,50 @@ def test_the_weights_after_every_step_are_those_of_the_emulation(tmp_path, mode,
         moved = max(moved, np.abs(after - each["w"][0]).max())
     assert 0.1 < moved < 20  # nothing diverges: there 32 bits are not enough
     assert apart / moved < CLOSE
+
+
+# --------------------------------------------------------------------------------------------- on the K fastest
+
+
+PAIR_S = (0.2717, 0.0603)
+AMONG_OTHERS = {"unlike": (0.4151, 0.2717, 0.6011, 0.0603), "of equal ones the first": (0.4151, 0.2717, 0.0603, 0.2717)}
+Batches = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def logged_counts(folder: Path) -> list[tuple[int, ...]]:
+    """Each round's local steps, by rank."""
+    logs = [path.read_text().splitlines() for path in sorted(folder.rglob("rounds.jsonl"))]
+    return list(zip(*([json.loads(row)["num_samples"] // BATCH for row in rows] for rows in logs), strict=True))
+
+
+def with_outer_nesterov(w: np.ndarray, batches: Sequence[Batches], counts: Sequence[Sequence[int]]) -> np.ndarray:
+    """v <- outer v + d; w <- w - outer_rate (d + outer v), where d is the mean over the workers of w less theirs."""
+    velocity = 0.0 * w
+    for of_round in counts:
+        local = [w for _ in of_round]
+        for rank, count in enumerate(of_round):
+            for _ in range(count):
+                local[rank] = local[rank] - RATE * emulation.gradient(local[rank], *next(batches[rank]))
+        d = w - np.mean(local, axis=0)
+        velocity = OUTER["outer"] * velocity + d
+        w = w - OUTER["outer_rate"] * (d + OUTER["outer"] * velocity)
+    return w
+
+
+@pytest.mark.parametrize("steps_s", AMONG_OTHERS.values(), ids=AMONG_OTHERS)
+def test_the_fastest_of_a_cluster_train_as_a_job_of_these_alone(tmp_path, steps_s) -> None:
+    """The emulation gets the first weights and the batches of the job that has no other workers. Its two workers hold
+    equally many samples, so they weigh the same."""
+    flags = f"-ll {RATE} --momentum 0"
+    alone = recorded(tmp_path / "alone", "esync-outer", flags, PAIR_S)
+    found = recorded(tmp_path / "fastest", "esync-outer", f"{flags} --fastest 2", steps_s)
+    counts = logged_counts(tmp_path / "fastest")
+    assert set(counts) == {(1, 4)}  # four steps of 0.0603 s fit into one of 0.2717 s
+    assert len(counts) == 17  # the last begins before the limit
+    assert len(np.unique(np.concatenate([*alone[0]["x"], *alone[1]["x"]]), axis=0)) == SAMPLES
+    first = alone[0]["w"][0].astype(np.float64)
+    expected = with_outer_nesterov(first, [zip(each["x"], each["y"], strict=True) for each in alone], counts)
+    moved = np.abs(expected - first).max()
+    assert moved > 0.1
+    for each in found:
+        assert np.abs(each["w"][-1] - expected).max() / moved < CLOSE
