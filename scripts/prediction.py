@@ -14,10 +14,11 @@ from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.evaluation.saved_model import SavedModel, job_file_of, load_parameters
 from trainer.jobs.builtin import prepared
+from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import arrays_in
 from trainer.jobs.job import prepare_of
 from trainer.jobs.job_file import JobFile, load
 from trainer.jobs.user_errors import last_line, users_errors
-from trainer.passes import arrays_in
 from utils import SetupError, write_atomically
 
 BATCH_SIZE = 64
@@ -76,7 +77,7 @@ def _network(model: SavedModel, file: JobFile) -> Any:
         return model.load(mx.cpu())
     with users_errors(file.path, "network()"):
         network = file.network()
-        load_parameters(network, model.parameters)
+        load_parameters(GluonNetwork(network, mx.cpu()), model.parameters)
     return network
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainer.datasets.batches import Batches
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
+    from trainer.network import Network
     from trainer.passes import Batch, Loss, Passes
     from trainer.recovering import Recovers
     from trainer.run_logs.measure import Measure
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 class LearningTask:
     """The network and its samples."""
 
-    network: Any
+    network: Network
     batches: Batches
     warm_up_batch: Batch  # any samples, for test steps
     loss: Loss | None = None  # None: cross-entropy

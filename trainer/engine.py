@@ -34,8 +34,12 @@ with role_hidden(), warnings.catch_warnings():
     lazy_operators.import_mxnet()
 
 import mxnet as mx  # noqa: E402
+import numpy as np  # noqa: E402
 
-__all__ = ["device_context", "mx"]
+# Of a job that diverges. Numbers that are not finite are found and told by nan_guard.py.
+warnings.filterwarnings("ignore", "overflow|invalid value", RuntimeWarning, r"trainer\.")
+
+__all__ = ["array_of", "device_context", "half_of", "memory_of", "mx", "shared_with_mxnet", "take_half"]
 
 
 def device_context(use_cpu: bool, gpu: int) -> mx.Context:
@@ -51,3 +55,45 @@ def device_context(use_cpu: bool, gpu: int) -> mx.Context:
         found = f"{count} GPU(s) found" if count else "no GPU found (or this MXNet was built without CUDA)"
         raise SetupError(f"GPU {gpu} is not there: {found}; choose another with -g, or train on the CPU with -c 1")
     return mx.gpu(gpu)
+
+
+def array_of(numbers: np.ndarray, context: mx.Context | None = None) -> mx.nd.NDArray:
+    """A device's copy of a numpy array, of the same type; by default the CPU's. Four times as fast as `mx.nd.array`,
+    which counts in each step."""
+    array = mx.nd.empty(numbers.shape, ctx=context, dtype=numbers.dtype)
+    array._sync_copyfrom(numbers)
+    return array
+
+
+def memory_of(array: mx.nd.NDArray) -> np.ndarray:
+    """A computed array's own memory on the CPU, of its type (n,). It stays valid while the array lives and MXNet does
+    not use it: an inference pass may move weights elsewhere."""
+    library, pointer = mx.base._LIB, ctypes.c_void_p()
+    array.wait_to_read()
+    # Restores the default layout if oneDNN has chosen another one.
+    mx.base.check_call(library.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    assert pointer.value is not None
+    dtype = np.dtype(array.dtype)
+    return np.frombuffer((ctypes.c_char * (array.size * dtype.itemsize)).from_address(pointer.value), dtype)
+
+
+def shared_with_mxnet(numbers: np.ndarray) -> mx.nd.NDArray:
+    """An array of MXNet whose memory is that of a contiguous numpy array. MXNet knows nothing of what numpy does there,
+    so whoever changes it waits for MXNet first."""
+    return mx.nd.from_numpy(numbers.view())  # makes the view read-only, not the array
+
+
+def half_of(numbers: np.ndarray) -> np.ndarray:
+    """A float16 copy, by MXNet's cast, in half of numpy's time."""
+    half = np.empty(numbers.shape, np.float16)
+    out = shared_with_mxnet(half)
+    mx.nd.cast(shared_with_mxnet(numbers), dtype="float16", out=out)
+    out.wait_to_read()
+    return half
+
+
+def take_half(half: np.ndarray, target: np.ndarray) -> None:
+    """Writes float16 numbers into a float32 array."""
+    out = shared_with_mxnet(target)
+    mx.nd.cast(shared_with_mxnet(half), dtype="float32", out=out)
+    out.wait_to_read()

@@ -15,9 +15,7 @@ from trainer.context import LearningTask, RunSettings
 from trainer.coordinator.asker import NOTICE_REST_S, WATCHED_REST_S
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.protocol import Link, NoLink
-from trainer.datasets.feed import Feed
 from trainer.datasets.samples import WHITE
-from trainer.engine import mx
 from trainer.evaluation.saved_model import input_names
 from trainer.jobs.job import Job
 from trainer.jobs.network import BuiltNetwork, evaluator_of
@@ -31,9 +29,9 @@ from utils import SetupError
 TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
 
 
-def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Context, mine: Membership) -> LearningTask:
+def learning_task(config: Config, job: Job, built: BuiltNetwork, mine: Membership) -> LearningTask:
     """The network and the batches of this worker's partition."""
-    feed = Feed(device, job.prepare)
+    feed = built.network.feed(job.prepare)
     batches = job.batches(feed, config, mine.rank, mine.num_workers, mine.partition)
     raw = job.first(config.batch_size, config.seed) if job.train is not None else None
     return LearningTask(
@@ -41,7 +39,7 @@ def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Cont
         batches=batches,
         warm_up_batch=next(batches) if raw is None else feed(raw),
         loss=built.loss,
-        passes=partial(OwnLoop, job.file.train) if job.file.train is not None else None,
+        passes=partial(OwnLoop, job.file.train, built.network) if job.file.train is not None else None,
         classes=built.classes,
         evaluate=None if job.test is None else evaluator_of(config, job, built, feed),
         metric=built.metric,

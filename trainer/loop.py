@@ -6,7 +6,6 @@ from pathlib import Path
 
 from algorithms import MEMBERS
 from trainer.coordinator.job import Watched
-from trainer.engine import mx
 from trainer.evaluation.evaluations import Evaluations
 from trainer.membership import lost_of, tells_loss
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
@@ -232,7 +231,7 @@ class Loop:
             trainer.emulation.begin_step()
             trainer.begin_step(task.warm_up_batch.size)
             trainer.compute_gradients(task.warm_up_batch)
-            mx.nd.waitall()
+            trainer.wait_for_gradients()
             times_s.append(trainer.emulation.step_age_s)
             busy_s.append(busy())
         trainer.step_s = min(times_s[1:])

@@ -38,26 +38,15 @@ class Membership:
         """n_k of this worker; 0: not known."""
         return self.sample_counts[self.rank] if self.sample_counts else 0
 
-    @property
-    def counted(self) -> int:
-        """This worker's samples, or 1 if they are not known: its contribution to `counted_of_all`."""
-        return self.num_samples or 1
-
-    @property
-    def counted_of_all(self) -> int:
-        return sum(self.sample_counts) or self.num_workers
-
     @cached_property
-    def sample_share(self) -> float:
+    def share(self) -> float:
         """n_k / n: this worker's part of all training samples."""
-        if not self.sample_counts:
-            return 1 / self.num_workers
-        return self.num_samples / sum(self.sample_counts)
+        return self.num_samples / sum(self.sample_counts) if self.sample_counts else 1 / self.num_workers
 
     @cached_property
     def weight(self) -> float:
-        """N * n_k / n, N without lost workers: factor in a mean over the workers in which every sample counts alike."""
-        return (self.num_workers - len(self.lost)) * self.sample_share if self.sample_counts else 1.0
+        """N * n_k / n, N without lost workers: factor on its gradients, so that every sample counts alike."""
+        return (self.num_workers - len(self.lost)) * self.share if self.sample_counts else 1.0
 
     def name_of(self, rank: int) -> str:
         """A worker's name for people, such as "2 (gpu0 on host b)"."""

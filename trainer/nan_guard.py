@@ -1,13 +1,12 @@
 """Skips steps whose numbers are not finite (NaN, infinity), and counts them; too many in a row end the job.
 
-A worker skips its step before it sends anything of it. In a sum over all workers it takes part with zeros and says how
-many training samples are missing; the mean is then over the others, and every sample counts alike. To a parameter
-server that applies gradients on arrival it sends none; if others may wait for its gradient, it tries again with its
-next batch. The server checks what arrives too.
+A worker skips its step before it sends anything of it. In a sum over all workers it takes part with zeros and weight 0,
+so the mean is over the others. To a parameter server that applies gradients on arrival it sends none; if others may
+wait for its gradient, it tries again with its next batch. The server checks what arrives too.
 
-On the CPU a dot product of each array with itself is the fastest check (ResNet-18's 62 gradients: MXNet's own
-multi_all_finite takes 30 times as long, a sum of squares twice). If it is not finite, each number is checked, since the
-squares of large numbers overflow. On a GPU one kernel sums all squares.
+A dot product of each array with itself is the fastest check (ResNet-18's 62 gradients: MXNet's multi_all_finite takes
+30 times as long, a sum of squares twice). If it is not finite, each number is checked, since the squares of large
+numbers overflow.
 """
 
 import logging
@@ -16,29 +15,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.engine import mx
-from trainer.parameters import Parameters, memory_of
+from trainer.parameters import Parameters
 from utils import DIVERGED, JobError
 
 NOT_FINITE = "is not finite"
 LOWER = "lower the learning rate (-l or -ll)"
-Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
+Unpack = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 def first_not_finite(
-    arrays: Sequence[mx.nd.NDArray], largest: float = math.inf, num_limited: int | None = None
+    arrays: Sequence[np.ndarray], largest: float = math.inf, num_limited: int | None = None
 ) -> int | None:
-    """Position of the first float32 array with a NaN or an infinity, None if all are finite; waits for the arrays. In
-    the first `num_limited` arrays (None: in all) a number of larger magnitude than `largest` counts as infinite."""
-    if all(array.context.device_type != "gpu" for array in arrays):
-        flat = [memory_of(array) for array in arrays]
-        squares = sum(float(np.dot(numbers, numbers)) for numbers in flat)
-    else:  # not tested: the project's test machines have no GPU
-        flat = []
-        squares = float(mx.nd.multi_sum_sq(*arrays, num_arrays=len(arrays)).sum().asscalar())
+    """Position of the first float32 array with a NaN or an infinity, None if all are finite. In the
+    first `num_limited` arrays (None: in all) a number of larger magnitude than `largest` counts as infinite."""
+    flat = [array.reshape(-1) for array in arrays]
+    squares = sum(float(np.dot(numbers, numbers)) for numbers in flat)
     if math.isfinite(squares) and math.sqrt(squares) <= largest:
         return None
-    flat = flat or [array.asnumpy() for array in arrays]
     for index, numbers in enumerate(flat):
         limit = largest if num_limited is None or index < num_limited else math.inf
         if not np.isfinite(numbers).all() or np.abs(numbers).max(initial=0.0) > limit:
@@ -75,12 +68,6 @@ class BadSteps:
                 f"{DIVERGED}: {found}, and so were {self._in_a_row} {self._what} in a row (--max-bad-steps): {remedy}"
             )
         return f"{found}; skipped, as {self.total} so far"
-
-
-def present(total: float, missing: float) -> float:
-    """Fraction of the samples contained in a sum over all workers; exactly 1 if none is missing. All workers have
-    `total` training samples, those that contributed zeros `missing`."""
-    return (total - missing) / total
 
 
 class NumberChecks:
@@ -121,9 +108,9 @@ class NumberChecks:
         return False
 
     def update_is_good(
-        self, where: str, update: Sequence[mx.nd.NDArray], unpack: Unpack, largest: float = math.inf
+        self, where: str, update: Sequence[np.ndarray], unpack: Unpack, largest: float = math.inf
     ) -> bool:
-        """Waits for a model update; returns whether it is finite, and its weights are of at most this magnitude.
+        """Returns whether a model update is finite, and its weights are of at most this magnitude.
         `unpack`: turns the update into arrays of the model's shapes. Raises JobError if too many bad updates in a
         row."""
         if not self.are_on:
@@ -132,7 +119,7 @@ class NumberChecks:
         if first_not_finite(update, largest, len(names)) is None:
             self.updates.good()
             return True
-        position = first_not_finite([array.copy() for array in unpack(update)], largest, len(names)) or 0
+        position = first_not_finite(unpack(update), largest, len(names)) or 0
         _warn(self.updates.bad(where, f"the update of {[*names, 'the statistics'][position]}", _what(largest)))
         return False
 

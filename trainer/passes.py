@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from trainer.datasets.finite import faults
-from trainer.draws import Draws
-from trainer.engine import mx
 
-Loss = Callable[[Any, Any], mx.nd.NDArray]  # (outputs, targets) -> loss of each sample (N,)
+Loss = Callable[[Any, Any], Any]  # (outputs, targets) -> loss of each sample (N,)
 
 
 class Batch(NamedTuple):
@@ -28,13 +26,6 @@ class Batch(NamedTuple):
         return (*self.inputs, *self.targets)
 
 
-def cross_entropy() -> Loss:
-    """The loss of scores (N, C) and classes (N,)."""
-    loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    loss.hybridize()
-    return loss
-
-
 class Passes(Protocol):
     """The forward and the backward pass of a step. Both only begin."""
 
@@ -52,50 +43,6 @@ class Passes(Protocol):
 
     def end(self) -> None:
         """Called after the last step."""
-
-
-class NetworkPasses:
-    """The passes of an MXNet network."""
-
-    def __init__(self, network: Any, loss: Loss, draws: Draws, samples: Callable[[], int]) -> None:
-        """`draws`: dropout's masks, for example; `samples` is the number of this worker's samples so far."""
-        self._draws, self._samples = draws, samples
-        self._network = network
-        self._loss_function = loss
-        self._running: mx.nd.NDArray | None = None
-        self._complete: mx.nd.NDArray | None = None
-
-    def forward(self, inputs: Sequence[mx.nd.NDArray], targets: Sequence[mx.nd.NDArray]) -> None:
-        self._draws.seed(self._samples(), lambda: [self._loss_of(inputs, targets)])
-        self._running = self._loss_of(inputs, targets)
-
-    def _loss_of(self, inputs: Sequence[mx.nd.NDArray], targets: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
-        with mx.autograd.record(), shapes_told(inputs, targets):
-            return self._loss_function(self._network(*inputs), single(targets))
-
-    def wait_for_loss(self) -> None:
-        assert self._running is not None
-        self._running.wait_to_read()
-
-    def backward(self) -> None:
-        assert self._running is not None
-        self._complete = self._running
-        self._complete.backward()
-
-    def loss(self) -> float:
-        assert self._complete is not None
-        return float(self._complete.mean().asscalar())
-
-    def end(self) -> None: ...
-
-
-def arrays_in(outputs: Any) -> Iterator[mx.nd.NDArray]:
-    """Yields the arrays of a network's outputs, which may be one or a tree of tuples and lists."""
-    if isinstance(outputs, (tuple, list)):
-        for each in outputs:
-            yield from arrays_in(each)
-    elif isinstance(outputs, mx.nd.NDArray):
-        yield outputs
 
 
 def single(values: Sequence[Any]) -> Any:

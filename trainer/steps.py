@@ -10,23 +10,29 @@ SGD, with g the sum of n batches' gradients (n is above 1 only where workers' gr
 The velocity v holds gradients, not steps: a changed step size acts on all of it at once (Goyal et al. 2017,
 arXiv:1706.02677, section 3, call that momentum correction). In MXNet's own SGD the velocity holds steps.
 
-RMSProp and Adam are MXNet's (mx.optimizer, with its defaults), of g + n * B * lambda * w: they divide by the size of
-the gradient itself, so n cancels.
+RMSProp (Tieleman and Hinton, lecture 6.5 of "Neural networks for machine learning", 2012) and Adam (Kingma and Ba, ICLR
+2015, arXiv:1412.6980) have the defaults of MXNet, and take g + n * B * lambda * w: they divide by the size of the
+gradient itself, so n cancels.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rates import CONSTANT, RateSchedule
-from trainer.engine import mx
+from trainer.pieces import pieces
+
+NO_STEPS = "none"  # an optimizer that leaves the weights as they are, for a network that computes nothing
 
 
 @dataclass(frozen=True)
 class Rule:
     """The rule of steps, without their size."""
 
-    optimizer: str | None = None  # name of MXNet's; None: SGD
+    optimizer: str | None = None  # None: SGD; rmsprop, adam, or NO_STEPS
     momentum: float = 0.0  # mu, of SGD
     weight_decay: float = 0.0  # lambda
     batch_size: int = 1  # B
@@ -36,29 +42,73 @@ class Rule:
 PLAIN = Rule()
 
 
-def which_decay(weights: Sequence[mx.nd.NDArray]) -> tuple[bool, ...]:
+def which_decay(weights: Sequence[np.ndarray]) -> tuple[bool, ...]:
     """Whether weight decay acts on each weight: not on biases, gamma and beta, which have one dimension. A parameter
     server must be told, since its arrays are flat."""
     return tuple(weight.ndim > 1 for weight in weights)
 
 
 def sgd_step(
-    weight: mx.nd.NDArray,
-    gradient: mx.nd.NDArray,
+    weight: np.ndarray,
+    gradient: np.ndarray,
     learning_rate: float,
     decay: float = 0.0,
-    velocity: mx.nd.NDArray | None = None,
+    velocity: np.ndarray | None = None,
     momentum: float = 0.0,
+    divisor: float = 1.0,
 ) -> None:
-    """v <- momentum * v + gradient + decay * w; w <- w - learning_rate * v. Without a velocity v begins at 0."""
+    """v <- momentum * v + gradient / divisor + decay * w; w <- w - learning_rate * v. Without a velocity v begins at
+    0."""
     if velocity is None:
-        mx.nd.sgd_update(weight, gradient, lr=learning_rate, wd=decay, out=weight)
+        for w, g in pieces(weight, gradient):
+            mean = g / divisor if divisor != 1 else g
+            w -= learning_rate * (mean + decay * w if decay else mean)
         return
-    velocity *= momentum
-    velocity += gradient
-    if decay:
-        velocity += decay * weight
-    mx.nd.sgd_update(weight, velocity, lr=learning_rate, out=weight)
+    for w, g, v in pieces(weight, gradient, velocity):
+        v *= momentum
+        v += g / divisor if divisor != 1 else g
+        if decay:
+            v += decay * w
+        w -= learning_rate * v
+
+
+# As MXNet has them: 1 - 0.9 in float32 differs from 0.1 in the seventh digit.
+_OLD, _OLD_SQUARE = np.float32(0.9), np.float32(0.999)
+_NEW, _NEW_SQUARE = np.float32(1) - _OLD, np.float32(1) - _OLD_SQUARE
+
+
+def rmsprop_step(weight: np.ndarray, gradient: np.ndarray, learning_rate: float, decay: float, s: np.ndarray) -> None:
+    """s <- 0.9 * s + 0.1 * g * g; w <- w - learning_rate * g / sqrt(s + 1e-8), g the gradient + decay * w."""
+    for w, gradient_, mean_square in pieces(weight, gradient, s):
+        g = gradient_ + decay * w
+        mean_square *= _OLD
+        mean_square += _NEW * (g * g)
+        w -= learning_rate * (g / np.sqrt(mean_square + 1e-8))
+
+
+def adam_step(
+    weight: np.ndarray,
+    gradient: np.ndarray,
+    learning_rate: float,
+    decay: float,
+    count: int,  # of this step, from 1 on
+    m: np.ndarray,
+    v: np.ndarray,
+) -> None:
+    """m <- 0.9 * m + 0.1 * g; v <- 0.999 * v + 0.001 * g * g; w <- w - rate * m / (sqrt(v) + 1e-8), g the gradient +
+    decay * w, and rate the learning rate * sqrt(1 - 0.999 ** t) / (1 - 0.9 ** t) in step t."""
+    rate = learning_rate * math.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+    for w, gradient_, mean, mean_square in pieces(weight, gradient, m, v):
+        g = gradient_ + decay * w
+        mean *= _OLD
+        mean += _NEW * g
+        mean_square *= _OLD_SQUARE
+        mean_square += _NEW_SQUARE * g * g
+        w -= rate * mean / (np.sqrt(mean_square) + 1e-8)
+
+
+# Arrays of state that each optimizer has for a weight; of SGD, with momentum.
+STATES = {None: 1, "rmsprop": 1, "adam": 2, NO_STEPS: 0}
 
 
 class Stepper:
@@ -68,13 +118,13 @@ class Stepper:
         """`decays`: of each weight, whether weight decay acts on it."""
         self._rule = rule
         self._decays = decays
-        self._states: dict[int, Any] = {}  # the optimizer's, by position
-        self._optimizer = mx.optimizer.create(rule.optimizer) if rule.optimizer else None
+        self._states: dict[int, list[np.ndarray]] = {}  # by position
+        self._counts: dict[int, int] = {}  # steps of Adam and RMSProp, by position
 
     def step(
         self,
-        weights: Sequence[mx.nd.NDArray],
-        gradients: Sequence[mx.nd.NDArray],
+        weights: Sequence[np.ndarray],
+        gradients: Sequence[np.ndarray],
         learning_rate: float,
         num_batches: float = 1,
     ) -> None:
@@ -86,89 +136,66 @@ class Stepper:
     def step_one(
         self,
         position: int,
-        weight: mx.nd.NDArray,
-        gradient: mx.nd.NDArray,
+        weight: np.ndarray,
+        gradient: np.ndarray,
         learning_rate: float,
         num_batches: float = 1,
     ) -> None:
         """A step of the weight at this position of the list (see `step`)."""
-        rule, optimizer = self._rule, self._optimizer
+        rule, state = self._rule, self._state(position, weight)
         decay = rule.weight_decay * num_batches * rule.batch_size * self._decays[position]
-        if optimizer is not None:
-            optimizer.lr, optimizer.wd = learning_rate, decay
-            optimizer.update(position, weight, gradient, self._state(position, weight))
-        elif rule.momentum:
-            mean = gradient / num_batches if num_batches != 1 else gradient
-            velocity = self._state(position, weight)
-            sgd_step(weight, mean, learning_rate, decay / num_batches, velocity, rule.momentum)
-        else:
-            sgd_step(weight, gradient, learning_rate / num_batches, decay)
+        if rule.optimizer is None:
+            if rule.momentum:
+                sgd_step(weight, gradient, learning_rate, decay / num_batches, state[0], rule.momentum, num_batches)
+            else:
+                sgd_step(weight, gradient, learning_rate / num_batches, decay)
+            return
+        count = self._counts[position] = self._counts.get(position, 0) + 1
+        if rule.optimizer == "rmsprop":
+            rmsprop_step(weight, gradient, learning_rate, decay, *state)
+        elif rule.optimizer == "adam":
+            adam_step(weight, gradient, learning_rate, decay, count, *state)
 
     def reset(self) -> None:
         """Forgets the optimizer's state, as if no step had been taken."""
         self._states.clear()
 
-    def arrays(self, weights: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+    def arrays(self, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays of the optimizer's state, of all weights."""
-        if self._optimizer is not None or self._rule.momentum:
-            for position, weight in enumerate(weights):
-                self._state(position, weight)
-        return [array for _, state in sorted(self._states.items()) for array in _flat(state)]
+        return [array for position, weight in enumerate(weights) for array in self._state(position, weight)]
 
     @property
     def updates(self) -> int:
         """Steps that the optimizer has counted (Adam's bias correction needs them); 0 if it counts none."""
-        return int(self._optimizer.num_update) if self._optimizer is not None else 0
+        return max(self._counts.values(), default=0)
 
     @updates.setter
     def updates(self, number: int) -> None:
-        if self._optimizer is not None:
-            self._optimizer.num_update = number
-            self._optimizer._index_update_count.update(dict.fromkeys(range(len(self._decays)), number))
+        if self._rule.optimizer is not None:
+            self._counts = dict.fromkeys(range(len(self._decays)), number)
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state, as numpy arrays."""
-        counts = getattr(self._optimizer, "_index_update_count", {})  # for Adam's bias correction
         return {
-            "kept": [[position, _as_numpy(state)] for position, state in self._states.items()],
-            "updates": [[position, count] for position, count in counts.items()],
+            "kept": [[position, [array.copy() for array in state]] for position, state in self._states.items()],
+            "updates": [[position, count] for position, count in self._counts.items()],
         }
 
-    def restore(self, state: Mapping[str, Any], context: mx.Context) -> None:
-        """Restores `state` on the weights' device."""
-        self._states = {position: _as_arrays(kept, context) for position, kept in state["kept"]}
-        if self._optimizer is not None:
-            self._optimizer._index_update_count.update(dict(state["updates"]))
-            self._optimizer.num_update = max(self._optimizer._index_update_count.values(), default=0)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores `state`, or that of version 0.6.0, which has a single array as it is."""
+        self._states = {
+            position: [kept.copy()] if isinstance(kept, np.ndarray) else [array.copy() for array in kept or ()]
+            for position, kept in state["kept"]
+        }
+        self._counts = dict(state["updates"])
 
-    def _state(self, position: int, weight: mx.nd.NDArray) -> Any:
-        """The optimizer's state of a weight, or its velocity; created at the first call."""
+    def _state(self, position: int, weight: np.ndarray) -> list[np.ndarray]:
+        """The optimizer's state of a weight; zeros at the first call."""
         if position not in self._states:
-            self._states[position] = (
-                mx.nd.zeros(weight.shape, ctx=weight.context)
-                if self._optimizer is None
-                else self._optimizer.create_state(position, weight)
-            )
+            rule = self._rule
+            number = STATES[rule.optimizer] if rule.optimizer or rule.momentum else 0
+            self._states[position] = [np.zeros(weight.shape, np.float32) for _ in range(number)]
         return self._states[position]
-
-
-def _flat(state: Any) -> list[mx.nd.NDArray]:
-    """The arrays of an optimizer's state of one weight."""
-    if isinstance(state, (list, tuple)):
-        return [array for each in state for array in _flat(each)]
-    return [] if state is None else [state]
-
-
-def _as_numpy(state: Any) -> Any:
-    if isinstance(state, (list, tuple)):
-        return [_as_numpy(each) for each in state]
-    return None if state is None else state.asnumpy()
-
-
-def _as_arrays(state: Any, context: mx.Context) -> Any:
-    if isinstance(state, list):
-        return tuple(_as_arrays(each, context) for each in state)
-    return None if state is None else mx.nd.array(state, ctx=context)
 
 
 @dataclass

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
 from trainer.emulation import FORWARD_SHARE, Emulation
-from trainer.engine import mx
 from trainer.nan_guard import NumberChecks, Unpack
-from trainer.parameters import Parameters, wait_for
-from trainer.passes import NetworkPasses, Passes, cross_entropy
+from trainer.parameters import Parameters
+from trainer.passes import Passes
 from trainer.progress import Newest, Progress
 from trainer.run_logs.measure import LOCAL_UPDATE, Measure
 from trainer.steps import Seen, Stepper, which_decay
@@ -51,9 +52,9 @@ class Trainer:
         self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
         self.step_s = 0.0  # of the last complete local step, at first of a test step
         self.step_is_bad = False  # this step is skipped, because its gradients are not finite
-        self._statistics_before: list[mx.nd.NDArray] = []  # BatchNorm's, before the step
+        self._statistics_before: list[np.ndarray] = []  # BatchNorm's, before the step
         self._batch_fault: Callable[[], str] = str  # of the step: what is not finite in its batch
-        self.present = 1.0  # fraction of the samples contained in the last sum; 0: no worker contributed
+        self.weight_of_all = 0.0  # the workers' weights in the last sum, added up; 0: no worker contributed
         self.pauses = False  # all workers have agreed to form a new generation after the round
         # Called during a step, returns whether to abandon it; None: no step can be abandoned.
         self.give_up: Callable[[], bool] | None = None
@@ -156,20 +157,20 @@ class Trainer:
             if self.give_up():
                 return False
         self.passes.backward()
+        self.context.task.batches.prepare()
         if weight != 1:
             for gradient in self.parameters.gradients:
                 gradient *= weight
-        self.context.task.batches.prepare()
         self.emulation.pad(1.0)
         self.emulation.delay_step()
         return True
 
     def wait_for_gradients(self) -> None:
         """Waits for the passes only, not for transfers under way."""
-        wait_for(self.parameters.gradients)
+        _ = self.parameters.gradients
 
     def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
-        """Begins an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied."""
+        """Takes an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied."""
         rate = learning_rate * self.schedule_factor
         self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
 
@@ -190,29 +191,23 @@ class Trainer:
         computed_s = self.emulation.step_age_s
         if self.gradients_are_good():
             self.take_step(learning_rate)
-            wait_for(self.parameters.weights)
         self.step_s = self.emulation.step_age_s
         self.emulation.update_s = self.step_s - computed_s
         return True
 
     def send(
         self,
-        begin: Callable[[Sequence[mx.nd.NDArray]], None],
-        arrays: Sequence[mx.nd.NDArray],
+        begin: Callable[[Sequence[np.ndarray]], None],
+        arrays: Sequence[np.ndarray],
         stage: str,
         computed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Sends each array once computed. When all are, calls `computed`; then time counts for `stage`. Over an
-        emulated slow link all are sent after the delay, so that no worker gets them too early."""
-        delay_s = self.emulation.link_delay_s()
-        if not delay_s:
-            begin(arrays)
-        wait_for(arrays)
+        """Calls `computed`, and sends the arrays; from now on time counts for `stage`. Over an emulated slow link they
+        are sent after the delay, so that no worker gets them too early."""
         computed()
         self.measure.enter(stage)
-        if delay_s:
-            self.clock.sleep(delay_s)
-            begin(arrays)
+        self.clock.sleep(self.emulation.link_delay_s())
+        begin(arrays)
 
     # ------------------------------------------------------------------------------------------ number checks
 
@@ -225,7 +220,7 @@ class Trainer:
             self.parameters.set_statistics(self._statistics_before)
         return not self.step_is_bad
 
-    def update_is_good(self, update: Sequence[mx.nd.NDArray], unpack: Unpack = list, largest: float = math.inf) -> bool:
+    def update_is_good(self, update: Sequence[np.ndarray], unpack: Unpack = list, largest: float = math.inf) -> bool:
         """Checks the update that this worker is about to send (nan_guard.py)."""
         return self.checks.update_is_good(self._place(self.steps), update, unpack, largest)
 
@@ -235,5 +230,5 @@ class Trainer:
 
 def _passes_of(trainer: Trainer) -> Passes:
     task = trainer.context.task
-    draws = Draws(trainer.context.config.seed, trainer.membership.rank, FORWARD)
-    return NetworkPasses(task.network, task.loss or cross_entropy(), draws, lambda: trainer.seen.own)
+    draws = Draws(task.network.seed, trainer.context.config.seed, trainer.membership.rank, FORWARD)
+    return task.network.passes(task.loss, draws, lambda: trainer.seen.own)

@@ -20,6 +20,7 @@ from trainer.context import Context, Peers
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
+from trainer.datasets.partitions import sha256
 from trainer.emulation import NETWORK, Slowdown, Speed
 from trainer.engine import device_context
 from trainer.evaluation import initial_parameters
@@ -27,13 +28,13 @@ from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings, target_of
+from trainer.jobs.gluon import GluonNetwork
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
 from trainer.jobs.user_errors import users_errors
 from trainer.loop import Loop
 from trainer.membership import Membership, lost_of, of_all, without
-from trainer.parameters import Parameters
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA, FROZEN, JOB
@@ -88,7 +89,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
                 raise SetupError(unwritable)
             logging.warning("warning: %s", unwritable)
         membership = _membership(config, partitioned_by, joined)
-        task = learning_task(config, job, built, device, membership())
+        task = learning_task(config, job, built, membership())
         settings = run_settings(
             config,
             task.metric,
@@ -96,7 +97,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             stop_requested=lambda: signals.requested and not config.leave,
             speed=Speed(config.min_step_time, config.sample_time, trace=trace),
             evaluator=beside,
-            saver=ModelSaver(folder.path, task.network, model_card(config, job, built, folder.commit), task.metric),
+            saver=ModelSaver(folder.path, built.network, model_card(config, job, built, folder.commit), task.metric),
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),
         )
@@ -211,14 +212,14 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
     return checked(link, clock, config, num_workers) if config.needs_state_server else link
 
 
-def _setup(config: Config, network: Any, data_hash: str) -> dict[str, str]:
+def _setup(config: Config, network: GluonNetwork, data_hash: str) -> dict[str, str]:
     """What all workers compare. The files' paths may differ between hosts."""
     return {
         **job_setup(config),
         DATA: data_hash,
         "--init-from": initial_parameters.content_hash(config.init_from),
         JOB: content_hash(config.job),
-        FROZEN: Parameters(network).frozen_sha256(),
+        FROZEN: sha256(network.frozen) if network.frozen else "none",
     }
 
 

@@ -10,10 +10,10 @@ import little of it, and do not wait for the import.
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -156,7 +156,7 @@ class ForkServer:
         assert self._server and self._server.stdout
         pipe, until = self._server.stdout.fileno(), time.monotonic() + patience_s
         while b"\n" not in self._partial:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+            ready = wait([pipe], max(0.0, until - time.monotonic()))
             if not ready:
                 raise TimeoutError(f"the fork server did not answer within {patience_s:g} s; its log: {self._role.log}")
             data = os.read(pipe, 1 << 16)

@@ -9,12 +9,12 @@ import base64
 import contextlib
 import json
 import os
-import select
 import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ class HostConnection:
                 self.give_up_answer()
                 raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
             self._meanwhile()
-            select.select([self._from], [], [], 0.2)
+            wait([self._from], 0.2)
 
     def hello(self) -> dict[str, Any]:
         """Waits for the host's first message. Raises SetupError as `answers`."""

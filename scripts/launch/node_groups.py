@@ -11,13 +11,13 @@ import difflib
 import io
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from config import FIELDS, names_of
@@ -196,7 +196,7 @@ def submitted(command: Sequence[str], script: str, signals: StopSignals) -> tupl
     with contextlib.suppress(BrokenPipeError), program.stdin as stdin:  # it has not read what it refuses
         stdin.write(script)
     polls = 10
-    while polls and not select.select([program.stdout], [], [], 0.2)[0]:
+    while polls and not wait([program.stdout.fileno()], 0.2):
         polls -= bool(signals.first)
     if not polls:
         os.killpg(program.pid, signal.SIGKILL)

@@ -25,12 +25,12 @@ import gzip
 import io
 import json
 import os
-import select
 import shutil
 import signal
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -262,7 +262,7 @@ def serve(agent: Agent) -> None:
     say("hello", python=sys.executable, root=str(ROOT), cores=len(usable_cores()))
     signal.alarm(SILENCE_S)
     while True:
-        ready, _, _ = select.select([sys.stdin.fileno()], [], [], POLL_S)
+        ready = wait([sys.stdin.fileno()], POLL_S)
         if ready:
             data = os.read(sys.stdin.fileno(), 1 << 16)
             if not data:

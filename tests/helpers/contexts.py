@@ -8,13 +8,17 @@ from typing import Any
 from config import Config
 from trainer.context import Context, LearningTask, Peers, RunSettings
 from trainer.emulation import Slowdown, Speed
+from trainer.engine import mx
+from trainer.jobs.gluon import GluonNetwork
 
 GROUPS = {"task": LearningTask, "peers": Peers, "run": RunSettings}
 
 
 def context_of(**given: Any) -> Context:
-    """Puts each field into its group, and those of Speed into `run.speed`."""
+    """Puts each field into its group, and those of Speed into `run.speed`. `network` may be a gluon Block."""
     config = given.pop("config", None) or Config()
+    if isinstance(given.get("network"), mx.gluon.Block):
+        given["network"] = GluonNetwork(given["network"], mx.cpu())
     speed = {field.name: given.pop(field.name) for field in fields(Speed) if field.name in given}
     given["speed"] = Speed(**speed)
     names = {name: {field.name for field in fields(group)} for name, group in GROUPS.items()}

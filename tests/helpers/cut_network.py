@@ -14,12 +14,14 @@ from functools import partial
 from itertools import combinations, pairwise, permutations
 from typing import Any
 
+from run_all import run_all
+
 from trainer.coordinator.protocol import NoAnswer
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, TEST_SHARE
 from trainer.simulation.in_process import InProcessLink, InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost
 
 SERVER = -1  # in place of a worker's number

@@ -23,6 +23,7 @@ from few_images import few_images
 from one_worker import Batches
 from page import Page
 from ready import ready
+from run_all import run_all
 
 import models
 from algorithms import TransportKind
@@ -48,7 +49,7 @@ from trainer.rendezvous.cluster import ClusterSpec
 from trainer.run_logs.measure import Measure
 from trainer.runtime.environment import prepare_environment
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.trainer import Trainer
@@ -147,7 +148,7 @@ def train(algorithm: str, trainer: Trainer, shared: Transport, clock: Clock) -> 
             take_turns(trainer, shared, Path(folder), clock)
         else:
             Loop(trainer).run(lambda: Path(folder))
-    return [weight.asnumpy() for weight in trainer.parameters.weights]
+    return [weight.copy() for weight in trainer.parameters.weights]
 
 
 def train_alone(path: str) -> None:
@@ -155,7 +156,7 @@ def train_alone(path: str) -> None:
     trainer = LocalTrainer(a_context(0, 1), LEARNING_RATE / 2)
     with tempfile.TemporaryDirectory() as folder:
         Loop(trainer).run(lambda: Path(folder))
-    np.savez(path, *(weight.asnumpy() for weight in trainer.parameters.weights))
+    np.savez(path, *(weight for weight in trainer.parameters.weights))
 
 
 def train_in_cluster(algorithm: str, path: str) -> None:
@@ -191,7 +192,7 @@ def take_turns(trainer: Trainer, shared: Transport, folder: Path, clock: Clock) 
         if turn == shared.rank:
             trainer.rounds += 1
             loop.train_round()
-        mx.nd.waitall()
+        shared.wait_all()
         shared.barrier()
 
 

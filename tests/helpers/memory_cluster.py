@@ -14,6 +14,7 @@ import numpy as np
 from contexts import context_of
 from one_worker import Batches
 from ready import ready
+from run_all import run_all
 
 from algorithms import TransportKind
 from config import PS, Config
@@ -29,7 +30,7 @@ from trainer.membership import Membership, lost_of, number_of_change
 from trainer.progress import Limits
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryArrays, MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
@@ -91,7 +92,7 @@ class Trained:
 
     def weights(self, rank: int = 0) -> np.ndarray:
         """Of the last layer (2, 4), as this worker has them."""
-        return self.trainers[rank].parameters.weights[-1].asnumpy()
+        return self.trainers[rank].parameters.weights[-1].copy()
 
 
 class StateServer:

@@ -20,15 +20,18 @@ from contexts import context_of
 from memory_cluster import batch, dense
 from one_worker import Batches
 from ready import ready
+from run_all import run_all
 
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.draws import Draws
+from trainer.engine import mx
+from trainer.jobs.gluon import GluonNetwork, GluonPasses
+from trainer.jobs.gluon_blocks import cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.passes import NetworkPasses, cross_entropy
 from trainer.progress import Limits
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Member, Start
@@ -37,7 +40,7 @@ from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
@@ -82,7 +85,7 @@ class Worker:
 
     def weights(self) -> np.ndarray:
         """Of the last layer (2, 4)."""
-        return self.trainer.parameters.weights[-1].asnumpy()
+        return self.trainer.parameters.weights[-1].copy()
 
     def events(self) -> list[str]:
         """What its log says of the others, each with its round."""
@@ -249,7 +252,7 @@ class Job:
         worker = self.workers[number]
         worker.batches = Batches(*(batch(number + turn) for turn in range(5)))
 
-        class Passes(NetworkPasses):
+        class Passes(GluonPasses):
             def forward(passes, *samples: Any) -> None:
                 worker.exchanges = 0
                 if worker.dies_at(0):
@@ -262,10 +265,10 @@ class Job:
             counts = tuple(self.workers[each].samples for each in numbers_of(start))
             return Membership(start.rank, len(counts), counts)
 
-        network = dense()
+        network = GluonNetwork(dense(), mx.cpu())
         return context_of(
             network=network,
-            passes=lambda trainer: Passes(network, cross_entropy(), Draws(), lambda: 0),
+            passes=lambda trainer: Passes(network, cross_entropy(), Draws(network.seed), lambda: 0),
             batches=worker.batches,
             warm_up_batch=ready(batch(number)),
             limits=Limits(self._rounds),

@@ -14,6 +14,7 @@ from trainer.algorithms.local import LocalTrainer
 from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
+from trainer.jobs.gluon import GluonNetwork
 from trainer.passes import Batch
 
 
@@ -57,7 +58,7 @@ class Batches:
         return map(ready, itertools.islice(itertools.cycle(self._batches), number))
 
 
-def network_with_statistics() -> Any:
+def network_with_statistics() -> GluonNetwork:
     network = mx.gluon.nn.HybridSequential()
     network.add(
         mx.gluon.nn.Conv2D(4, 3, in_channels=1),
@@ -68,8 +69,7 @@ def network_with_statistics() -> Any:
     mx.random.seed(1)
     network.initialize(mx.init.Xavier())
     network(mx.nd.zeros((1, 1, 8, 8)))
-    mx.nd.waitall()
-    return network
+    return GluonNetwork(network, mx.cpu())
 
 
 def some_batch() -> Samples:

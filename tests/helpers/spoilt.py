@@ -10,7 +10,8 @@ from memory_cluster import batch, gradient
 
 from trainer.context import Context
 from trainer.draws import Draws
-from trainer.passes import NetworkPasses, cross_entropy
+from trainer.jobs.gluon import GluonPasses
+from trainer.jobs.gluon_blocks import cross_entropy
 from trainer.trainer import Trainer
 
 ETA = 0.5
@@ -19,7 +20,7 @@ WARM_UP = 3  # passes before the first step
 MOST = 3
 
 
-class Spoilt(NetworkPasses):
+class Spoilt(GluonPasses):
     """Some of the backward passes leave what is not finite in the gradient of the last layer, as an overflow does."""
 
     def __init__(self, network: Any, steps: Collection[int], what: float) -> None:
@@ -27,8 +28,7 @@ class Spoilt(NetworkPasses):
         Args:
             steps: which, counted from 1 without the warm-up.
         """
-        super().__init__(network, cross_entropy(), Draws(), lambda: 0)
-        self._weight = list(network.collect_params().values())[-1]
+        super().__init__(network, cross_entropy(), Draws(network.seed), lambda: 0)
         self._steps = steps
         self._what = what
         self._done = -WARM_UP
@@ -37,7 +37,7 @@ class Spoilt(NetworkPasses):
         super().backward()
         self._done += 1
         if self._done in self._steps:
-            self._weight.grad()[0, 1] = self._what
+            self._network.gradients[-1][0, 1] = self._what
 
 
 def spoil(

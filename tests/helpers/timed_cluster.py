@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from run_all import run_all
+
 from algorithms import TransportKind
 from config import NO_NETWORK, Config
 from trainer.algorithms.esync import ESyncTrainer
@@ -22,7 +24,7 @@ from trainer.membership import Membership
 from trainer.simulation import stub_network
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
 # Factor on a worker's step time, from (round, local step within the round), both from 1; infinite: it falls silent.

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from algorithms import TransportKind
 from config import FP16, TWO_BIT
+from trainer.algorithms.server_sgd import ServerSGD
 from trainer.collectives.compression import Compression
-from trainer.engine import mx
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import SetupError
 
@@ -23,22 +25,24 @@ from utils import SetupError
 FIRST, SECOND = 3, 2
 
 
-def two(first: float, second: float) -> list[mx.nd.NDArray]:
-    return [mx.nd.full((FIRST,), first), mx.nd.full((SECOND, SECOND), second)]
+def two(first: float, second: float) -> list[np.ndarray]:
+    return [np.full(shape, value, np.float32) for shape, value in (((FIRST,), first), ((SECOND, SECOND), second))]
 
 
-def seen(arrays: list[mx.nd.NDArray]) -> list[float]:
+def seen(arrays: list[np.ndarray]) -> list[float]:
     """The one value of each array."""
-    values = [sorted(set(array.asnumpy().reshape(-1).tolist())) for array in arrays]
+    values = [sorted(set(array.reshape(-1).tolist())) for array in arrays]
     assert all(len(each) == 1 for each in values), values
     return [each[0] for each in values]
 
 
-def adds_twice() -> mx.optimizer.Optimizer:
-    """For the server: what was pushed counts twice, and under key 11 three times."""
-    optimizer = mx.optimizer.SGD(learning_rate=-2.0, wd=0.0)
-    optimizer.set_lr_mult({11: 1.5})
-    return optimizer
+def float32(numbers: Any) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def adds_twice() -> ServerSGD:
+    """For the server: what was pushed counts twice, and under key 11, that of a counter, once."""
+    return ServerSGD(-2.0, 11, 1, [False] * 11)
 
 
 def sums(transport: Transport) -> dict[str, Any]:
@@ -63,10 +67,10 @@ def sums(transport: Transport) -> dict[str, Any]:
 def in_halves(transport: Transport) -> dict[str, Any]:
     """A sum that travels as float16, beside numbers that do not."""
     shared, rank = transport.sums(Compression(FP16), 20), transport.rank
-    first = [mx.nd.array([2049.0 + rank, 1 / 3]), mx.nd.array([60001.0, 0.1])]
+    first = [float32([2049.0 + rank, 1 / 3]), float32([60001.0, 0.1])]
     shared.broadcast(first, exact=1)
     out: dict[str, Any] = {"fp16, broadcast": numbers(first)}
-    given = [mx.nd.array([2048.0 - 2046.5 * rank, 0.25]), mx.nd.array([60001.0 + rank, 0.1 * rank])]
+    given = [float32([2048.0 - 2046.5 * rank, 0.25]), float32([60001.0 + rank, 0.1 * rank])]
     shared.begin_sum(given)
     shared.finish_sum(given)
     return {**out, "fp16, sum": numbers(given), "fp16, bytes": shared.take_traffic(), "fp16, largest": shared.largest}
@@ -78,11 +82,11 @@ def in_two_bits(transport: Transport) -> dict[str, Any]:
         shared = transport.sums(Compression(TWO_BIT, 0.003), 40)
     except SetupError as error:
         return {"2bit": str(error)}
-    first = [mx.nd.array([[1 / 3, 2049.0 + transport.rank]]), mx.nd.array([60001.0, 0.1])]
+    first = [float32([[1 / 3, 2049.0 + transport.rank]]), float32([60001.0, 0.1])]
     shared.broadcast(first, exact=1)
     out: dict[str, Any] = {"2bit, broadcast": numbers(first)}
     for round_ in (1, 2):
-        given = [mx.nd.array([WITH_TWO_BITS[transport.rank]]), mx.nd.array([60001.0 + transport.rank, -0.125])]
+        given = [float32([WITH_TWO_BITS[transport.rank]]), float32([60001.0 + transport.rank, -0.125])]
         shared.begin_sum(given)
         shared.finish_sum(given)
         out[f"2bit, sum {round_}"] = numbers(given)
@@ -92,9 +96,9 @@ def in_two_bits(transport: Transport) -> dict[str, Any]:
 WITH_TWO_BITS = [0.004, -0.002], [0.003, -0.0025]  # by rank
 
 
-def numbers(arrays: list[mx.nd.NDArray]) -> list[list[float]]:
+def numbers(arrays: list[np.ndarray]) -> list[list[float]]:
     """All of each array."""
-    return [array.asnumpy().reshape(-1).tolist() for array in arrays]
+    return [array.reshape(-1).tolist() for array in arrays]
 
 
 def server(transport: Transport) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def server(transport: Transport) -> dict[str, Any]:
     return out
 
 
-def push(shared: SharedArrays, arrays: list[mx.nd.NDArray]) -> None:
+def push(shared: SharedArrays, arrays: list[np.ndarray]) -> None:
     shared.push(arrays)
     shared.wait_until_arrived(arrays)
 

@@ -39,22 +39,22 @@ class Recorded(WBSPTrainer):
 
     def broadcast(self):
         super().broadcast()
-        self.initial = [array.asnumpy() for array in self.parameters.model()]
+        self.initial = [array.copy() for array in self.parameters.model()]
         self.moved = [np.zeros_like(array) for array in self.initial]
         self.uploads, self.releases = [], []
 
     def local_step(self, batch):
-        before = [weight.asnumpy() for weight in self.parameters.weights]
+        before = [weight.copy() for weight in self.parameters.weights]
         done = super().local_step(batch)
         for total, old, new in zip(self.moved, before, self.parameters.weights, strict=True):
-            total += new.asnumpy() - old
+            total += new - old
         return done
 
     def _upload(self, update, about, save):
-        self.uploads.append((about.steps, [array.asnumpy() for array in update]))
+        self.uploads.append((about.steps, [array.copy() for array in update]))
         uploaded = super()._upload(update, about, save)
         if uploaded.model is not None:
-            self.releases.append((uploaded.status, [array.asnumpy() for array in uploaded.model]))
+            self.releases.append((uploaded.status, [array.copy() for array in uploaded.model]))
         return uploaded
 
 

@@ -19,6 +19,7 @@ from trainer import worker
 from trainer.command_line import parse
 from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver
+from trainer.jobs.gluon import GluonNetwork
 from utils import SetupError, read_json
 
 JOB = """
@@ -111,12 +112,12 @@ def test_several_outputs_need_a_file_for_several(tmp_path, capsys):
 
 def test_images_of_a_built_in_network_are_taken_as_its_dataset_has_them(tmp_path, capsys):
     images = np.random.default_rng(0).integers(0, 256, (3, 1, 28, 28), np.uint8)
-    network = models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0)
+    network = GluonNetwork(models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0), mx.cpu())
     about = {"network": "lenet", "dataset": "mnist", "input": {"shape": [1, 28, 28], "divide_by": 255}}
     ModelSaver(tmp_path, network, about).save(["best"], 1, 0.5)
     np.save(tmp_path / "in.npy", images)
     said(capsys, "predict", tmp_path / "best.json", tmp_path / "in.npy", tmp_path / "out.npy")
-    expected = network(mx.nd.array(images) / 255).asnumpy()
+    expected = network.block(mx.nd.array(images) / 255).asnumpy()
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=1e-4, atol=1e-5)
     np.save(tmp_path / "in.npy", images / 255)
     with pytest.raises(

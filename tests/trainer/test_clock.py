@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_all import run_all
 
 from trainer.clock import Clock, RealClock
-from trainer.simulation.virtual_clock import Deadlock, VirtualClock, run_all
+from trainer.simulation.virtual_clock import Deadlock, VirtualClock
 
 
 def on_real(work: Callable[[Clock], Any]) -> Any:

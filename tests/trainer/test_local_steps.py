@@ -32,7 +32,7 @@ class Asked(LocalTrainer):
 
 
 def model(trainer):
-    return [array.asnumpy() for array in trainer.parameters.model()]
+    return [array.copy() for array in trainer.parameters.model()]
 
 
 @pytest.mark.parametrize(("answers", "whole"), [([True], False), ([False, True], False), ([False, False], True)])
@@ -49,11 +49,11 @@ def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tm
 
 def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(batch):
     trainer = LocalTrainer(a_context(batch, membership=lambda: Membership(0, 4, (3, 2, 2, 1))), LEARNING_RATE)
-    assert trainer.membership.sample_share == 0.375
+    assert trainer.membership.share == 0.375
     gradients = []
     for weight in (1.0, trainer.membership.weight):
         trainer.compute_gradients(ready(batch), weight)
-        gradients.append([gradient.asnumpy() for gradient in trainer.parameters.gradients])
+        gradients.append([gradient.copy() for gradient in trainer.parameters.gradients])
     for plain, weighed in zip(*gradients, strict=True):
         np.testing.assert_allclose(weighed, 1.5 * plain, rtol=1e-3, atol=1e-4)
 
@@ -73,8 +73,8 @@ def test_an_evaluation_has_statistics_of_its_own_where_they_are_asked_for_and_tr
         trainer = LocalSGDTrainer(context, LEARNING_RATE, 1.0, 30)
 
         def evaluate():
-            evaluated.append(trainer.parameters.statistics()[0].asnumpy()[0])
-            left.append(lambda: trainer.parameters.statistics()[0].asnumpy()[0])
+            evaluated.append(trainer.parameters.statistics()[0][0])
+            left.append(lambda: trainer.parameters.statistics()[0][0])
             return 0.5
 
         context.task.evaluate = evaluate

@@ -11,7 +11,6 @@ from ready import FEED, ready
 from algorithms import TransportKind
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.sync import SyncTrainer
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
@@ -30,8 +29,8 @@ def changes(*rounds: Membership):
 
 def test_shares_and_weight_are_of_the_samples_that_workers_hold() -> None:
     other, membership = of_parts([np.arange(3), np.arange(3, 4)])
-    assert (membership.sample_share, membership.weight) == (0.25, 0.5)
-    assert Membership(1, 4).sample_share == 0.25 and Membership(1, 4).weight == 1.0
+    assert (membership.share, membership.weight) == (0.25, 0.5)
+    assert Membership(1, 4).share == 0.25 and Membership(1, 4).weight == 1.0
     assert other.partition_sha256["all by rank"] == membership.partition_sha256["all by rank"]
     assert other.partition_sha256["this worker"] != membership.partition_sha256["this worker"]
 
@@ -49,22 +48,6 @@ def test_averaging_weighs_each_round_by_the_shares_of_that_round() -> None:
     expected = np.zeros((2, 4))
     for each in counts:
         expected = expected - ETA * sum(each[rank] / 4 * gradient(expected, batch(rank)) for rank in range(2))
-    np.testing.assert_allclose(trained.weights(), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_ssgd_divides_by_the_number_of_workers_of_the_round() -> None:
-    numbers = [2, 4]  # the two others of the second round send nothing here
-    workers = [Worker([batch(rank)]) for rank in range(2)]
-    trained = train(
-        TransportKind.SUM,
-        workers,
-        lambda context: SyncTrainer(context, ETA),
-        2,
-        membership=lambda rank: changes(*(Membership(rank, number) for number in numbers)),
-    )
-    expected = np.zeros((2, 4))
-    for number in numbers:
-        expected = expected - ETA / number * sum(gradient(expected, batch(rank)) for rank in range(2))
     np.testing.assert_allclose(trained.weights(), expected, rtol=1e-4, atol=1e-6)
 
 

@@ -8,12 +8,13 @@ from functools import partial
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from run_all import run_all
 
 from trainer.clock import RealClock
 from trainer.coordinator.asker import NOTICE_REST_S, Asker
 from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.trainer_state import resume_progress
 
 SOON_S = 20.0

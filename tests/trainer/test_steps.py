@@ -72,10 +72,10 @@ def test_ssgd_with_momentum_and_weight_decay_is_that_of_the_mean_loss_with_b_tim
 
 def test_the_velocity_does_not_depend_on_how_many_batches_a_step_sums() -> None:
     """A mean gradient of 3 each time, of two batches and then of half a batch more."""
-    stepper, weight = Stepper(Rule(momentum=MU), [True]), mx.nd.array([[1.0]])
+    stepper, weight = Stepper(Rule(momentum=MU), [True]), np.float32([[1.0]])
     for num_batches in (2, 2.5):
-        stepper.step([weight], [mx.nd.array([[3.0 * num_batches]])], 0.1, num_batches)
-    assert weight.asscalar() == pytest.approx(1 - 0.1 * 3 - 0.1 * (MU * 3 + 3))
+        stepper.step([weight], [np.float32([[3.0 * num_batches]])], 0.1, num_batches)
+    assert weight.item() == pytest.approx(1 - 0.1 * 3 - 0.1 * (MU * 3 + 3))
 
 
 def test_each_worker_keeps_the_velocity_of_its_local_steps_when_the_models_are_averaged() -> None:
@@ -94,34 +94,33 @@ def test_each_worker_keeps_the_velocity_of_its_local_steps_when_the_models_are_a
 def test_a_step_of_one_device_alone_is_the_same_as_mxnets_own_sgd() -> None:
     """With a constant step size MXNet's v, which holds steps, is minus eta times this one's."""
     network = a_context(some_batch()).task.network
-    parameters = [each for each in network.collect_params().values() if each.grad_req != "null"]
-    start = [each.data().copy() for each in parameters]
-    gradients = [mx.nd.random.normal(shape=each.shape) for each in parameters]
+    start, random = [weight.copy() for weight in network.weights], np.random.default_rng(0)
+    gradients = [random.standard_normal(weight.shape, np.float32) for weight in start]
     stepper = Stepper(dataclasses.replace(WITH_ALL, batch_size=16), which_decay(start))
     theirs = mx.optimizer.SGD(learning_rate=0.01, momentum=MU, wd=16 * DECAY)
-    is_decayed = [each.name.endswith("weight") for each in parameters]
+    is_decayed = [name.endswith("weight") for name in network.names]
     theirs.set_wd_mult({index: float(yes) for index, yes in enumerate(is_decayed)})
     assert any(is_decayed) and not all(is_decayed)  # neither biases nor BatchNorm's gamma and beta are
-    expected = [weight.copy() for weight in start]
+    expected = [mx.nd.array(weight) for weight in start]
     states = [theirs.create_state(index, weight) for index, weight in enumerate(expected)]
     for _ in range(3):
         stepper.step(start, gradients, 0.01)
         for index, (weight, state) in enumerate(zip(expected, states, strict=True)):
-            theirs.update(index, weight, gradients[index], state)
+            theirs.update(index, weight, mx.nd.array(gradients[index]), state)
     for ours, other in zip(start, expected, strict=True):
-        np.testing.assert_allclose(ours.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours, other.asnumpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_without_the_flags_a_step_is_to_the_bit_what_it_was() -> None:
     random = np.random.default_rng(0)
     for rate, num_batches in ((0.001, 1), (0.0005, 3), (0.0123, 12)):
-        start, slope = (mx.nd.array(random.normal(size=(64, 32, 3, 3)) * size) for size in (1, 30))
-        ours, before, on_server = (start.copy() for _ in range(3))
+        ours, slope = (np.float32(random.normal(size=(64, 32, 3, 3)) * size) for size in (1, 30))
+        before, on_server, theirs = map(mx.nd.array, (ours, ours, slope))
         Stepper(PLAIN, [True]).step([ours], [slope], rate, num_batches)
-        mx.nd.sgd_update(before, slope, lr=rate / num_batches, out=before)
-        mx.optimizer.SGD(learning_rate=rate / num_batches, wd=0.0).update(0, on_server, slope, None)
-        np.testing.assert_array_equal(ours.asnumpy(), before.asnumpy())
-        np.testing.assert_array_equal(ours.asnumpy(), on_server.asnumpy())
+        mx.nd.sgd_update(before, theirs, lr=rate / num_batches, out=before)
+        mx.optimizer.SGD(learning_rate=rate / num_batches, wd=0.0).update(0, on_server, theirs, None)
+        np.testing.assert_array_equal(ours, before.asnumpy())
+        np.testing.assert_array_equal(ours, on_server.asnumpy())
 
 
 def adam(weight: np.ndarray, slopes: Sequence[np.ndarray], rate: float) -> np.ndarray:
@@ -146,17 +145,31 @@ def test_other_optimizers_take_the_same_step_whatever_the_size_of_the_batch_and_
     start, slopes = np.float64([[1.0, -2.0]]), [np.float64([[3.0, 5.0]]), np.float64([[-1.0, 4.0]])]
     for size, num_batches in ((1, 1), (64, 3)):
         stepper = Stepper(Rule(rule.__name__, batch_size=size), [True])
-        weight = mx.nd.array(start)
+        weight = np.float32(start)
         for slope in slopes:
-            stepper.step([weight], [mx.nd.array(size * num_batches * slope)], 0.1, num_batches)
-        np.testing.assert_allclose(weight.asnumpy(), rule(start, slopes, 0.1), rtol=1e-4)
+            stepper.step([weight], [np.float32(size * num_batches * slope)], 0.1, num_batches)
+        np.testing.assert_allclose(weight, rule(start, slopes, 0.1), rtol=1e-4)
 
 
 def test_weight_decay_of_another_optimizer_is_a_part_of_its_gradient() -> None:
-    weight = mx.nd.array([[2.0]])
-    Stepper(Rule("rmsprop", weight_decay=0.25, batch_size=4), [True]).step([weight], [mx.nd.array([[3.0]])], 0.1)
+    weight = np.float32([[2.0]])
+    Stepper(Rule("rmsprop", weight_decay=0.25, batch_size=4), [True]).step([weight], [np.float32([[3.0]])], 0.1)
     slope = 3.0 + 4 * 0.25 * 2.0
-    assert weight.asscalar() == pytest.approx(2.0 - 0.1 * slope / np.sqrt(0.1 * slope**2))
+    assert weight.item() == pytest.approx(2.0 - 0.1 * slope / np.sqrt(0.1 * slope**2))
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_five_steps_of_another_optimizer_with_weight_decay_are_mxnets_own(name: str) -> None:
+    random, size = np.random.default_rng(0), 4
+    ours = random.standard_normal((300, 400), np.float32)  # more than a piece
+    stepper, theirs = Stepper(Rule(name, weight_decay=DECAY, batch_size=size), [True]), mx.nd.array(ours)
+    optimizer = mx.optimizer.create(name, learning_rate=0.01, wd=size * DECAY)
+    state = optimizer.create_state(0, theirs)
+    for _ in range(5):
+        slope = random.standard_normal(ours.shape, np.float32)
+        stepper.step([ours], [slope], 0.01)
+        optimizer.update(0, theirs, mx.nd.array(slope), state)
+    np.testing.assert_allclose(ours, theirs.asnumpy(), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
@@ -239,7 +252,7 @@ def test_a_warm_up_of_one_device_alone_counts_the_samples_of_the_step_itself(tmp
     weight = ZERO
     for factor in (0.25, 0.5, 0.75, 1, 1):
         weight = weight - ETA * factor * gradient(weight, of(0))
-    np.testing.assert_allclose(trainer.parameters.weights[0].asnumpy(), weight, **CLOSE)
+    np.testing.assert_allclose(trainer.parameters.weights[0], weight, **CLOSE)
 
 
 def dense_with_one_batch() -> Any:
@@ -299,20 +312,36 @@ def test_the_schedule_on_the_server_counts_its_updates() -> None:
 def test_a_replica_that_gets_what_another_one_keeps_goes_on_as_it_does(rule: Rule) -> None:
     """As a worker does that comes to a job at work."""
 
-    def weights() -> list[Any]:
-        return [mx.nd.array([[1.0, 2.0]]), mx.nd.array([3.0])]
-
-    gradients = [mx.nd.array([[0.5, -1.0]]), mx.nd.array([2.0])]
-    first, late = weights(), weights()
+    gradients = [np.float32([[0.5, -1.0]]), np.float32([2.0])]
+    first, late = ([np.float32([[1.0, 2.0]]), np.float32([3.0])] for _ in range(2))
     steppers = [Stepper(rule, which_decay(first)) for _ in range(2)]
     for _ in range(3):
         steppers[0].step(first, gradients, 0.1)
     given, taken = steppers[0].arrays(first), steppers[1].arrays(late)
     assert len(given) == len(taken)
     for source, target in zip([*first, *given], [*late, *taken], strict=True):
-        source.copyto(target)
+        target[:] = source
     steppers[1].updates = steppers[0].updates
     for stepper, mine in zip(steppers, (first, late), strict=True):
         stepper.step(mine, gradients, 0.1)
     for here, there in zip(first, late, strict=True):
-        assert here.asnumpy().tobytes() == there.asnumpy().tobytes()
+        assert here.tobytes() == there.tobytes()
+
+
+@pytest.mark.parametrize("rule", [Rule(momentum=0.9), Rule("adam"), Rule("rmsprop"), Rule()])
+def test_a_checkpoint_is_restored_also_in_the_form_of_version_0_6_0(rule: Rule) -> None:
+    """There SGD has its velocity without a list around it, and nothing without momentum."""
+    weight, slope = np.float32([[1.0, 2.0]]), np.float32([[0.5, -1.0]])
+    first, *restored = (Stepper(rule, [True]) for _ in range(3))
+    for _ in range(3):
+        first.step([weight], [slope], 0.1)
+    state = first.state()
+    ((_, arrays),) = state["kept"]
+    kept = [[0, arrays]] if rule.optimizer else [[0, arrays[0]]] if arrays else []
+    for stepper, saved in zip(restored, (state, {**state, "kept": kept}), strict=True):
+        stepper.restore(saved)
+        assert stepper.updates == first.updates == (3 if rule.optimizer else 0)
+    ends = [weight.copy() for _ in range(3)]
+    for stepper, end in zip((first, *restored), ends, strict=True):
+        stepper.step([end], [slope], 0.1)
+    assert ends[0].tobytes() == ends[1].tobytes() == ends[2].tobytes() != weight.tobytes()

@@ -13,13 +13,14 @@ upload moves them by its difference over N.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trainer.algorithms.async_local_optimizer import AsyncLocalOptimizer, AsyncLocalStatus, LocalSteps
 from trainer.algorithms.buckets import Buckets
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
-from trainer.engine import mx
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.trainer import Trainer
@@ -80,7 +81,7 @@ class AsyncLocalTrainer(Trainer):
         weight = self.membership.weight
         update = [(own - before) * weight for own, before in zip(self._packed_model(), self._base, strict=True)]
         if not self.update_is_good(update, self._buckets.unpack):
-            update, self._samples = [mx.nd.zeros_like(array) for array in update], 0
+            update, self._samples = [np.zeros_like(array) for array in update], 0
         self._link.begin_to_upload(update)
         self._link.upload(UploadReport(wants_stop, self.steps, self._samples, self.step_s, 0.0))
         numbers, model = self._link.status_and_answer()
@@ -89,11 +90,11 @@ class AsyncLocalTrainer(Trainer):
         self.seen.update(self._status.samples, self._samples)
         return self._status.stop
 
-    def _take(self, model: Sequence[mx.nd.NDArray]) -> None:
+    def _take(self, model: Sequence[np.ndarray]) -> None:
         self.parameters.replace(self._buckets.unpack(model))
         self._base = self._packed_model()
 
-    def _packed_model(self) -> list[mx.nd.NDArray]:
+    def _packed_model(self) -> list[np.ndarray]:
         return self._buckets.pack(self.parameters.model())
 
 

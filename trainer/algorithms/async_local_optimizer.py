@@ -13,7 +13,6 @@ import numpy as np
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.whole_models import BAD_UPLOAD, Keys, WholeModelOptimizer
-from trainer.parameters import wait_for
 
 
 class LocalSteps:
@@ -63,7 +62,7 @@ class AsyncLocalOptimizer(WholeModelOptimizer):
         self._stop, self._samples = False, 0
 
     def state(self) -> dict[str, Any]:
-        return {"samples": self._samples, "times_s": self._local_steps.times_s, "outer": self._outer.state()}
+        return {"samples": self._samples, "times_s": [*self._local_steps.times_s], "outer": self._outer.state()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         super().restore(saved)
@@ -88,8 +87,7 @@ class AsyncLocalOptimizer(WholeModelOptimizer):
             for statistics, update in zip(model[num_weights:], buffer[num_weights:], strict=True):
                 statistics += update / num_workers
         for array, target in zip(model, buffer, strict=True):
-            array.copyto(target)
-        wait_for([*model, *buffer])
+            target[:] = array
         return (rank,)
 
     def remove_worker(self, rank: int) -> Iterable[int]:

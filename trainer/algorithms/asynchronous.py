@@ -16,7 +16,6 @@ from trainer.algorithms.ringleader import RingleaderSGD
 from trainer.algorithms.ringmaster import RingmasterSGD
 from trainer.algorithms.server_sgd import ENDED, GONE, ServerSGD
 from trainer.context import Context
-from trainer.engine import mx
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
@@ -50,7 +49,7 @@ class AsyncTrainer(Trainer):
         self._numbers = slice(first, first + self.has_numbers * len(ranks))
         self._own = first + self.membership.rank  # where this worker's number is
         size = self._numbers.stop + (context.run.checkpoints is not None)  # the last: when to save
-        self._values = mx.nd.zeros((size,))
+        self._values = np.zeros(size, np.float32)
         self._changes_told: dict[int, int] = {}
         decays = which_decay(self.parameters.weights)
         # Every worker's array of one position must lie on the same server. ps-lite places a key by its remainder modulo
@@ -79,14 +78,14 @@ class AsyncTrainer(Trainer):
             if model is self._model:
                 for weight, array in zip(weights, first, strict=True):
                     if array is not weight:
-                        array.copyto(weight)
+                        weight[...] = array
                 model.broadcast(weights)
             else:
                 model.define(first)
         self._counters.broadcast([self._values] * self._copies)
         self._tell_changes()
 
-    def _restored(self, saved: Mapping[str, Any]) -> list[list[mx.nd.NDArray]]:
+    def _restored(self, saved: Mapping[str, Any]) -> list[list[np.ndarray]]:
         """The models of the server's checkpoint: one, or one for each worker. The optimizer takes the rest of it."""
         self._optimizer.restore(saved)
         values, others = dict(saved["values"]), dict(saved.get("global", ()))
@@ -95,7 +94,7 @@ class AsyncTrainer(Trainer):
             model = []
             for position, weight in enumerate(self.parameters.weights):
                 value = values.get(number * self._keys_per_model + position, others.get(position))
-                model.append(weight if value is None else mx.nd.array(value.reshape(weight.shape)))
+                model.append(weight if value is None else value.reshape(weight.shape))
             found.append(model)
         return found
 
@@ -149,25 +148,25 @@ class AsyncTrainer(Trainer):
     def add_to_counter(self, position: int, number: float = 1) -> None:
         notice = np.zeros(self._values.shape, dtype=np.float32)
         notice[position] = number
-        self._counters.push([mx.nd.array(notice) for _ in range(self._copies)])
+        self._counters.push([notice.copy() for _ in range(self._copies)])
 
     def set_number(self, number: float) -> None:
         """Sets this worker's number, from what was read last. Once it has ended it counts no more, also where it was
         killed then and is back."""
-        known = self._values.asnumpy()[self._own]
+        known = self._values[self._own]
         if known not in (GONE, np.float32(number)):
             self.add_to_counter(self._own, number - known)
 
     def numbers_there(self, but: int | None = None) -> np.ndarray:
         """The numbers, as read last, of workers that are neither lost nor at their end nor of rank `but`."""
-        gone, numbers = {*self.context.peers.lost(), but}, self._values.asnumpy()[self._numbers]
+        gone, numbers = {*self.context.peers.lost(), but}, self._values[self._numbers]
         return numbers[[rank not in gone and number != GONE for rank, number in enumerate(numbers)]]
 
     def read_counters(self) -> np.ndarray:
         """The shared counters, after all transfers under way have ended."""
         self._counters.pull([self._values])
         self._transport.wait_all()
-        return self._values.asnumpy()
+        return self._values
 
 
 class RescaledTrainer(AsyncTrainer):

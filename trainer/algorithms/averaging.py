@@ -1,5 +1,6 @@
 """Model averaging: workers train their own copies, then apply the mean of the model updates,
-w <- w + eps * sum_k (n_k / n) * (w_k - w), where worker k has n_k of the n samples.
+w <- w + eps * sum_k (n_k / n) * (w_k - w), where worker k has n_k of the n samples. The sum is over the workers whose
+update is good, and is divided by the sum of their weights n_k / n.
 
 The negated mean is the gradient of an outer optimiser with learning rate eps and momentum (outer_momentum.py). FedNova
 divides each update by its number of local steps (fednova.py).
@@ -9,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 from trainer.algorithms.batch_norm import with_estimated_statistics
 from trainer.algorithms.fednova import Normalisation
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
-from trainer.engine import mx
 from trainer.passes import Batch
+from trainer.pieces import pieces
 from trainer.run_logs.measure import GLOBAL_UPDATE
 
 
@@ -35,7 +38,8 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._global_learning_rate = global_learning_rate  # eps
         self._outer = outer or OuterMomentum()
         self._norm = Normalisation(normalise, context.run.rule.momentum)
-        self.numbers = self._norm.numbers(self.membership.sample_share)  # summed too (summing.py)
+        self.numbers = self._norm.numbers(0.0)  # summed too; before the first sum their count alone matters
+        self._updates: list[np.ndarray] = []  # of the round; kept, since new memory takes time
 
     def begin_round(self) -> None:
         self._norm.begin_round(self.stepper)
@@ -48,17 +52,17 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._global_weights = [weight.copy() for weight in self.parameters.weights]
         self._global_statistics = self.parameters.statistics()
 
-    def shared_state(self) -> list[mx.nd.NDArray]:
+    def shared_state(self) -> list[np.ndarray]:
         return [*self._global_weights, *self._global_statistics, *self._outer.arrays(self._global_weights)]
 
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:  # `state` is the arrays of `shared_state`, filled
+    def adopt(self, state: Sequence[np.ndarray]) -> None:  # `state` is the arrays of `shared_state`, filled
         self.parameters.replace(self._global_weights + self._global_statistics)
 
     def own_state(self) -> dict[str, Any]:
         return {"outer": self._outer.state()}
 
     def restore_own(self, state: Mapping[str, Any]) -> None:
-        self._outer.restore(state["outer"], self.parameters.weights)
+        self._outer.restore(state["outer"])
 
     def local_step(self, batch: Batch) -> bool:
         is_complete = self.whole_step(batch, self._learning_rate)
@@ -72,37 +76,32 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_UPDATE)
         global_model = self._global_weights + self._global_statistics
-        # `updates` are new arrays, so they have the default layout that the kvstore needs.
-        share = self.membership.sample_share
-        weights_share = share / self._norm.divisor  # FedNova's |a_k|
-        shares = [weights_share] * len(self._global_weights) + [share] * len(self._global_statistics)
-        updates = [
-            (after - before) * factor
-            for after, before, factor in zip(self.parameters.model(), global_model, shares, strict=True)
-        ]
+        num_weights, share = len(self._global_weights), self.membership.share  # this worker's weight in the mean
+        self._compute_updates(global_model, share)
+        # A round of ESync may have no complete step, which is not a skipped one.
         all_skipped = bool(self.checks.steps.in_round and not self.good_steps)
-        is_missing = all_skipped or not self.update_is_good(updates, largest=self.sums.largest)
-        self.numbers = self._norm.numbers(0.0 if is_missing else share)
-        stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop, is_missing)
-        if self.present:
-            self._apply(updates)
-        else:  # no worker's update was good
-            self.parameters.replace(global_model)
-        mx.nd.waitall()
+        if all_skipped or not self.update_is_good(self._updates, largest=self.sums.largest):
+            share = 0.0
+        self.numbers = self._norm.numbers(share)
+        stop = self.sum_over_workers(self._updates, GLOBAL_UPDATE, wants_stop, share)
+        if self.weight_of_all:  # else no worker's update was good
+            divisor = self._norm.divisor_of_all(self.weight_of_all, self.numbers)
+            updates, statistics = self._updates[:num_weights], self._updates[num_weights:]
+            self._outer.step(self._global_weights, updates, self._global_learning_rate, divisor)
+            # BatchNorm's statistics are just averaged: no eps, momentum or normalisation.
+            for of_all, update in zip(self._global_statistics, statistics, strict=True):
+                of_all += update / self.weight_of_all
+        self.parameters.replace(global_model)  # which undoes the local steps of a round without a good update
         return stop
 
-    def _apply(self, updates: Sequence[mx.nd.NDArray]) -> None:
-        """Applies the summed updates to the global model; copies it to the local one."""
+    def _compute_updates(self, global_model: Sequence[np.ndarray], share: float) -> None:
+        """(n_k / n) * (w_k - w), of weights over FedNova's |a_k|."""
         num_weights = len(self._global_weights)
-        if self.present != 1:  # the mean is over the workers with an update
-            updates = [update / self.present for update in updates]
-        means = self._norm.scaled(updates[:num_weights], self.numbers, self.present)
-        for weight, global_weight, direction in zip(
-            self.parameters.weights, self._global_weights, self._outer.directions(means), strict=True
-        ):
-            global_weight += self._global_learning_rate * direction
-            global_weight.copyto(weight)
-        # BatchNorm's statistics are just averaged: no eps, momentum or normalisation.
-        for global_statistics, update in zip(self._global_statistics, updates[num_weights:], strict=True):
-            global_statistics += update
-        self.parameters.set_statistics(self._global_statistics)
+        factors = [share / self._norm.divisor] * num_weights + [share] * (len(global_model) - num_weights)
+        if not self._updates:
+            self._updates = [np.empty_like(array) for array in global_model]
+        arrays = zip(self._updates, self.parameters.model(), global_model, factors, strict=True)
+        for update, after, before, factor in arrays:
+            for out, own, w in pieces(update, after, before):
+                np.subtract(own, w, out=out)
+                out *= factor

@@ -13,7 +13,6 @@ from typing import Any
 from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
-from trainer.parameters import wait_for
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
@@ -79,7 +78,6 @@ class BackupTrainer(Trainer):
             self.clock.wait_until(self._is_answered)
             model = None
         self.parameters.replace(model or self._link.answer())
-        wait_for(self.parameters.weights)
         self._is_lost = self._status.dropped > before.dropped
         return self._status.over
 

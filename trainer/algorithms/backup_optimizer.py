@@ -11,8 +11,7 @@ import numpy as np
 
 from trainer.algorithms.backup_versions import Arrival, Versions
 from trainer.algorithms.whole_models import BAD_UPLOAD, WANT_STOP, Keys, WholeModelOptimizer
-from trainer.engine import mx
-from trainer.parameters import wait_for
+from trainer.pieces import sum_of
 from trainer.steps import PLAIN, Rule, Stepper
 
 BASE = 1 << 20  # counts travel as two digits of this base: a float32 is exact up to 2 ** 24 only
@@ -78,7 +77,7 @@ class BackupOptimizer(WholeModelOptimizer):
 
     def begin(self) -> None:
         if saved := self.take_saved():
-            self._stepper.restore(saved["steps"], mx.cpu())
+            self._stepper.restore(saved["steps"])
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         if code == WANT_STOP or values[0]:
@@ -103,8 +102,7 @@ class BackupOptimizer(WholeModelOptimizer):
             self._apply(arrival.apply)
         for other in arrival.answered:
             for position, array in self.buffers[other].items():
-                self.shown[position].copyto(array)
-            wait_for(self.buffers[other].values())
+                array[:] = self.shown[position]
 
     def status(self, rank: int) -> list[float]:
         versions = self._versions
@@ -121,10 +119,8 @@ class BackupOptimizer(WholeModelOptimizer):
             target = self.shown[position]
             arrived = [self.buffers[rank][position] for rank in ranks]
             if position < self._num_weights:
-                gradient = mx.nd.add_n(*arrived)
+                gradient = sum_of(arrived)
                 self._stepper.step_one(position, target, gradient, self._learning_rate * factor, len(ranks))
             else:
                 shares = (self._sample_counts[rank] / samples for rank in ranks)
-                parts = (array * share for array, share in zip(arrived, shares, strict=True))
-                mx.nd.add_n(*parts).copyto(target)
-        wait_for(self.shown[position] for position in range(self.keys.num_arrays))
+                target[:] = sum_of([array * share for array, share in zip(arrived, shares, strict=True)])

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from trainer.engine import mx
+import numpy as np
 
 MAX_SIZE = 1 << 18  # elements, 1 MB: large arrays are sent and added in parallel
 
@@ -11,7 +11,7 @@ MAX_SIZE = 1 << 18  # elements, 1 MB: large arrays are sent and added in paralle
 class Buckets:
     """Groups of neighbouring float32 arrays of a list; a group has at most `MAX_SIZE` elements, or one array."""
 
-    def __init__(self, arrays: Sequence[mx.nd.NDArray], apart: int = 0) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], apart: int = 0) -> None:
         """`arrays` have the shapes of the arrays to be packed; the last `apart` are in no group with those before."""
         self._shapes = [array.shape for array in arrays]
         self._sizes = [array.size for array in arrays]
@@ -27,15 +27,12 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def pack(self, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+    def pack(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Copies the arrays into new flat ones, one for each group."""
-        flat = [array.reshape((-1,)) for array in arrays]
-        return [
-            mx.nd.concat(*(flat[index] for index in group), dim=0) if len(group) > 1 else flat[group[0]].copy()
-            for group in self._groups
-        ]
+        flat = [array.reshape(-1) for array in arrays]
+        return [np.concatenate([flat[index] for index in group]) for group in self._groups]
 
-    def unpack(self, packed: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+    def unpack(self, packed: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Views of the flat arrays in the shapes of the packed ones."""
         arrays = []
         for group, flat in zip(self._groups, packed, strict=True):

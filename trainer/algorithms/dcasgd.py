@@ -15,8 +15,9 @@ another algorithm; here each worker m has its own.
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.algorithms.per_worker_sgd import PerWorkerSGD, in_mxnet, in_numpy
-from trainer.engine import mx
+import numpy as np
+
+from trainer.algorithms.per_worker_sgd import PerWorkerSGD, by_number, numbered
 
 FADING = 0.95  # of s, as in the paper's experiments on CIFAR-10
 SMALLEST_SQUARE = 1e-7  # keeps s from zero
@@ -30,29 +31,29 @@ class PerWorkerDCASGD(PerWorkerSGD):
         super().__init__(*given)
         self._compensation = compensation
         self._adaptive = adaptive
-        self._mean_squares: dict[int, mx.nd.NDArray] = {}  # s
+        self._mean_squares: dict[int, np.ndarray] = {}  # s
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
+    def use(self, index: int, weights: np.ndarray, pulled: np.ndarray, grad: np.ndarray) -> bool:
         position = index % self._keys_per_model
         step = weights - pulled
         step *= grad
         step *= grad
         step *= self._compensation
         if self._adaptive:
-            step /= (self._mean_square(position, grad) + SMALLEST_SQUARE).sqrt()
+            step /= np.sqrt(self._mean_square(position, grad) + SMALLEST_SQUARE)
         step += grad
         if self.is_good(index, step):
             self.step(position, weights, step)
         return True
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"squares": in_numpy(self._mean_squares)}
+        return super().state() | {"squares": numbered(self._mean_squares)}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        self._mean_squares = in_mxnet(saved["squares"])
+        self._mean_squares = by_number(saved["squares"])
 
-    def _mean_square(self, position: int, grad: mx.nd.NDArray) -> mx.nd.NDArray:
+    def _mean_square(self, position: int, grad: np.ndarray) -> np.ndarray:
         """Updates and returns s of an array."""
         square = (1 - FADING) * grad * grad
         if position in self._mean_squares:

@@ -15,12 +15,13 @@ Whole models travel, the paper's are in fragments; and the mean is the plain wei
 n_k / n, as in the other modes. BatchNorm's statistics are the weighed mean of the workers' own, without momentum.
 """
 
+import numpy as np
+
 from trainer.algorithms.buckets import Buckets
 from trainer.algorithms.decoupled_optimizer import DecoupledOptimizer, Merging
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.algorithms.whole_models import Keys
 from trainer.context import Context
-from trainer.engine import mx
 
 
 class DecoupledTrainer(WBSPTrainer):
@@ -41,7 +42,7 @@ class DecoupledTrainer(WBSPTrainer):
         self.measure.next_step()  # each local step and the upload have log entries of their own, as local SGD's have
         return self.steps >= self._sync_every
 
-    def update_of(self, model: list[mx.nd.NDArray], base: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+    def update_of(self, model: list[np.ndarray], base: list[np.ndarray]) -> list[np.ndarray]:
         """Differences of weights, and the statistics as they are: a difference from old ones could make a variance
         negative."""
         statistics = [array.copy() for array in model[self._num_weights :]]  # a release is pulled into what is sent

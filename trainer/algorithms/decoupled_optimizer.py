@@ -9,8 +9,6 @@ from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.server_policies import Action, Decision, Policy, UploadReport, merging
 from trainer.algorithms.wbsp_optimizer import WBSPOptimizer
 from trainer.algorithms.whole_models import BAD_UPLOAD, Keys
-from trainer.engine import mx
-from trainer.parameters import wait_for
 
 
 class Merging(NamedTuple):
@@ -38,23 +36,21 @@ class DecoupledOptimizer(WBSPOptimizer):
 
     def state(self) -> dict[str, Any]:
         inboxes = [
-            {"samples": each.samples, "steps": each.steps, "arrays": [array.asnumpy() for array in each.arrays]}
+            {"samples": each.samples, "steps": each.steps, "arrays": [array.copy() for array in each.arrays]}
             for each in self._inboxes
         ]
         return {**super().state(), "outer": self._outer.state(), "inboxes": inboxes}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        self._outer.restore(saved.get("outer", ()), self._shadow[: self._num_weights])
+        self._outer.restore(saved.get("outer", ()))
         inboxes = saved.get("inboxes", ())
         if len(inboxes) != self.keys.num_workers:  # the ranks are other workers
             return
         for rank, (inbox, kept) in enumerate(zip(self._inboxes, inboxes, strict=True)):
             if kept["steps"]:
                 self._policy.enter(rank, self._release + 1, self.now())
-                inbox.add(
-                    [mx.nd.array(array) for array in kept["arrays"]], self._num_weights, kept["samples"], kept["steps"]
-                )
+                inbox.add(kept["arrays"], self._num_weights, kept["samples"], kept["steps"])
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         upload = UploadReport.read(values)
@@ -74,7 +70,6 @@ class DecoupledOptimizer(WBSPOptimizer):
             self._policy.enter(rank, self._release + 1, now)
         arrays = [self.buffers[rank][position] for position in range(self.keys.num_arrays)]
         inbox.add(arrays, self._num_weights, upload.samples, upload.steps)
-        wait_for(inbox.arrays)  # the next upload overwrites the buffer
         self._samples += upload.samples
         self._arrivals[rank] += 1
         self._policy.uploaded(rank, upload._replace(steps=1, step_s=upload.steps * upload.step_s), now)
@@ -84,11 +79,10 @@ class DecoupledOptimizer(WBSPOptimizer):
     def publish(self) -> None:
         """w <- w + eps * (Delta + beta * v) with the mean of the inboxes; BatchNorm's statistics are their mean."""
         means = mean_of(self._inboxes)
-        directions = self._outer.directions(means[: self._num_weights])
-        for weight, direction in zip(self._shadow, directions, strict=False):
-            weight += self._settings.learning_rate * direction
+        weights = self._shadow[: self._num_weights]
+        self._outer.step(weights, means[: self._num_weights], self._settings.learning_rate)
         for statistics, mean in zip(self._shadow[self._num_weights :], means[self._num_weights :], strict=True):
-            mean.copyto(statistics)
+            statistics[:] = mean
         for inbox in self._inboxes:
             inbox.clear()
         super().publish()

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from trainer.engine import mx
-
 
 class DelayedNesterov:
     """Learning rate eps and momentum beta, on updates d = -g.
@@ -21,24 +19,24 @@ class DelayedNesterov:
     def __init__(self, rate: float, momentum: float) -> None:
         self._rate, self._momentum = rate, momentum  # eps, beta
         self._num_buffered = 0  # updates in B
-        self._buffers: list[mx.nd.NDArray] = []  # B
-        self._velocities: list[mx.nd.NDArray] = []  # m
+        self._buffers: list[np.ndarray] = []  # B
+        self._velocities: list[np.ndarray] = []  # m
 
-    def begin(self, weights: Sequence[mx.nd.NDArray], saved: Mapping[str, Any]) -> None:
+    def begin(self, weights: Sequence[np.ndarray], saved: Mapping[str, Any]) -> None:
         """Begins with these weights; `saved` is the `state` that it resumes, empty if there is none."""
         zeros = [np.zeros(weight.shape, dtype=np.float32) for weight in weights]
         self._num_buffered = saved.get("num_buffered", 0)
-        self._buffers = [mx.nd.array(array) for array in saved.get("buffers", zeros)]
-        self._velocities = [mx.nd.array(array) for array in saved.get("velocities", zeros)]
+        self._buffers = [array.copy() for array in saved.get("buffers", zeros)]
+        self._velocities = [array.copy() for array in saved.get("velocities", zeros)]
 
     def state(self) -> dict[str, Any]:
         return {
             "num_buffered": self._num_buffered,
-            "buffers": [array.asnumpy() for array in self._buffers],
-            "velocities": [array.asnumpy() for array in self._velocities],
+            "buffers": [array.copy() for array in self._buffers],
+            "velocities": [array.copy() for array in self._velocities],
         }
 
-    def apply(self, weights: Sequence[mx.nd.NDArray], updates: Sequence[mx.nd.NDArray], period: int) -> None:
+    def apply(self, weights: Sequence[np.ndarray], updates: Sequence[np.ndarray], period: int) -> None:
         """Applies an update d to the weights, in place; `period` is P."""
         self._num_buffered += 1
         for weight, update, buffer in zip(weights, updates, self._buffers, strict=True):

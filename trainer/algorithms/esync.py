@@ -5,13 +5,14 @@ optionally with an outer optimiser or FedNova's weights)."""
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.context import Context
 from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
 from trainer.coordinator.smoothing import Smoothed
-from trainer.engine import mx
 from trainer.run_logs.measure import CHECK_READY
 
 # To time the transmission, pushes and pulls must not overlap, which at most doubles the transmission time.
@@ -62,7 +63,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._queries.close()
         self._state.leave()
 
-    def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
+    def take_sum(self, arrays: Sequence[np.ndarray]) -> float | None:
         took_s = super().take_sum(arrays)
         if took_s is not None:
             self._transmission.add(took_s)

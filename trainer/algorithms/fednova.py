@@ -12,7 +12,6 @@ nothing to either sum. Equal |a_k| give the plain mean.
 
 from collections.abc import Sequence
 
-from trainer.engine import mx
 from trainer.steps import Stepper
 
 
@@ -39,11 +38,11 @@ class Normalisation:
         """Of this worker's update; 1 without a complete step."""
         return (self._norm or 1.0) if self._is_on else 1.0
 
-    def numbers(self, sample_share: float) -> list[float]:
+    def numbers(self, weight: float) -> list[float]:
         """This worker's term of tau_eff, which the workers sum."""
-        return [sample_share * self._norm] if self._is_on else []
+        return [weight * self._norm] if self._is_on else []
 
-    def scaled(self, means: Sequence[mx.nd.NDArray], sums: Sequence[float], present: float) -> Sequence[mx.nd.NDArray]:
-        """The means times tau_eff. `sums` are those of `numbers`; workers with this fraction of the samples have
-        contributed."""
-        return [(sums[0] / present) * mean for mean in means] if self._is_on else means
+    def divisor_of_all(self, weight_of_all: float, sums: Sequence[float]) -> float:
+        """Of the sum of the updates. With W the sum of the weights and S that of `numbers` the mean is the sum / W and
+        tau_eff is S / W. Their product is the sum / (W * W / S)."""
+        return weight_of_all * weight_of_all / sums[0] if self._is_on and sums[0] else weight_of_all

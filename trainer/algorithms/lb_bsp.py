@@ -14,15 +14,14 @@ many in each round, which makes the gradient noisier than SSGD's. With random pa
 distribution; under --split-by-class the classes of fast workers count for more here.
 
 The state server decides the sizes (SimpleStateServer/server/policies/lb_bsp.py). Its answer may come after the next
-round has begun, earlier for one worker than for another. So each worker's number of samples travels with its gradients,
-and B is their sum: the update is right whichever decisions the workers have used.
+round has begun, earlier for one worker than for another. So each worker's b_k / b travels with its gradients, and B / b
+is their sum: the update is right whichever decisions the workers have used.
 """
 
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
-from trainer.passes import Batch
 
 
 class LBBSPTrainer(SyncTrainer):
@@ -31,7 +30,6 @@ class LBBSPTrainer(SyncTrainer):
     def __init__(self, context: Context, learning_rate: float, batch_size: int) -> None:
         super().__init__(context, learning_rate)
         self._batch_size = batch_size  # b, and the size of each first batch
-        self.numbers = [0.0]
         self._state = context.state
         self._questions = Queries(context.state, self.clock, waits=False)
 
@@ -43,27 +41,18 @@ class LBBSPTrainer(SyncTrainer):
     def begin_round(self) -> None:
         self.context.task.batches.resize(self._questions.batch_size() or self._batch_size)
 
-    def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch)  # unweighted: the summed loss weighs each sample alike
-        self.gradients_are_good(self.sums.largest)
-        return True
+    def gradient_weight(self) -> float:
+        """The summed loss weighs each sample alike."""
+        return 1.0
 
     def computed(self) -> None:
         """Reports the step time and asks for the next batch size while the gradients travel."""
         super().computed()
         self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples)
 
-    def statistics_weight(self) -> float:
-        """b_k / b: BatchNorm's statistics are averaged like the gradients."""
+    def weight(self) -> float:
+        """b_k / b. The sum is B / b, which is N if all workers have used the same decision."""
         return self.step_samples / self._batch_size
-
-    def synchronize(self, wants_stop: bool) -> bool:
-        self.numbers = [0.0 if self.step_is_bad else float(self.step_samples)]  # float32: exact up to 2**24
-        return super().synchronize(wants_stop)
-
-    def divisor(self) -> float:
-        """B / b, which is N if all workers have used the same decision."""
-        return self.numbers[0] / self._batch_size
 
     def end(self) -> None:
         self._questions.close()

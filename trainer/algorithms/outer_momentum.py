@@ -17,11 +17,14 @@ All ranks see the same d, so v is equal on all and never travels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainer.pieces import pieces
 
 if TYPE_CHECKING:
     from config import Config
-    from trainer.engine import mx
 
 
 class OuterMomentum:
@@ -30,37 +33,38 @@ class OuterMomentum:
     def __init__(self, momentum: float = 0.0, nesterov: bool = False) -> None:
         self._momentum = momentum  # beta, from 0 (no velocity) to below 1
         self._nesterov = nesterov
-        self._velocities: list[mx.nd.NDArray] = []
+        self._velocities: list[np.ndarray] = []
 
     @classmethod
     def from_config(cls, config: Config) -> OuterMomentum:
         return cls(config.outer_momentum, bool(config.outer_nesterov))
 
-    def state(self) -> list[Any]:
-        """The velocities, as numpy arrays."""
-        return [velocity.asnumpy() for velocity in self._velocities]
+    def state(self) -> list[np.ndarray]:
+        """Copies of the velocities."""
+        return [velocity.copy() for velocity in self._velocities]
 
-    def restore(self, state: Sequence[Any], like: Sequence[mx.nd.NDArray]) -> None:
-        self._velocities = [array.zeros_like() for array in like][: len(state)]
-        for velocity, kept in zip(self._velocities, state, strict=True):
-            velocity[:] = kept
+    def restore(self, state: Sequence[np.ndarray]) -> None:
+        self._velocities = [velocity.copy() for velocity in state]
 
-    def arrays(self, like: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """The velocities themselves, of the device and shapes of `like`; empty without momentum."""
+    def arrays(self, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The velocities themselves, of the shapes of `like`; empty without momentum."""
         if self._momentum and not self._velocities:
-            self._velocities = [array.zeros_like() for array in like]
+            self._velocities = [np.zeros_like(array) for array in like]
         return self._velocities
 
-    def directions(self, updates: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """The steps of the weights in units of eps, from `updates`, d of this round. Callers must not write to them."""
-        beta = self._momentum
+    def step(
+        self, weights: Sequence[np.ndarray], updates: Sequence[np.ndarray], learning_rate: float, divisor: float = 1.0
+    ) -> None:
+        """A step of the weights, in place; d of this round is an update / `divisor`. `learning_rate` is eps."""
+        beta, rate = self._momentum, learning_rate
         if not beta:
-            return list(updates)
-        before = self._velocities
-        if not before:
-            self._velocities = [update.copy() for update in updates]
-        else:
-            self._velocities = [beta * v + update for v, update in zip(before, updates, strict=True)]
-        if not self._nesterov:
-            return self._velocities
-        return [update + beta * v for v, update in zip(self._velocities, updates, strict=True)]
+            for weight, update in zip(weights, updates, strict=True):
+                for w, u in pieces(weight, update):
+                    w += rate * (u / divisor if divisor != 1 else u)
+            return
+        for weight, update, velocity in zip(weights, updates, self.arrays(weights), strict=True):
+            for w, u, v in pieces(weight, update, velocity):
+                d = u / divisor if divisor != 1 else u
+                v *= beta
+                v += d
+                w += rate * (d + beta * v if self._nesterov else v)

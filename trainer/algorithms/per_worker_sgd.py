@@ -4,8 +4,9 @@ ringleader.py). This module runs in the server's process."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from trainer.algorithms.server_sgd import ServerSGD
-from trainer.engine import mx
 
 
 class PerWorkerSGD(ServerSGD):
@@ -19,35 +20,35 @@ class PerWorkerSGD(ServerSGD):
     def __init__(self, *given: Any) -> None:
         """As ServerSGD."""
         super().__init__(*given)
-        self._global_weights: dict[int, mx.nd.NDArray] = {}
+        self._global_weights: dict[int, np.ndarray] = {}
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
+    def use(self, index: int, weights: np.ndarray, pulled: np.ndarray, grad: np.ndarray) -> bool:
         """Changes the global weights by the algorithm's rule. The gradient is of `pulled`, which must stay. Returns
         whether the worker gets the new weights; else it keeps `pulled`."""
         raise NotImplementedError
 
-    def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+    def apply(self, index: int, weight: np.ndarray, grad: np.ndarray) -> None:
         position = index % self._keys_per_model
         # All workers begin with the initial weights, so any stored value will do.
         if position not in self._global_weights:
             self._global_weights[position] = weight.copy()
         weights = self._global_weights[position]
         if self.use(index, weights, weight, grad):
-            weights.copyto(weight)  # a wait for the stored value is then a wait for the global weights too
+            weight[:] = weights
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"global": in_numpy(self._global_weights)}
+        return super().state() | {"global": numbered(self._global_weights)}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        self._global_weights = in_mxnet(saved["global"])
+        self._global_weights = by_number(saved["global"])
 
 
-def in_numpy(arrays: Mapping[int, mx.nd.NDArray]) -> list[list[Any]]:
+def numbered(arrays: Mapping[int, np.ndarray]) -> list[list[Any]]:
     """Arrays by number, for a checkpoint."""
-    return [[number, array.asnumpy()] for number, array in arrays.items()]
+    return [[number, array.copy()] for number, array in arrays.items()]
 
 
-def in_mxnet(saved: Sequence[Sequence[Any]]) -> dict[int, mx.nd.NDArray]:
-    """Reads what `in_numpy` gave."""
-    return {number: mx.nd.array(array) for number, array in saved}
+def by_number(saved: Sequence[Sequence[Any]]) -> dict[int, np.ndarray]:
+    """Reads what `numbered` gave."""
+    return {number: array.copy() for number, array in saved}

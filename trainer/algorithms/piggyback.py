@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainer.nan_guard import present
-
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
@@ -19,31 +17,31 @@ class Piggyback:
     """One worker's numbers, or their sums. None does not travel."""
 
     stop: float  # 1: this worker wants all to stop
+    weight: float  # of this worker in the mean; 0: its arrays are zeros
     numbers: tuple[float, ...] = ()  # the algorithm's own
     samples: float | None = None  # trained on by this worker; None with a constant step size
-    missing: float | None = None  # training samples of a worker that contributes zeros; None without number checks
     pause: float | None = None  # 1: this worker wants all to regroup; None in a job that does not survive losses
 
     def packed(self) -> np.ndarray:
         """Float32 (length,), of the same length on all workers of a job."""
-        known = (each for each in (self.samples, self.missing, self.pause) if each is not None)
-        return np.array([self.stop, *self.numbers, *known], np.float32)
+        known = (each for each in (self.samples, self.pause) if each is not None)
+        return np.array([self.stop, self.weight, *self.numbers, *known], np.float32)
 
     def unpacked(self, sums: Sequence[float]) -> Piggyback:
         """The sums from an array of the form of `packed`. Raises ValueError if the array has another length."""
-        names = [name for name in ("samples", "missing", "pause") if getattr(self, name) is not None]
-        stop, *rest = sums
+        names = [name for name in ("samples", "pause") if getattr(self, name) is not None]
+        stop, weight, *rest = sums
         numbers, known = rest[: len(self.numbers)], rest[len(self.numbers) :]
-        return replace(self, stop=stop, numbers=tuple(numbers), **dict(zip(names, known, strict=True)))
+        return replace(self, stop=stop, weight=weight, numbers=tuple(numbers), **dict(zip(names, known, strict=True)))
 
 
-def of_worker(trainer: Trainer, wants_stop: bool, numbers: Sequence[float], is_missing: bool = False) -> Piggyback:
-    """A worker's numbers for the sum of this round; with `is_missing` it contributes zeros."""
+def of_worker(trainer: Trainer, wants_stop: bool, weight: float, numbers: Sequence[float]) -> Piggyback:
+    """A worker's numbers for the sum of this round."""
     return Piggyback(
         float(wants_stop),
+        weight,
         tuple(numbers),
         None if trainer.context.run.rule.schedule.is_constant else float(trainer.seen.own),
-        float(trainer.membership.counted * is_missing) if trainer.checks.are_on else None,
         None if trainer.recovery is None else float(trainer.recovery.wants_pause),
     )
 
@@ -51,8 +49,7 @@ def of_worker(trainer: Trainer, wants_stop: bool, numbers: Sequence[float], is_m
 def take(trainer: Trainer, sums: Piggyback) -> bool:
     """Stores the sums in the trainer; returns whether any worker wants to stop."""
     trainer.pauses = bool(sums.pause)
-    if sums.missing is not None:
-        trainer.present = present(trainer.membership.counted_of_all, sums.missing)
+    trainer.weight_of_all = sums.weight
     if sums.samples is not None:
         trainer.seen.update(trainer.seen.of_all + round(sums.samples), trainer.seen.own)
     return bool(sums.stop)

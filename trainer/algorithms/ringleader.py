@@ -19,21 +19,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from trainer.algorithms.per_worker_sgd import PerWorkerSGD
-from trainer.engine import mx
 from trainer.membership import tells_loss
+from trainer.pieces import sum_of
 
 
 @dataclass
 class Round:
     """The gradients of one array: sums and counts by rank."""
 
-    entries: dict[int, tuple[mx.nd.NDArray, int]] = field(default_factory=dict)
-    later: dict[int, tuple[mx.nd.NDArray, int]] = field(default_factory=dict)  # of the next round
+    entries: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
+    later: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)  # of the next round
     had: set[int] = field(default_factory=set)  # ranks whose gradient was followed by a step
     away: set[int] = field(default_factory=set)  # ranks that were lost, and have not come back
 
-    def add(self, rank: int, gradient: mx.nd.NDArray, there: Collection[int]) -> bool:
+    def add(self, rank: int, gradient: np.ndarray, there: Collection[int]) -> bool:
         """Adds a gradient of a worker; `there` are the ranks that count. Returns whether a step follows it."""
         if self.had.issuperset(there):
             self.entries, self.later, self.had = self.later, {}, set()
@@ -41,7 +43,6 @@ class Round:
         entries = self.later if rank in self.had else self.entries
         before, count = entries.get(rank, (0.0, 0))
         entries[rank] = (gradient + before, count + 1)
-        entries[rank][0].wait_to_read()  # the gradient does not stay
         if not is_second_phase or rank in self.had:
             return False
         self.had.add(rank)
@@ -58,7 +59,7 @@ class RingleaderSGD(PerWorkerSGD):
         super().__init__(*given)
         self._rounds: dict[int, Round] = {}  # by position
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
+    def use(self, index: int, weights: np.ndarray, pulled: np.ndarray, grad: np.ndarray) -> bool:
         rank, position = divmod(index, self._keys_per_model)
         there, round_ = self._there(), self._rounds.setdefault(position, Round())
         for gone in {*range(self._num_models)} - there:
@@ -73,25 +74,25 @@ class RingleaderSGD(PerWorkerSGD):
             self._num_steps[position] += 1
             return False
         means = [sum_ / count for _, (sum_, count) in sorted(round_.entries.items())]
-        self.step(position, weights, mx.nd.add_n(*means), len(means))
+        self.step(position, weights, sum_of(means), len(means))
         return True
 
     def _there(self) -> set[int]:
         """Ranks of the workers that are neither lost nor at their end."""
         ranks = range(self._num_models)
-        numbers = [0.0] * (1 + len(ranks)) if self._counters is None else self._counters.asnumpy().tolist()
+        numbers = [0.0] * (1 + len(ranks)) if self._counters is None else self._counters.tolist()
         return {rank for rank in ranks if not tells_loss(numbers[1 + rank])}
 
-    def count(self, counters: mx.nd.NDArray, pushed: mx.nd.NDArray) -> None:
+    def count(self, counters: np.ndarray, pushed: np.ndarray) -> None:
         """Of a worker's changes the last one counts, in whatever order others tell of them."""
         ends = 1 + self._num_models
-        last = mx.nd.maximum(counters[1:ends], pushed[1:ends])
+        last = np.maximum(counters[1:ends], pushed[1:ends])
         super().count(counters, pushed)
         counters[1:ends] = last
 
     def state(self) -> dict[str, Any]:
         rounds = [
-            [position, [*map(_in_numpy, (of.entries, of.later))], [sorted(of.had), sorted(of.away)]]
+            [position, [*map(_numbered, (of.entries, of.later))], [sorted(of.had), sorted(of.away)]]
             for position, of in self._rounds.items()
         ]
         return super().state() | {"rounds": rounds}
@@ -99,12 +100,12 @@ class RingleaderSGD(PerWorkerSGD):
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
         for position, (entries, later), (had, away) in saved["rounds"]:
-            self._rounds[position] = Round(_in_mxnet(entries), _in_mxnet(later), {*had}, {*away})
+            self._rounds[position] = Round(_by_rank(entries), _by_rank(later), {*had}, {*away})
 
 
-def _in_numpy(entries: Mapping[int, tuple[mx.nd.NDArray, int]]) -> list[list[Any]]:
-    return [[rank, sum_.asnumpy(), count] for rank, (sum_, count) in entries.items()]
+def _numbered(entries: Mapping[int, tuple[np.ndarray, int]]) -> list[list[Any]]:
+    return [[rank, sum_.copy(), count] for rank, (sum_, count) in entries.items()]
 
 
-def _in_mxnet(saved: Sequence[Sequence[Any]]) -> dict[int, tuple[mx.nd.NDArray, int]]:
-    return {rank: (mx.nd.array(sum_), count) for rank, sum_, count in saved}
+def _by_rank(saved: Sequence[Sequence[Any]]) -> dict[int, tuple[np.ndarray, int]]:
+    return {rank: (sum_.copy(), count) for rank, sum_, count in saved}

@@ -12,8 +12,9 @@ This module runs in the parameter server's process.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from trainer.algorithms.per_worker_sgd import PerWorkerSGD
-from trainer.engine import mx
 
 
 class RingmasterSGD(PerWorkerSGD):
@@ -26,7 +27,7 @@ class RingmasterSGD(PerWorkerSGD):
         self._versions: dict[int, int] = {}  # by key, what its worker pulled last
         self._first: dict[int, int] = {}  # by position, the version that all begin with; without an entry 0
 
-    def use(self, index: int, weights: mx.nd.NDArray, pulled: mx.nd.NDArray, grad: mx.nd.NDArray) -> bool:
+    def use(self, index: int, weights: np.ndarray, pulled: np.ndarray, grad: np.ndarray) -> bool:
         position = index % self._keys_per_model
         before = self._versions.get(index, self._first.get(position, 0))
         if self._num_steps[position] - before < self._max_delay:

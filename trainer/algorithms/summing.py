@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trainer.algorithms import piggyback
 from trainer.context import Context
-from trainer.engine import mx
-from trainer.parameters import array_of
 from trainer.trainer import Trainer
 
 
@@ -27,22 +27,22 @@ class SynchronousTrainer(Trainer):
         self.sums.broadcast(*self.broadcast_arrays(statistics))
         self.parameters.set_statistics(statistics)
 
-    def broadcast_arrays(self, statistics: Sequence[mx.nd.NDArray]) -> tuple[list[mx.nd.NDArray], int]:
+    def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
         """The arrays in the order of their keys, as in `sum_over_workers`, and how many of the last are never
         compressed."""
-        numbers = array_of(piggyback.of_worker(self, False, self.numbers).packed())
-        exact = [*statistics, mx.nd.zeros_like(numbers)]
+        numbers = piggyback.of_worker(self, False, 0.0, self.numbers).packed()
+        exact = [*statistics, np.zeros_like(numbers)]
         return [*self.parameters.weights, *exact], len(exact)
 
     def set_global_model(self) -> None:
         """Called in place of `broadcast` on a worker that joins a running job; `adopt` follows."""
 
-    def shared_state(self) -> list[mx.nd.NDArray]:
+    def shared_state(self) -> list[np.ndarray]:
         """Arrays that are equal on all workers at the end of a round; a worker that is behind gets their content."""
         weights = self.parameters.weights
         return [*weights, *self.parameters.statistics(), *self.stepper.arrays(weights)]
 
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
+    def adopt(self, state: Sequence[np.ndarray]) -> None:
         """Continues with another worker's content of `shared_state`, which is already in these arrays."""
         statistics = self.parameters.statistics()
         begin = len(self.parameters.weights)
@@ -51,29 +51,28 @@ class SynchronousTrainer(Trainer):
     def exchange_failed(self) -> None:
         """Called before the sum is repeated with other workers."""
 
-    def sum_over_workers(
-        self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool, is_missing: bool = False
-    ) -> bool:
-        """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
+    def sum_over_workers(self, arrays: Sequence[np.ndarray], stage: str, wants_stop: bool, weight: float) -> bool:
+        """Replaces each array by its sum over the workers, and `weight_of_all` and `numbers` by theirs; returns whether
+        any worker wants to stop.
 
-        Each array is sent once computed: with --max-bad-steps 0, during the backward pass. Time counts for
-        `stage` once all are computed. With `is_missing` this worker contributes zeros.
+        Time counts for `stage` from now on. This worker's arrays are weighted; the mean over the workers is the sum
+        divided by `weight_of_all`. With weight 0 it contributes zeros.
         """
-        if is_missing:
+        if not weight:
             for array in arrays:
                 array[:] = 0
-        mine = piggyback.of_worker(self, wants_stop, self.numbers, is_missing)
-        numbers = array_of(mine.packed())
+        mine = piggyback.of_worker(self, wants_stop, weight, self.numbers)
+        numbers = mine.packed()
         self.send(self.sums.begin_sum, [*arrays, numbers], stage, self.computed)
         self.take_sum([*arrays, numbers])
-        of_all = mine.unpacked(numbers.asnumpy().tolist())
+        of_all = mine.unpacked(numbers.tolist())
         self.numbers = list(of_all.numbers)
         return piggyback.take(self, of_all)
 
     def computed(self) -> None:
         """Called when the arrays of the sum are computed and under way."""
 
-    def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
+    def take_sum(self, arrays: Sequence[np.ndarray]) -> float | None:
         """Waits for the sums; returns the seconds until they came back, None if not timed."""
         delay_s = self.emulation.link_delay_s()
         self.clock.sleep(delay_s)

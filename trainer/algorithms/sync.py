@@ -3,7 +3,6 @@ after every step w <- w - eta * sum_k (n_k / n) * g_k, where worker k has gradie
 
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
-from trainer.engine import mx
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
@@ -17,7 +16,7 @@ class SyncTrainer(SynchronousTrainer):
 
     def local_step(self, batch: Batch) -> bool:
         self._batch = batch
-        self.compute_gradients(batch, self.membership.weight)  # times N * n_k / n; `divisor` is N
+        self.compute_gradients(batch, self.gradient_weight())
         self.gradients_are_good(self.sums.largest)
         return True
 
@@ -26,25 +25,25 @@ class SyncTrainer(SynchronousTrainer):
 
     def exchange_failed(self) -> None:
         # The failed sum may have overwritten gradients, and this worker's weight may have changed.
-        self.compute_gradients(self._batch, self.membership.weight)
+        self.compute_gradients(self._batch, self.gradient_weight())
 
     def synchronize(self, wants_stop: bool) -> bool:
-        statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]
-        gradients = self.parameters.gradients
-        stop = self.sum_over_workers([*gradients, *statistics], GLOBAL_AGGREGATE, wants_stop, self.step_is_bad)
-        if divisor := self.divisor():  # 0: the gradients of all workers were bad
-            self.take_step(self._learning_rate, divisor)
-            self.parameters.set_statistics([flat / divisor for flat in statistics])
-        mx.nd.waitall()
+        weight = self.weight()
+        statistics = [flat * weight for flat in self.parameters.statistics()]
+        arrays = [*self.parameters.gradients, *statistics]
+        stop = self.sum_over_workers(arrays, GLOBAL_AGGREGATE, wants_stop, 0.0 if self.step_is_bad else weight)
+        if self.weight_of_all:  # else the gradients of all workers were bad
+            self.take_step(self._learning_rate, self.weight_of_all)
+            self.parameters.set_statistics([flat / self.weight_of_all for flat in statistics])
         return stop
 
-    def statistics_weight(self) -> float:
-        """Factor on this worker's BatchNorm statistics before the sum, which is then divided by `divisor`."""
+    def gradient_weight(self) -> float:
+        """Factor on the gradients of the summed loss."""
         return self.membership.weight
 
-    def divisor(self) -> float:
-        """The number by which a sum over the workers is divided for the mean; 0: no worker had a good gradient."""
-        return self.membership.num_workers * self.present
+    def weight(self) -> float:
+        """This worker's weight in the mean. Its gradients are already multiplied by it."""
+        return self.membership.weight
 
 
 def build(context: Context) -> SyncTrainer:

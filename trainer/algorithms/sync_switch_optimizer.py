@@ -21,8 +21,7 @@ from trainer.algorithms.whole_models import (
     text_of,
     text_to_numbers,
 )
-from trainer.engine import mx
-from trainer.parameters import wait_for
+from trainer.pieces import sum_of
 from trainer.steps import sgd_step
 
 
@@ -97,7 +96,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         self._settings = settings
         self._decays = decays
         self._num_weights = len(decays)
-        self._velocity: list[mx.nd.NDArray] = []
+        self._velocity: list[np.ndarray] = []
         self._samples = [0] * len(settings.order)  # of all workers, by phase
         self._samples_sent = [0] * keys.num_workers  # with each worker's last upload
         self._uploads = [0] * keys.num_workers
@@ -112,8 +111,8 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         return {
             "done": [phase.done for phase in self._schedule.phases],
             "batches": self._schedule.batches,
-            "samples": self._samples,
-            "velocity": [array.asnumpy() for array in self._velocity],
+            "samples": [*self._samples],
+            "velocity": [array.copy() for array in self._velocity],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -123,7 +122,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
 
     def begin(self) -> None:
         if self._settings.has_momentum:
-            self._velocity = [mx.nd.zeros_like(self.shown[position]) for position in range(self._num_weights)]
+            self._velocity = [np.zeros_like(self.shown[position]) for position in range(self._num_weights)]
         for array, saved in zip(self._velocity, self.take_saved().get("velocity", ()), strict=False):
             array[:] = saved.reshape(array.shape)
         self._policy = PolicyRunner(f"sync-switch-{self._settings.policy}", self.keys.num_workers, self.now())
@@ -197,7 +196,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         for position in range(self.keys.num_arrays):
             target = self.shown[position]
             arrived = [self.buffers[rank][position] for rank in ranks]
-            mean = arrived[0] if count == 1 else mx.nd.add_n(*arrived) / count
+            mean = arrived[0] if count == 1 else sum_of(arrived) / count
             if position >= self._num_weights:
                 target += share * (mean - target)
                 continue
@@ -205,7 +204,6 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             velocity = self._velocity[position] if has_momentum else None
             rate = rule.learning_rate * (count if rule.of_each else share)
             sgd_step(target, mean, rate * factor, decay, velocity, momentum)
-        wait_for(self.shown[position] for position in range(self.keys.num_arrays))
 
     def status(self, rank: int) -> list[float]:
         schedule = self._schedule

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from algorithms import RELEASE
 from trainer.algorithms.buckets import Buckets
 from trainer.algorithms.server_policies import UploadReport
@@ -20,7 +22,6 @@ from trainer.clock import Task
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
-from trainer.engine import mx
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.trainer import Trainer
@@ -30,7 +31,7 @@ from trainer.trainer import Trainer
 class UploadResult:
     """The server's answer to an upload."""
 
-    model: list[mx.nd.NDArray] | None  # a new release, in arrays of its own; None: there is none
+    model: list[np.ndarray] | None  # a new release, in arrays of its own; None: there is none
     status: WBSPStatus
     traffic: dict[str, int]
     samples: int  # of the upload
@@ -74,8 +75,8 @@ class WBSPTrainer(Trainer):
         self._overlap = overlap
         self._upload_task: Task[UploadResult] | None = None
         # Models in buckets: the newest release here; the local model less those steps that no upload has yet.
-        self._released: list[mx.nd.NDArray] = []
-        self._base: list[mx.nd.NDArray] = []
+        self._released: list[np.ndarray] = []
+        self._base: list[np.ndarray] = []
         self._pending_steps = self._pending_samples = 0
         self._pending_stop = False
         self._round_to_save = 0  # of the server's next checkpoint; 0: none is due
@@ -152,7 +153,7 @@ class WBSPTrainer(Trainer):
         if not self.update_is_good(update, self._buckets.unpack):  # the worker returns to the newest release
             model, self._pending_samples = self._released, 0
             self.parameters.replace(self._buckets.unpack(model))
-            update = [mx.nd.zeros_like(array) for array in model]
+            update = [np.zeros_like(array) for array in model]
         self._base = model
         report = UploadReport(
             self._pending_stop,
@@ -165,7 +166,7 @@ class WBSPTrainer(Trainer):
         save, self._round_to_save = self._round_to_save, 0
         self._upload_task = self.clock.start(lambda: self._upload(update, report, save), "communication")
 
-    def update_of(self, model: list[mx.nd.NDArray], base: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+    def update_of(self, model: list[np.ndarray], base: list[np.ndarray]) -> list[np.ndarray]:
         """The update to upload; like `model` and `base` it is in buckets."""
         return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
 
@@ -189,12 +190,12 @@ class WBSPTrainer(Trainer):
         self._release = uploaded.status.release
         self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})
 
-    def _packed_model(self) -> list[mx.nd.NDArray]:
+    def _packed_model(self) -> list[np.ndarray]:
         return self._buckets.pack(self.parameters.model())
 
     # -------------------------------------------------------------------------------- the communication thread
 
-    def _upload(self, update: list[mx.nd.NDArray], report: UploadReport, save: int) -> UploadResult:
+    def _upload(self, update: list[np.ndarray], report: UploadReport, save: int) -> UploadResult:
         """Uploads, and pulls a new release: along with the status if one is expected, else in a further exchange.
         `save` is the round of a checkpoint that the server is to write; 0: none."""
         begin = self.clock.now()
@@ -229,8 +230,7 @@ class WBSPTrainer(Trainer):
         if not status.is_new:
             return UploadResult(None, status, self._link.take_traffic(), report.samples)
         assert model is not None
-        on_device = [array.as_in_context(own.context) for array, own in zip(model, update, strict=True)]
-        return UploadResult(on_device, status, self._link.take_traffic(), report.samples)
+        return UploadResult(model, status, self._link.take_traffic(), report.samples)
 
 
 def build(context: Context) -> WBSPTrainer:

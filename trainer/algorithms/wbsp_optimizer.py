@@ -11,8 +11,6 @@ import numpy as np
 
 from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
 from trainer.algorithms.whole_models import BAD_UPLOAD, TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
-from trainer.engine import mx
-from trainer.parameters import wait_for
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class WBSPOptimizer(WholeModelOptimizer):
 
     def __init__(self, keys: Keys) -> None:
         super().__init__(keys)
-        self._shadow: list[mx.nd.NDArray] = []
+        self._shadow: list[np.ndarray] = []
         self._release, self._stop, self._samples = 0, False, 0
         # Number of uploads by rank: all, and those in the newest release.
         self._arrivals, self._released = [0] * keys.num_workers, [0] * keys.num_workers
@@ -56,9 +54,9 @@ class WBSPOptimizer(WholeModelOptimizer):
         return {
             "release": self._release,
             "samples": self._samples,
-            "arrivals": self._arrivals,
-            "released": self._released,
-            "shadow": [array.asnumpy() for array in self._shadow],
+            "arrivals": [*self._arrivals],
+            "released": [*self._released],
+            "shadow": [array.copy() for array in self._shadow],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -93,7 +91,6 @@ class WBSPOptimizer(WholeModelOptimizer):
         if code != BAD_UPLOAD:  # of a bad one only the times count
             for position, array in enumerate(self._shadow):
                 array += self.buffers[rank][position] / (self.keys.num_workers - len(self.lost))
-            wait_for(self._shadow)
             self._samples += upload.samples
         self._arrivals[rank] += 1
         self._stop |= upload.wants_stop
@@ -119,8 +116,7 @@ class WBSPOptimizer(WholeModelOptimizer):
     def publish(self) -> None:
         """Makes the shadow the newest release."""
         for position, array in enumerate(self._shadow):
-            array.copyto(self.shown[position])
-        wait_for(self.shown.values())
+            self.shown[position][:] = array
         self._release += 1
         self._released = list(self._arrivals)
 
@@ -129,8 +125,7 @@ class WBSPOptimizer(WholeModelOptimizer):
         is_new = self._status[rank].release != self._release
         if is_new:
             for position, array in self.buffers[rank].items():
-                self.shown[position].copyto(array)
-            wait_for(self.buffers[rank].values())
+                array[:] = self.shown[position]
         released = decision.action is Action.SYNC
         self._status[rank] = WBSPStatus(
             is_new, self._release, self._stop, released, self._samples, tuple(self._released), decision.reason

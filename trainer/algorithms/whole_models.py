@@ -19,15 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from trainer.algorithms.server_optimizer import ServerOptimizer
 from trainer.array_tree import from_text, to_text
 from trainer.clock import Clock, RealClock
-from trainer.engine import mx
 from trainer.membership import tells_loss
 from trainer.nan_guard import first_not_finite
 from trainer.recovering import Writes
 from trainer.trainer import Trainer
 from trainer.transport.protocol import SharedArrays
-from utils import die_on_error
 
 # Commands of a worker.
 UPLOAD = 1  # together with the arrays of the gradient buffer; all others act alone
@@ -70,17 +69,17 @@ def text_of(numbers: np.ndarray) -> str:
     return bytes(int(code) for code in numbers[-TEXT_SIZE:] if code).decode("ascii")
 
 
-class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+class WholeModelOptimizer(ServerOptimizer):
     """Runs in the parameter server's process; a subclass defines the effect of uploads and commands."""
 
     def __init__(self, keys: Keys) -> None:
         super().__init__()
         self.keys = keys
-        # The arrays that all workers see, by key. Mutate only inside `act`, in place, and wait for the result.
-        self.shown: dict[int, mx.nd.NDArray] = {}
+        # The arrays that all workers see, by key. Mutate only inside `act`, in place.
+        self.shown: dict[int, np.ndarray] = {}
         # By rank, the gradient buffer's arrays by position. They hold the upload when `act` is called; only that worker
         # pulls what `act` leaves there.
-        self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
+        self.buffers: list[dict[int, np.ndarray]] = [{} for _ in range(keys.num_workers)]
         self.clock: Clock | None = None  # of this process; None until the optimizer is there
         self.checks_uploads = False  # drops uploads that are not finite
         self.lost: set[int] = set()  # ranks of lost workers; their commands have no effect
@@ -91,7 +90,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             set() for _ in range(keys.num_workers)
         ]  # by rank, positions of the next upload
         self._commands: dict[int, list[float]] = {}  # by rank, the newest
-        self._status_vectors: dict[int, mx.nd.NDArray] = {}  # by rank, the stored arrays
+        self._status_vectors: dict[int, np.ndarray] = {}  # by rank, the stored arrays
         self._has_begun = False
 
     def begin(self) -> None:
@@ -136,28 +135,19 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             self.clock = RealClock()
         return self.clock.now()
 
-    def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
-        """All state is the optimizer's own."""
-
-    def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None:
-        """Called by the server at a push; `weight` is the stored value, always the same array of the key.
-
-        `grad` lies in a network buffer that is freed when this returns: no operation may read it later.
-        """
-        with die_on_error(f"the update of key {index} failed"):
-            if index < self.keys.num_arrays:
-                self.shown[index] = weight  # rank 0's push at the begin makes the array known
-                return
-            rank, position = self.keys.owner(index)
-            if position < self.keys.num_arrays:
-                grad.copyto(weight)
-                weight.wait_to_read()
-                self.buffers[rank][position] = weight
-            else:
-                self._commands[rank] = grad.asnumpy().tolist()
-                self._status_vectors[rank] = weight
-            self._arrived[rank].add(position)
-            self._act_if_complete(rank)
+    def pushed(self, key: int, value: np.ndarray, array: np.ndarray) -> None:
+        if key < self.keys.num_arrays:
+            self.shown[key] = value  # rank 0's push at the begin makes the array known
+            return
+        rank, position = self.keys.owner(key)
+        if position < self.keys.num_arrays:
+            value[:] = array
+            self.buffers[rank][position] = value
+        else:
+            self._commands[rank] = array.tolist()
+            self._status_vectors[rank] = value
+        self._arrived[rank].add(position)
+        self._act_if_complete(rank)
 
     def _act_if_complete(self, rank: int) -> None:
         arrived = self._arrived[rank]
@@ -171,7 +161,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             self._has_begun = True
             self.begin()
         if code == SAVE and self.writer is not None:
-            shown = [self.shown[position].asnumpy() for position in range(self.keys.num_arrays)]
+            shown = [self.shown[position].copy() for position in range(self.keys.num_arrays)]
             self.writer.write(round(values[0]), {SHOWN: shown, **self.state()})
             return
         if code == UPLOAD and self.checks_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:
@@ -183,9 +173,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         elif rank not in self.lost:  # a lost worker may only have been frozen, and still sends
             changes = self.act(rank, int(code), values)
         for changed in {*changes} & self._status_vectors.keys():
-            vector = self._status_vectors[changed]
-            vector[:] = np.array(self.status(changed), dtype=np.float32)
-            vector.wait_to_read()
+            self._status_vectors[changed][:] = self.status(changed)
 
     def _note_change(self, rank: int, number: int) -> set[int]:
         """A worker is lost, or back; news of its loss may come late, or not at all. Returns as `remove_worker`."""
@@ -219,11 +207,11 @@ class ModelLink:
         self._on_link = trainer.emulation.wait_for_link
         self._status_size = 0
         self._came = (False, False)  # whether a model came with each of the last two uploads
-        self._sending: list[mx.nd.NDArray] = []
+        self._sending: list[np.ndarray] = []
         self._stop_told = False
         self._changes_told: dict[int, int] = {}
 
-    def define(self, optimizer: WholeModelOptimizer, model: Sequence[mx.nd.NDArray]) -> None:
+    def define(self, optimizer: WholeModelOptimizer, model: Sequence[np.ndarray]) -> None:
         """Gives the server its optimizer and all keys; every rank calls it once.
 
         `model`: the arrays that all workers see; a gradient buffer has their shapes. Rank 0's values count, or those of
@@ -236,11 +224,11 @@ class ModelLink:
                 optimizer.restore(checkpoints.of_server)
                 for array, saved in zip(model, checkpoints.of_server[SHOWN], strict=True):
                     array[:] = saved.reshape(array.shape)
-        vectors = [mx.nd.array(optimizer.status(rank)) for rank in range(self._keys.num_workers)]
+        vectors = [np.array(optimizer.status(rank), np.float32) for rank in range(self._keys.num_workers)]
         self._status_size = vectors[0].size
         if self._transport.rank == 0:
             self._transport.set_optimizer(optimizer)
-        empty = [mx.nd.zeros(array.shape) for array in model]
+        empty = [np.zeros_like(array) for array in model]
         self._shown.define([*model, *(array for vector in vectors for array in (*empty, vector))])
         if self._transport.rank == 0:
             self._shown.push(empty)
@@ -250,11 +238,11 @@ class ModelLink:
         self.pull(model)
         self.take_traffic()  # only rounds count
 
-    def begin_to_upload(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Sends each array to this worker's gradient buffer as soon as it is computed. The kvstore reads the arrays
-        themselves, so they must not be written to before `upload` has returned."""
+    def begin_to_upload(self, arrays: Sequence[np.ndarray]) -> None:
+        """Sends each array to this worker's gradient buffer. The kvstore reads the arrays themselves, so they must not
+        be written to before `upload` has returned."""
         self._tell_changes()
-        self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
+        self._sending = list(arrays)
         self._buffer.push(self._sending)
 
     def upload(self, about: Sequence[float]) -> None:
@@ -286,10 +274,10 @@ class ModelLink:
             self._changes_told.update([change])
             self.command(CHANGE, *change)
 
-    def _begin_command(self, *numbers: float) -> list[mx.nd.NDArray]:
+    def _begin_command(self, *numbers: float) -> list[np.ndarray]:
         padded = np.zeros(self._status_size, dtype=np.float32)
         padded[: len(numbers)] = numbers
-        command = [mx.nd.array(padded)]
+        command = [padded]
         self._command.push(command)
         return command
 
@@ -304,32 +292,32 @@ class ModelLink:
         self._stop_told = True
         return self.command(WANT_STOP)
 
-    def status_and_pull(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
+    def status_and_pull(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """`status` and `pull` in one exchange."""
         self._on_link()
         return self._status_with(self._shown, arrays)
 
-    def status_and_answer(self) -> tuple[np.ndarray, list[mx.nd.NDArray]]:
+    def status_and_answer(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """`status` and `answer` in one exchange."""
         self._on_link()
         return self._status_with(self._buffer, self._sending), self._sending
 
-    def _status_with(self, shared: SharedArrays | None, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
-        vector = [mx.nd.empty((self._status_size,))]
+    def _status_with(self, shared: SharedArrays | None, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        vector = [np.empty(self._status_size, np.float32)]
         self._command.pull(vector)
         if shared is not None:
             shared.pull(arrays)
             shared.wait(arrays)
         self._command.wait(vector)
-        return vector[0].asnumpy()
+        return vector[0]
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def pull(self, arrays: Sequence[np.ndarray]) -> None:
         """Copies the arrays that all workers see; another upload may change some meanwhile."""
         self._on_link()
         self._shown.pull(arrays)
         self._shown.wait(arrays)
 
-    def answer(self) -> list[mx.nd.NDArray]:
+    def answer(self) -> list[np.ndarray]:
         """The content of this worker's gradient buffer, in the arrays that were sent."""
         self._on_link()
         self._buffer.pull(self._sending)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainer.clock import Clock
@@ -28,7 +28,7 @@ def draw_job_number() -> list[int]:
     return [random.SystemRandom().randrange(FLOAT32_COUNTS_TO) for _ in range(2)]
 
 
-def job_id(number: Sequence[float]) -> str:
+def job_id(number: Iterable[float]) -> str:
     """The job's name on the state server."""
     return "-".join(f"{int(part):06x}" for part in number)
 

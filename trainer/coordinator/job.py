@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainer.context import Context
 from trainer.coordinator.client import draw_job_number, job_id
-from trainer.engine import mx
 from trainer.progress import TRAINING, WAITING, Progress
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def announce_job(context: Context, progress: Progress, resumed: bool = False) ->
 
 def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> None:
     state, membership = context.state, context.peers.membership()
-    number = mx.nd.array(draw_job_number())
+    number = np.array(draw_job_number(), np.float32)
     if membership.rank == 0:
-        state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
+        state.join(job_id(number), membership.rank, membership.num_workers, progress)
         begin()
     context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
-    state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
+    state.join(job_id(number), membership.rank, membership.num_workers, progress)
 
 
 class Watched:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trainer.draws import BATCH, Draws, seed_all
-from trainer.parameters import array_of
 from trainer.passes import Batch
 from utils import SetupError
 
@@ -56,7 +55,7 @@ class _MadeBatches:
         self._feed = feed
         seeds = seed if isinstance(seed, tuple) else (seed,)
         self._changes = np.random.default_rng((*seeds, _STREAM))
-        self._draws = Draws(*seeds, BATCH)
+        self._draws = Draws(feed.seed, *seeds, BATCH)
         self._made = 0  # batches
         self._returned: list[Batch] = []
         self._prepared: Batch | Exception | None = None
@@ -134,7 +133,7 @@ class EndlessBatches(_MadeBatches):
         random = np.random.default_rng(0)
         for _ in range(number):
             if self._draws.are_made:
-                seed_all(0)
+                seed_all(self._feed.seed, 0)
             yield self._feed(self._source.take(random.choice(self._indices, self._batch_size)))
 
     def state(self) -> dict[str, Any]:
@@ -151,10 +150,7 @@ class EndlessBatches(_MadeBatches):
         self._prepared = None
         self._go_to(state)
         self._batch_size = state["batch_size"]
-        self._returned = [
-            self._feed.placed(tuple(map(array_of, inputs)), tuple(map(array_of, targets)))
-            for inputs, targets in state["returned"]
-        ]
+        self._returned = [self._feed.placed_again(inputs, targets) for inputs, targets in state["returned"]]
 
     def _place(self) -> dict[str, Any]:
         return {
@@ -197,11 +193,11 @@ class StreamedBatches(_MadeBatches):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        seed_all(*self._key, BATCH)
+        seed_all(self._feed.seed, *self._key, BATCH)
         self._stream = self._begin()
 
     def _make(self) -> Batch:
-        seed_all(*self._key, BATCH, self._made)
+        seed_all(self._feed.seed, *self._key, BATCH, self._made)
         try:
             raw = next(self._stream)
         except StopIteration:
@@ -232,7 +228,7 @@ class StreamedBatches(_MadeBatches):
             self._prepared = None
             self._begin_anew()
         for self._made in range(state["drawn"]):
-            seed_all(*self._key, BATCH, self._made)
+            seed_all(self._feed.seed, *self._key, BATCH, self._made)
             next(self._stream, None)
         self._made = state["drawn"]
         self._changes.bit_generator.state = state["augment"]

@@ -1,13 +1,12 @@
 """Samples on a worker's device, in the network's form."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from trainer.datasets.sources import Raw, described
-from trainer.engine import mx
-from trainer.parameters import array_of
+from trainer.engine import array_of, mx
 from trainer.passes import Batch
 from utils import SetupError
 
@@ -37,6 +36,14 @@ class Feed:
             tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
         )
         return Batch(own, wanted, size or len(wanted[0]))
+
+    def seed(self, number: int) -> None:
+        """Seeds the generator of the library in whose arrays the samples come."""
+        mx.random.seed(number)
+
+    def placed_again(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> Batch:
+        """A batch of which the host has copies, each of its own type."""
+        return self.placed(tuple(map(array_of, inputs)), tuple(map(array_of, targets)))
 
     def _placed(self, value: Any) -> mx.nd.NDArray:
         if isinstance(value, mx.np.ndarray):

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from trainer.engine import mx
-from trainer.passes import Batch, arrays_in, shapes_told
+from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import arrays_in
+from trainer.passes import Batch, shapes_told
 
 
 class Measurement(Protocol):
@@ -37,7 +39,10 @@ class Evaluator:
     """Measures the network on the whole test set."""
 
     def __init__(
-        self, network: Any, test: Callable[[], Iterable[Batch]], measurement: Callable[[], Measurement] = Correct
+        self,
+        network: GluonNetwork,
+        test: Callable[[], Iterable[Batch]],
+        measurement: Callable[[], Measurement] = Correct,
     ) -> None:
         """`test` begins the batches of the test set, `measurement` a measurement."""
         self._network = network
@@ -49,8 +54,8 @@ class Evaluator:
     def __call__(self) -> float:
         measurement, bad = self._measurement(), []
         for batch in self._test():
+            outputs = self._network.outputs(batch)
             with shapes_told(batch.inputs, batch.targets):
-                outputs = self._network(*batch.inputs)
                 measurement.add(batch.targets, outputs)
             bad += [(each != each).sum() for each in arrays_in(outputs)]
             if self._is_first:  # the samples are the same each time; a layer such as ReLU makes 0 of NaN

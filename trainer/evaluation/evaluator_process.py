@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import Config
-from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Stream
 from trainer.engine import mx
 from trainer.evaluation import initial_parameters
@@ -148,7 +147,7 @@ def _answer(connection: Connection) -> None:
     config, model = connection.recv()
     job = job_of(config)
     built = build(config, job, mx.cpu(), lambda text: None)
-    feed = Feed(mx.cpu(), job.prepare)
+    feed = built.network.feed(job.prepare)
     evaluate = evaluator_of(config, job, built, feed)
     on_some = evaluator_of_some(job, built.network, built.measurement, feed, config.seed)
     times = 1.0 if isinstance(job.test, Stream) or job.test is None else max(1.0, len(job.test) / SOME)

@@ -7,27 +7,29 @@ from typing import Any
 
 from trainer.engine import mx
 from trainer.evaluation.saved_model import SavedModel
+from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import structural_names
 from utils import SetupError
 
 _MOST_NAMES = 5  # in the line about parameters that do not fit
 
 
-def load(network: Any, path: Path) -> str:
+def load(network: GluonNetwork, path: Path) -> str:
     """Copies the parameters that fit into an initialized network, and returns a line about all of them. Arrays are
     found by name: the whole one, without the network's prefix, or gluon's `features.0.weight`. If the file has none of
     these names, they are taken in their order, where number and shapes are the network's. Raises SetupError if the file
     cannot be read, or nothing in it fits."""
     arrays = _read(path)
-    parameters = list(network.collect_params().values())
-    found = _by_name(network, parameters, arrays) or _by_order(parameters, arrays)
+    parameters = list(network.block.collect_params().values())
+    names = structural_names(network.block)
+    found = _by_name(network.block.prefix, names, arrays) or _by_order(parameters, arrays)
     fitting = [each for each in parameters if each.name in found and found[each.name].shape == each.shape]
     if not fitting:
         raise SetupError(
-            f"--init-from {path}: none of its {len(arrays)} arrays fits {network.name}, by name or by order and shape: "
-            "give a file of the same network (-n), or leave it out"
+            f"--init-from {path}: none of its {len(arrays)} arrays fits {network.block.name}, by name or by order and "
+            "shape: give a file of the same network (-n), or leave it out"
         )
-    for parameter in fitting:
-        parameter.set_data(found[parameter.name].astype(parameter.dtype))
+    network.load({names[each.name]: found[each.name].asnumpy() for each in fitting})
     others = [
         f"{each.name} ({f'{found[each.name].shape} there' if each.name in found else 'missing there'}, {each.shape})"
         for each in parameters
@@ -61,16 +63,17 @@ def _read(path: Path) -> dict[str, mx.nd.NDArray]:
     return {name.removeprefix("arg:").removeprefix("aux:"): array for name, array in arrays.items()}
 
 
-def _by_name(network: Any, parameters: Sequence[Any], arrays: Mapping[str, mx.nd.NDArray]) -> dict[str, mx.nd.NDArray]:
+def _by_name(
+    own_prefix: str, structural: Mapping[str, str], arrays: Mapping[str, mx.nd.NDArray]
+) -> dict[str, mx.nd.NDArray]:
     """The arrays by the network's names, in that way of naming of which the file has most."""
-    short = {each.name: each.name.removeprefix(network.prefix) for each in parameters}
+    short = {name: name.removeprefix(own_prefix) for name in structural}
     # Another program's network of the same layers has another prefix.
     prefixes = (name.removesuffix(end) for end in short.values() for name in arrays if name.endswith(end))
     prefix = min(prefixes, key=len, default="")
     without = {name.removeprefix(prefix): array for name, array in arrays.items()}
-    structural = {each.name: name for name, each in network._collect_params_with_prefix().items()}
     found = (
-        {each.name: arrays[each.name] for each in parameters if each.name in arrays},
+        {name: arrays[name] for name in structural if name in arrays},
         {name: arrays[key] for name, key in structural.items() if key in arrays},
         {name: without[key] for name, key in short.items() if key in without},
     )

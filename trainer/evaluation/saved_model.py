@@ -21,7 +21,9 @@ from typing import Any
 
 from config import DATASETS, NETWORKS
 from models import cropped
-from trainer.engine import mx
+from trainer.engine import mx, shared_with_mxnet
+from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import structural_names
 from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs.earlier_runs import BEST, FINAL, NEWEST, saved_files
 from utils import SetupError, read_json, write_atomically, write_json
@@ -40,7 +42,9 @@ def _names_of(about: Mapping[str, Any]) -> list[str]:
 class ModelSaver:
     """Saves the network of the worker that evaluates in its log folder: the best so far, and at the end the last."""
 
-    def __init__(self, folder: Path, network: Any, about: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
+    def __init__(
+        self, folder: Path, network: GluonNetwork, about: Mapping[str, Any], metric: Metric = ACCURACY
+    ) -> None:
         """`about` has entries of the description, for users of the model; `metric` says which model is the best."""
         self._metric = metric
         self._folder = folder
@@ -120,16 +124,11 @@ class ModelSaver:
             self._best = value
 
 
-def symbol_and_parameters(network: Any, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
+def symbol_and_parameters(network: GluonNetwork, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
     """The content of the files of layers and parameters; None if the network cannot be called with symbols. `inputs`
     are the names of its inputs; empty: not known."""
-    names: dict[str, str] = {}  # by the parameters' own names; a shared parameter has the first of its names
-    for name, parameter in network._collect_params_with_prefix().items():
-        names.setdefault(parameter.name, name)
-    arrays = {
-        names.get(name, name): parameter.data().copyto(mx.cpu()) for name, parameter in network.collect_params().items()
-    }
-    symbol = _symbol(network, inputs, names)
+    symbol = _symbol(network.block, inputs, structural_names(network.block))
+    arrays = {name: shared_with_mxnet(array) for name, array in network.state().items()}
     # `mx.nd.save` also takes only a path, and misses some errors of a full disk. So it writes to a pipe, which holds
     # some KB and needs a thread that reads.
     source, target = os.pipe()
@@ -216,10 +215,10 @@ class SavedModel:
             raise SetupError(f"{self.symbol} with {self.parameters.name} cannot be read: {reason}") from None
 
 
-def load_parameters(network: Any, path: Path) -> None:
+def load_parameters(network: GluonNetwork, path: Path) -> None:
     """Reads a saved model's parameters into the network of a job. Raises SetupError if they are another network's."""
     try:
-        network.load_parameters(str(path), ctx=mx.cpu())
+        network.block.load_parameters(str(path), ctx=mx.cpu())
     except (mx.MXNetError, ValueError, AssertionError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise SetupError(f"{path} does not fit the network of this job: {reason}") from None

@@ -12,8 +12,7 @@ from trainer.datasets.augment import randomly_changed
 from trainer.datasets.feed import Prepare
 from trainer.datasets.samples import WHITE, Dataset
 from trainer.datasets.sources import Arrays
-from trainer.engine import mx
-from trainer.parameters import array_of
+from trainer.engine import array_of, mx
 
 
 class Data(NamedTuple):

@@ -129,7 +129,7 @@ class Job:
         """Yields the test samples once."""
         assert self.test is not None
         if self.file.path is not None:
-            seed_all(seed)  # a prepare() that draws here too
+            seed_all(feed.seed, seed)  # a prepare() that draws here too
         if isinstance(self.test, Stream):
             raws = self.test.batches(0, 1, seed)
             yield from map(feed, itertools.islice(raws, MOST_TEST_BATCHES))

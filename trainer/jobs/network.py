@@ -17,10 +17,12 @@ from trainer.engine import mx
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluator import Correct, Evaluator, Measurement
 from trainer.jobs import measurements
+from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import arrays_in, cross_entropy, initialize, place
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.user_errors import last_line, users_errors
 from trainer.metric import ACCURACY, Metric
-from trainer.passes import Batch, Loss, arrays_in, cross_entropy, shapes_told, single
+from trainer.passes import Batch, Loss, shapes_told, single
 from utils import SetupError
 
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels
@@ -33,7 +35,7 @@ MISTAKES = (NameError, TypeError, AttributeError, ImportError, SetupError)  # th
 class BuiltNetwork(NamedTuple):
     """A network with its initial parameters on the device, and what its trial has shown."""
 
-    network: Any
+    network: GluonNetwork
     loss: Loss | None
     classes: int  # for which it has scores, if its loss is cross-entropy; else 0
     metric: Metric
@@ -57,8 +59,7 @@ def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], Non
     # Names do not depend on the networks that this process has built.
     with users_errors(path, "network()"), mx.cpu(), mx.name.NameManager():
         network = job.network(config, first)
-        _check(network, own_loop=job.file.train is not None)
-        _initialize(network)
+        initialize(network, own_loop=job.file.train is not None)
         outputs = None
         if first is not None:
             with shapes_told(first.inputs, first.targets):
@@ -66,13 +67,14 @@ def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], Non
                 mx.nd.waitall()
     loss, classes, metric, measurement = _learnt(job, first, outputs)
     if job.file.metric is not None and job.test is not None:
-        _try_metric(job, network, metric, measurement, config.seed)
+        _try_metric(job, GluonNetwork(network, mx.cpu()), metric, measurement, config.seed)
     with users_errors(path, "network()"):
-        _place(network, device)
+        place(network, device)
+    mine = GluonNetwork(network, device)
     if config.init_from:
-        log(initial_parameters.load(network, Path(config.init_from)))
+        log(initial_parameters.load(mine, Path(config.init_from)))
     shapes = tuple(tuple(array.shape[1:]) for array in first.inputs) if first is not None else None
-    return BuiltNetwork(network, loss, classes, metric, measurement, shapes)
+    return BuiltNetwork(mine, loss, classes, metric, measurement, shapes)
 
 
 def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> Evaluator:
@@ -83,58 +85,10 @@ def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> E
 
 
 def evaluator_of_some(
-    job: Job, network: Any, measurement: Callable[[], Measurement], feed: Feed, seed: int
+    job: Job, network: GluonNetwork, measurement: Callable[[], Measurement], feed: Feed, seed: int
 ) -> Evaluator:
     """Measures on SOME test samples, spread over all."""
     return Evaluator(network, partial(job.some_test_batches, feed, SOME, seed), measurement)
-
-
-class _Initial(mx.init.Xavier):  # type: ignore[misc]
-    """Xavier's, as for the built-in networks; for vectors without an initializer of their own gluon's default."""
-
-    def _init_weight(self, name: Any, array: Any) -> None:
-        if array.ndim < 2:
-            mx.init.Uniform()._init_weight(name, array)
-        else:
-            super()._init_weight(name, array)
-
-
-def _check(network: Any, own_loop: bool) -> None:
-    """Checks what needs no samples. Raises SetupError if the network cannot be trained here."""
-    if not isinstance(network, mx.gluon.Block):
-        raise SetupError(f"returns {described(network)}: return a gluon Block")
-    parameters = list(network.collect_params().values())
-    if all(each.grad_req == "null" for each in parameters):
-        raise SetupError("the network has no parameters to train")
-    for each in parameters:
-        if np.dtype(each.dtype) != np.float32:
-            raise SetupError(f"{each.name} is {np.dtype(each.dtype).name}: only float32 can be trained here")
-        if each._stype != "default" or each._grad_stype != "default":
-            raise SetupError(f"{each.name} is sparse: leave sparse_grad and stype out")
-        if each.grad_req == "add" and not own_loop:
-            raise SetupError(f"{each.name} adds up its gradients (grad_req): only train(worker) can do that")
-
-
-def _initialize(network: Any) -> None:
-    """Initializes the parameters without values, and brings the others to the CPU."""
-    for each in network.collect_params().values():
-        if each._data is None and not each._deferred_init:
-            each.initialize(ctx=mx.cpu(), default_init=_Initial())
-        else:
-            each.reset_ctx(mx.cpu())
-
-
-def _place(network: Any, device: mx.Context) -> None:
-    """Gives each parameter an array of its own on the device: the trial may have left weights in oneDNN's layout.
-    Raises SetupError if the shape of one is not known."""
-    for each in network.collect_params().values():
-        try:
-            value = each.data().asnumpy()
-        except (mx.gluon.parameter.DeferredInitializationError, RuntimeError):
-            raise SetupError(
-                f"the shape of {each.name} is not known: use every layer in forward, or give in_units or in_channels"
-            ) from None
-        each.initialize(mx.init.Constant(mx.nd.array(value)), ctx=device, force_reinit=True)
 
 
 def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, int, Metric, Callable[[], Measurement]]:
@@ -181,7 +135,9 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
     return loss, classes, Metric("test-loss", more_is_better=False), partial(measurements.MeanLoss, loss)
 
 
-def _try_metric(job: Job, network: Any, metric: Metric, measurement: Callable[[], Measurement], seed: int) -> None:
+def _try_metric(
+    job: Job, network: GluonNetwork, metric: Metric, measurement: Callable[[], Measurement], seed: int
+) -> None:
     """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
     not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
     try:

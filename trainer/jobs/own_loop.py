@@ -16,7 +16,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from trainer.datasets.sources import described
 from trainer.draws import FORWARD, seed_all
 from trainer.engine import mx
-from trainer.parameters import wait_for
+from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import has_fresh_gradients, own_optimizers
 from trainer.passes import Batch, single
 from trainer.trainer import Trainer
 from utils import EXIT_SETUP, SetupError, fail
@@ -30,11 +31,11 @@ class Worker:
 
     def __init__(self, loop: OwnLoop) -> None:
         self._loop = loop
-        config, trainer = loop.trainer.context.config, loop.trainer
+        config = loop.trainer.context.config
         self.batch_size = config.batch_size  # of `batches`, from -b
         self.seed = config.seed  # from --seed; the same on all workers
-        self.network = trainer.context.task.network  # whose parameters' gradients a step uses
-        self.device = trainer.parameters.weights[0].context  # MXNet's context of the network
+        self.network = loop.network.block  # whose parameters' gradients a step uses
+        self.device = loop.network.device  # MXNet's context of the network
         self.is_done = False  # whether the job ends; no further step counts
 
     @property
@@ -67,8 +68,9 @@ class Worker:
 class OwnLoop:
     """The passes of a job with a loop of its own."""
 
-    def __init__(self, train: Callable[[Worker], None], trainer: Trainer) -> None:
+    def __init__(self, train: Callable[[Worker], None], network: GluonNetwork, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.network = network
         self._worker = Worker(self)
         self._train = train
         self._greenlet = greenlet(self._run)
@@ -78,8 +80,7 @@ class OwnLoop:
         self._loss: Any = None
         self._has_stepped = False
         self._asked = 0  # for batches, after the end
-        self._all_parameters = list(self._worker.network.collect_params().values())
-        self._optimizers = self._own_optimizers()
+        self._optimizers = own_optimizers(network.block)
 
     def _run(self, counted: bool) -> None:  # None is no number of samples: `train` has returned
         self._train(self._worker)
@@ -99,7 +100,8 @@ class OwnLoop:
         samples = None
         if not self._greenlet.dead:
             self._greenlet.parent = getcurrent()
-            seed_all(self._worker.seed, trainer.membership.rank, FORWARD, trainer.seen.own)
+            self.network.leave_host()
+            seed_all(self.network.seed, self._worker.seed, trainer.membership.rank, FORWARD, trainer.seen.own)
             samples = self._greenlet.switch(counted)
         if samples is None:  # `train` has returned
             if not self._has_stepped:
@@ -111,7 +113,7 @@ class OwnLoop:
             trainer.begin_step(samples)
 
     def wait_for_loss(self) -> None:
-        wait_for(self.trainer.parameters.gradients)
+        self.trainer.wait_for_gradients()
 
     def backward(self) -> None:
         """The own loop has done it."""
@@ -129,6 +131,7 @@ class OwnLoop:
     def end(self) -> None:
         """Lets the own loop see that the job is over, and end."""
         self._worker.is_done = True
+        self.network.leave_host()
         if self._greenlet:
             self._greenlet.switch(self._has_counted)
 
@@ -169,7 +172,7 @@ class OwnLoop:
             raise SetupError(f"worker.step({samples!r}): give the number of samples of the step")
         if self._pending is not None:
             self._check_own_loader()
-        if self._own_optimizers() != self._optimizers:
+        if own_optimizers(self.network.block) != self._optimizers:
             raise SetupError(
                 "train(worker) has a gluon.Trainer for the weights of worker.network: leave it out, since "
                 "worker.step() changes them (--optimizer)"
@@ -180,14 +183,7 @@ class OwnLoop:
         return bool(getcurrent().parent.switch(int(samples)))
 
     def _has_gradients(self) -> bool:
-        parameters = self.trainer.parameters
-        return any(each._fresh_grad for each in parameters.weights) or any(
-            each.asnumpy().any() for each in parameters.gradients
-        )
-
-    def _own_optimizers(self) -> list[Any]:
-        """The gluon.Trainer of each parameter, or None."""
-        return [each._trainer for each in self._all_parameters]
+        return has_fresh_gradients(self.network.block) or any(each.any() for each in self.trainer.parameters.gradients)
 
     def _check_thread(self, what: str) -> None:
         if getcurrent() is not self._greenlet:

@@ -23,7 +23,7 @@ from utils import SetupError, authority
 
 # Below the ports of outgoing connections, so that the kernel gives none away before MXNet listens there.
 FREE_PORTS = range(10000, 32768)
-_RESERVED: deque[socket.socket] = deque(maxlen=256)  # the oldest are closed, since open files are limited
+_RESERVED: deque[socket.socket] = deque(maxlen=128)  # the oldest are closed, since open files are limited
 _SIOCGIFADDR = 0x8915
 _GIVE = "give an address, or a name that this host resolves, alone: no scheme, no port"
 _LINK_LOCAL = "20"  # scope of an address that needs the name of the card with it

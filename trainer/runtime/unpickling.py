@@ -21,7 +21,6 @@ BASES = {
     "mxnet.optimizer": mx.optimizer.Optimizer,
     "mxnet.optimizer.contrib": mx.optimizer.Optimizer,
     "mxnet.optimizer.optimizer": mx.optimizer.Optimizer,
-    "trainer.simulation.stub_network": mx.optimizer.Optimizer,
 }
 OURS = "trainer.algorithms."
 # What our optimizers hold. A simulation reads its optimizers here too, so a missing name is found there.

@@ -3,28 +3,18 @@
 Its model is a few numbers, which stand for arrays of any size: MODEL_SHAPE tells them from other arrays that travel.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from trainer.context import LearningTask
 from trainer.datasets.batches import CountedBatches
-from trainer.engine import mx
-from trainer.simulation.zeros import Zeros
-from trainer.steps import Rule
+from trainer.steps import NO_STEPS, Rule
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
 NUM_ARRAYS = 5  # each is a fifth of the model, like ResNet-18's largest array, the last that a pull waits for
-
-
-@mx.optimizer.register
-class NoSteps(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Leaves the weights as they are."""
-
-    def create_state(self, index: int, weight: mx.nd.NDArray) -> None: ...
-    def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None: ...
-
-
-RULE = Rule(NoSteps.__name__)
+RULE = Rule(NO_STEPS)
 
 
 class _NoPasses:
@@ -39,39 +29,34 @@ class _NoPasses:
         return 0.0  # for the logs
 
 
+class StubNetwork:
+    """Weights and gradients that are 0 and stay it, as trainer.network.Network."""
+
+    suffix = ""
+    frozen: list[np.ndarray] = []
+    statistics: list[np.ndarray] = []
+
+    def __init__(self) -> None:
+        self.names = [f"none_model{number}" for number in range(NUM_ARRAYS)]
+        self.weights, self.gradients = ([np.zeros(MODEL_SHAPE, np.float32) for _ in self.names] for _ in range(2))
+
+    def passes(self, loss: Any, draws: Any, samples: Any) -> _NoPasses:
+        return _NoPasses()
+
+    def feed(self, prepare: Any) -> Any:
+        raise NotImplementedError("there are no samples")
+
+    outputs = feed
+
+    def seed(self, number: int) -> None: ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+
 def learning_task(batch_size: int, evaluate: Callable[[], float | None] | None) -> LearningTask:
     """The task of a worker that computes nothing."""
     batches = CountedBatches(batch_size)
-    return LearningTask(
-        network=_Network(),
-        batches=batches,
-        warm_up_batch=next(batches),
-        passes=lambda trainer: _NoPasses(),
-        evaluate=evaluate,
-    )
-
-
-class _Parameter:
-    """A trainable weight of the model, with a gradient that is 0 as the weight is."""
-
-    grad_req = "write"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._weight, self._gradient = Zeros(MODEL_SHAPE), Zeros(MODEL_SHAPE)
-
-    def data(self) -> Zeros:
-        return self._weight
-
-    def grad(self) -> Zeros:
-        return self._gradient
-
-
-class _Network:
-    """What trainer.parameters asks of a network."""
-
-    def __init__(self) -> None:
-        self._parameters = {name: _Parameter(name) for name in (f"none_model{number}" for number in range(NUM_ARRAYS))}
-
-    def collect_params(self) -> dict[str, _Parameter]:
-        return self._parameters
+    return LearningTask(network=StubNetwork(), batches=batches, warm_up_batch=next(batches), evaluate=evaluate)

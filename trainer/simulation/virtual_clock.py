@@ -11,7 +11,7 @@ import contextlib
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Generic
 
 from greenlet import getcurrent, greenlet
@@ -224,10 +224,3 @@ class VirtualClock:
                 work.greenlet.throw(_Killed)
         self._work.clear()
         self._due.clear()
-
-
-def run_all(clock: VirtualClock, workers: Sequence[Callable[[], None]], until: float = math.inf) -> None:
-    """Runs workers on a virtual clock from one moment on, until all have ended."""
-    for number, worker in enumerate(workers):
-        clock.start(worker, f"worker {number}")
-    clock.run(until)

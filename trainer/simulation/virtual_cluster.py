@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from greenlet import getcurrent
 
 from algorithms import TransportKind
@@ -25,15 +26,16 @@ from trainer.command_line import check_job
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.emulation import Speed
-from trainer.engine import mx
+from trainer.engine import device_context
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings
+from trainer.jobs.gluon_blocks import keep_memory
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
 from trainer.metric import ACCURACY
-from trainer.parameters import Parameters, num_bytes
+from trainer.parameters import Parameters
 from trainer.run_logs.run_folder import RunFolder
 from trainer.simulation import stub_network
 from trainer.simulation.cluster_file import Worker
@@ -45,6 +47,7 @@ from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_progress import ProgressLine
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
+from trainer.transport.counter import num_bytes
 from trainer.transport.protocol import Transport
 from utils import Incomplete, SetupError, allow_open_files
 
@@ -129,7 +132,7 @@ class _Run:
         config = self._job.worker_config(rank)
         pace, trace = _pace(config.seed, rank, row.step_spread), worker.trace_of(config)
         log = logging.debug if rank else logging.info
-        built = None if self._learnt is None else build(config, self._learnt, mx.cpu(), log)
+        built = None if self._learnt is None else build(config, self._learnt, device_context(True, 0), log)
         settings = run_settings(
             config,
             ACCURACY if built is None else built.metric,
@@ -144,13 +147,13 @@ class _Run:
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
             folder = self._folders[rank]
-            task = learning_task(config, self._learnt, built, mx.cpu(), membership)
+            task = learning_task(config, self._learnt, built, membership)
             if task.evaluate is not None:
                 task.evaluate = partial(self._evaluate, task.evaluate)
-            if getattr(task.network, "_active", False):
-                task.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
+            if len(self._rows) <= FEW_WORKERS:
+                keep_memory(built.network.block)
             settings.saver = ModelSaver(
-                folder.path, task.network, model_card(config, self._learnt, built, folder.commit), task.metric
+                folder.path, built.network, model_card(config, self._learnt, built, folder.commit), task.metric
             )
         peers = Peers(
             membership=lambda: membership,
@@ -164,8 +167,8 @@ class _Run:
         """Makes sure that no two workers train the same parameters. Raises SetupError if they do."""
         if self._learnt is None:
             return
-        networks = [context.task.network.collect_params().values() for context in self._contexts]
-        if len({id(each) for network in networks for each in network}) < sum(map(len, networks)):
+        memory = [array.ctypes.data for context in self._contexts for array in context.task.network.weights]
+        if len({*memory}) < len(memory):
             raise SetupError(
                 f"{self._job.config.job}, network(): gives the same layers again when it is called for the next "
                 "worker: make them in network()"
@@ -215,20 +218,20 @@ class _Run:
         for rank, context in enumerate(self._contexts):
             context.peers.transport = place(rank)
 
-    def _size_of(self) -> Callable[[mx.nd.NDArray], int]:
+    def _size_of(self) -> Callable[[np.ndarray], int]:
         """Bytes of an array in a transfer: the model's arrays add up to the size that the job gives the model."""
         counted = self._counted_bytes.get("parameter_bytes")
         if counted is None:
             return num_bytes
         parameters = Parameters(self._contexts[0].task.network)
         model, weights = parameters.model(), parameters.weights
-        factor = counted / sum(map(num_bytes, model))
+        factor = counted / sum(array.nbytes for array in model)
         # Some trainers pack them, with BatchNorm's statistics or without. Elsewhere an array that belongs to no model
         # may have the shape of a packed one.
         groups = (model, weights) if self._job.config.algorithm.one_server else ()
         packed = [array for arrays in groups for array in Buckets(arrays).pack(arrays)]
         shapes = {array.shape for array in [*model, *packed]}
-        return lambda array: round(num_bytes(array) * (factor if array.shape in shapes else 1.0))
+        return lambda array: round(array.nbytes * (factor if array.shape in shapes else 1.0))
 
 
 def _bytes_per_s(mbit_s: float) -> float:

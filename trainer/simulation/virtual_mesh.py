@@ -12,15 +12,16 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from trainer.clock import Event
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.mesh import Parcel
 from trainer.collectives.schedules import ScheduleMaker
-from trainer.engine import mx
-from trainer.parameters import num_bytes
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.transport.collective import CollectiveTransport
+from trainer.transport.counter import num_bytes
 from utils import PeerLost
 
 HELD = 1 << 20  # bytes of a message that the kernels take before the receiver reads
@@ -142,7 +143,7 @@ def in_memory(
     network: MemoryNetwork,
     algorithm: ScheduleMaker,
     rank: int,
-    size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+    size_of: Callable[[np.ndarray], int] = num_bytes,
 ) -> CollectiveTransport:
     """A worker's transport over the virtual network."""
     return CollectiveTransport(MeshGroup(MemoryMesh(network, rank), algorithm), network.clock, size_of)

@@ -16,21 +16,25 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from algorithms import TransportKind
 from config import TWO_BIT
 from trainer.clock import Task
 from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
-from trainer.engine import mx
-from trainer.parameters import num_bytes
+from trainer.pieces import sum_of
 from trainer.runtime.unpickling import optimizer_in
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
-from trainer.simulation.zeros import Zeros
-from trainer.transport.counter import ByteCounter
+from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.encoded import EncodedSums, encoded
 from trainer.transport.two_bit import TwoBits
 from utils import PeerLost
+
+if TYPE_CHECKING:
+    from trainer.algorithms.server_optimizer import ServerOptimizer
 
 
 class MemoryServer:
@@ -42,7 +46,7 @@ class MemoryServer:
         kind: TransportKind,  # it sums pushes, or gives each to an optimizer
         links: Sequence[WorkerLink],  # of the workers, by rank
         bytes_per_s: float = math.inf,  # of the server's own link, in each direction
-        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,  # bytes of an array in a transfer
+        size_of: Callable[[np.ndarray], int] = num_bytes,  # bytes of an array in a transfer
     ) -> None:
         self.clock = clock
         self.size_of = size_of
@@ -50,23 +54,23 @@ class MemoryServer:
         self.sums = kind is TransportKind.SUM
         self.up = Direction(clock, links, bytes_per_s)
         self.down = Direction(clock, links, bytes_per_s)
-        self.values: dict[int, mx.nd.NDArray] = {}
+        self.values: dict[int, np.ndarray] = {}
         self.versions: dict[int, int] = {}  # complete sums by key
         self._begun: dict[int, int] = {}  # pushes of all workers that have begun, by their first key
-        self._arrived: dict[int, list[mx.nd.NDArray]] = {}  # parts of the sum that is not complete, by key
-        self._apply: Callable[[int, mx.nd.NDArray, mx.nd.NDArray], None] = _add
+        self._arrived: dict[int, list[np.ndarray]] = {}  # parts of the sum that is not complete, by key
+        self._pushed: Callable[[int, np.ndarray, np.ndarray], None] = _add
         self._at_barrier = 0
         self._barriers = 0
         self._lost: int | None = None
         self._news = clock.event()  # set when all workers have begun a sum or done one, at a barrier, at a loss
 
-    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+    def set_optimizer(self, optimizer: ServerOptimizer) -> None:
         """A copy of the optimizer gets each array that arrives, as on a parameter server. Its time is virtual."""
         of_server = optimizer_in(pickle.dumps(optimizer, 0))
         of_server.clock = self.clock
-        self._apply = mx.optimizer.get_updater(of_server)
+        self._pushed = of_server.pushed
 
-    def define(self, key: int, array: mx.nd.NDArray) -> None:
+    def define(self, key: int, array: np.ndarray) -> None:
         """Gives a key its first value; a key that has one keeps it."""
         if key not in self.values:
             # A parameter server's optimizer gets no shapes.
@@ -83,10 +87,10 @@ class MemoryServer:
         """Whether each worker has begun this push that many times."""
         return self._begun.get(key, 0) >= times * self.num_workers
 
-    def arrive(self, key: int, array: mx.nd.NDArray) -> None:
+    def arrive(self, key: int, array: np.ndarray) -> None:
         """Adds an array that has arrived to its sum, or gives it to the optimizer."""
         if not self.sums:
-            self._apply(key, array.reshape(-1), self.values[key])
+            self._pushed(key, self.values[key], array.reshape(-1))
             return
         parts = self._arrived.setdefault(key, [])
         parts.append(array)
@@ -96,7 +100,7 @@ class MemoryServer:
             del self._arrived[key]
             self._tell_waiting()
 
-    def value(self, key: int) -> mx.nd.NDArray:
+    def value(self, key: int) -> np.ndarray:
         """The present value, to be sent. A sum is never written to again; an optimizer's value is, so it is copied."""
         return self.values[key] if self.sums else self.values[key].copy()
 
@@ -131,14 +135,12 @@ class MemoryServer:
         news.set()
 
 
-def _sum_of(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
+def _sum_of(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Adds up in float32, also float16 arrays, as MXNet's server with multiple precision."""
-    if isinstance(parts[0], Zeros):
-        return parts[0].copy()
-    return mx.nd.add_n(*(part.astype("float32", copy=False) for part in parts)).astype(parts[0].dtype, copy=False)
+    return sum_of([part.astype(np.float32, copy=False) for part in parts]).astype(parts[0].dtype, copy=False)
 
 
-def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
+def _add(key: int, value: np.ndarray, array: np.ndarray) -> None:
     value += array
 
 
@@ -159,19 +161,19 @@ class MemoryArrays(ByteCounter):
         self._num_pushed: dict[int, int] = {}  # by key
         self._pull_s = 0.0  # transfer time of the last pull
 
-    def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def define(self, arrays: Sequence[np.ndarray]) -> None:
         if self._transport.rank == 0:
             for key, array in enumerate(arrays, self._first_key):
                 self._server.define(key, array)
         self._server.barrier()
 
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
+    def broadcast(self, arrays: Sequence[np.ndarray], exact: int = 0) -> None:
         self.define(arrays)
         self.pull(arrays)
         self.wait(arrays)
         self.take_traffic()
 
-    def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def push(self, arrays: Sequence[np.ndarray]) -> None:
         sent = list(arrays)  # not copied: they do not change before they have arrived
         size, rank, before = self.count_pushed(arrays), self._transport.rank, self._pushing
         keys = range(self._first_key, self._first_key + len(sent))
@@ -193,14 +195,14 @@ class MemoryArrays(ByteCounter):
 
         self._pushing = self._transport.begin(work, "push")
 
-    def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def wait_until_arrived(self, arrays: Sequence[np.ndarray]) -> None:
         if self._pushing is not None:
             self._pushing.result()
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
+    def pull(self, arrays: Sequence[np.ndarray], first: int = 0) -> None:
         self._begin_pull(arrays, first, overlaps=False)
 
-    def _begin_pull(self, arrays: Sequence[mx.nd.NDArray], first: int, overlaps: bool) -> None:
+    def _begin_pull(self, arrays: Sequence[np.ndarray], first: int, overlaps: bool) -> None:
         """With `overlaps` sums arrive while later workers still push."""
         size, rank, before = self.count_pulled(arrays), self._transport.rank, self._pulling
         keys = range(self._first_key + first, self._first_key + first + len(arrays))
@@ -227,18 +229,18 @@ class MemoryArrays(ByteCounter):
             server.down.transfer(rank, size - early, latency_is_over=no_gap)
             self._pull_s = server.clock.now() - begin
             for array, value in zip(arrays, values, strict=True):
-                (value if server.sums else value.reshape(array.shape)).copyto(array)
+                array[...] = value if server.sums else value.reshape(array.shape)
 
         self._pulling = self._transport.begin(work, "pull")
 
-    def wait(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def wait(self, arrays: Sequence[np.ndarray]) -> None:
         if self._pulling is not None:
             self._pulling.result()
 
-    def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def begin_sum(self, arrays: Sequence[np.ndarray]) -> None:
         self.push(arrays)
 
-    def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+    def finish_sum(self, arrays: Sequence[np.ndarray], timed: bool = False) -> float | None:
         self._begin_pull(arrays, 0, overlaps=not timed)
         self.wait(arrays)
         return self._pull_s if timed else None
@@ -262,7 +264,7 @@ class MemoryTransport:
     def arrays(self, first_key: int = 0) -> MemoryArrays:
         return MemoryArrays(self, first_key)
 
-    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+    def set_optimizer(self, optimizer: ServerOptimizer) -> None:
         self.server.set_optimizer(optimizer)
 
     def barrier(self) -> None:

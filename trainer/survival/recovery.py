@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import numpy as np
+
 from algorithms import MEMBERS
 from trainer.rendezvous.generations import Generation
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
@@ -26,7 +28,6 @@ from trainer.transport.protocol import SummedArrays
 from utils import LEFT, JobOver, PeerLost
 
 if TYPE_CHECKING:
-    from trainer.engine import mx
     from trainer.loop import Loop
 
 
@@ -35,10 +36,10 @@ class HandsOver(Protocol):
 
     sums: SummedArrays
 
-    def broadcast_arrays(self, statistics: Sequence[mx.nd.NDArray]) -> tuple[list[mx.nd.NDArray], int]: ...
+    def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]: ...
     def set_global_model(self) -> None: ...
-    def shared_state(self) -> list[mx.nd.NDArray]: ...
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None: ...
+    def shared_state(self) -> list[np.ndarray]: ...
+    def adopt(self, state: Sequence[np.ndarray]) -> None: ...
     def exchange_failed(self) -> None: ...
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms import RESUME, TransportKind
-from trainer.engine import mx
 from trainer.metric import logged_value
 from trainer.progress import FIRST, Point, Progress, Total
 from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE, Measure
@@ -33,7 +32,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "accuracy": trainer.evaluated.newest,  # of whatever metric
         "batches": trainer.context.task.batches.state(),
         "partition": dict(trainer.membership.partition_sha256),
-        "model": [array.asnumpy() for array in trainer.parameters.model()],
+        "model": [array.copy() for array in trainer.parameters.model()],
         "steps": trainer.stepper.state(),
         "sample_counts": list(trainer.membership.sample_counts),
         "own": trainer.own_state(),
@@ -77,8 +76,8 @@ def restore(trainer: Trainer) -> None:
         logging.info("this worker has other samples than before: its batches begin anew")
     if [array.shape for array in state["model"]] != [array.shape for array in trainer.parameters.model()]:
         raise SetupError("--resume: the checkpoint is of a network with other parameters; start without --resume")
-    trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
-    trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
+    trainer.parameters.replace(state["model"])
+    trainer.stepper.restore(state["steps"])
     trainer.restore_own(state["own"])
 
 

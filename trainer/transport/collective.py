@@ -1,6 +1,6 @@
 """A transport over collectives: no scheduler, no parameter server.
 
-Background threads run the collective operations, one at a time, so a sum can begin during the backward pass.
+Background threads run the collective operations, one at a time.
 
 Traffic counts the arrays' bytes on a worker's own link, without headers and barriers: sent bytes as pushed, received
 ones as pulled. A parameter server's traffic counts likewise, so totals over all workers are comparable.
@@ -19,9 +19,7 @@ from trainer.clock import Clock, Result, Task
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.group import Group
 from trainer.collectives.mesh import Moved
-from trainer.engine import mx
-from trainer.parameters import num_bytes, wait_for
-from trainer.transport.counter import ByteCounter
+from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.flat import Buffer, buffers_of
 from utils import PeerLost, SetupError
 
@@ -45,7 +43,7 @@ class CollectiveSums(ByteCounter):
         self._last_s = 0.0  # duration of the last timed sum on this worker
         self._summing: Task[float | None] | None = None
 
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0, source: int = 0) -> None:
+    def broadcast(self, arrays: Sequence[np.ndarray], exact: int = 0, source: int = 0) -> None:
         """As SummedArrays, with the values of rank `source`."""
         self.prepare(arrays, exact)
         group = self._transport.group
@@ -56,7 +54,7 @@ class CollectiveSums(ByteCounter):
         self._transport.begin(lambda: self._each(spread, arrays), "broadcast").result()
         self.take_traffic()  # only the rounds' traffic counts
 
-    def prepare(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
+    def prepare(self, arrays: Sequence[np.ndarray], exact: int = 0) -> None:
         """Makes the buffers; a worker that joins a running job calls it in place of `broadcast`."""
         num_as_halves = len(arrays) - exact if self._compression.kind == FP16 else 0
         self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
@@ -66,11 +64,11 @@ class CollectiveSums(ByteCounter):
         self.meets, self._is_first = meets, False
         self.largest = self._compression.largest(self._transport.num_workers)
 
-    def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def begin_sum(self, arrays: Sequence[np.ndarray]) -> None:
         mine = list(arrays)
         self._summing = self._transport.begin(lambda: self._sum(mine), "sum")
 
-    def _sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
+    def _sum(self, arrays: Sequence[np.ndarray]) -> float | None:
         transport = self._transport
 
         def add_up(buffer: Buffer, content: np.ndarray) -> Moved:
@@ -79,14 +77,13 @@ class CollectiveSums(ByteCounter):
         if not self.meets:
             self._each(add_up, arrays)
             return None
-        wait_for(arrays)
         longest_s = transport.group.barrier(self._last_s)
         begin = transport.clock.now()
         self._each(add_up, arrays)
         self._last_s = transport.clock.now() - begin
         return self._last_s if self._is_first else longest_s
 
-    def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+    def finish_sum(self, arrays: Sequence[np.ndarray], timed: bool = False) -> float | None:
         """As SummedArrays. If the first sum was not timed, no later one can be.
 
         The schedule completes the sum on some workers earlier, which says nothing about their links. So all get the
@@ -98,11 +95,10 @@ class CollectiveSums(ByteCounter):
             self.meets, self._is_first = timed, False
         return took_s if timed else None
 
-    def _each(self, exchange: Callable[[Buffer, np.ndarray], Moved], arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Exchanges the buffers in turn, each as soon as its arrays are computed."""
+    def _each(self, exchange: Callable[[Buffer, np.ndarray], Moved], arrays: Sequence[np.ndarray]) -> None:
+        """Exchanges the buffers in turn."""
         for buffer in self._buffers:
             self.count_moved(*exchange(buffer, buffer.take(arrays)))
-        mx.nd.waitall()  # earlier operations may still read the arrays
         for buffer in self._buffers:
             buffer.give(arrays)
 
@@ -115,20 +111,8 @@ class CollectiveArrays:
         self.broadcast = self._sums.broadcast
         self.take_traffic = self._sums.take_traffic
 
-    def define(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        _refuse("arrays on one")
-
-    def push(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        _refuse("pushes")
-
-    def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        _refuse("pushes")
-
-    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> NoReturn:
-        _refuse("pulls")
-
-    def wait(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        _refuse("pulls")
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse(f"{name}()")
 
 
 def _refuse(what: str) -> NoReturn:
@@ -142,7 +126,7 @@ class CollectiveTransport:
         self,
         group: Group,
         clock: Clock,
-        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+        size_of: Callable[[np.ndarray], int] = num_bytes,
     ) -> None:
         self.group = group
         self.clock = clock
@@ -171,7 +155,7 @@ class CollectiveTransport:
     def arrays(self, first_key: int = 0) -> CollectiveArrays:
         return CollectiveArrays(self)
 
-    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> NoReturn:
+    def set_optimizer(self, optimizer: object) -> NoReturn:
         _refuse("an optimizer")
 
     def barrier(self) -> None:
@@ -180,7 +164,6 @@ class CollectiveTransport:
     def wait_all(self) -> None:
         if self._last is not None:
             self._last.result()
-        mx.nd.waitall()
 
     def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Starts a background task that uses the group; it runs after all tasks started before."""

@@ -1,9 +1,11 @@
 """Counts the bytes that shared arrays move, whatever carries them."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
-from trainer.engine import mx
-from trainer.parameters import num_bytes
+import numpy as np
+
+num_bytes: Callable[[np.ndarray], int] = attrgetter("nbytes")  # size of an array's content
 
 
 class ByteCounter:
@@ -11,7 +13,7 @@ class ByteCounter:
 
     def __init__(
         self,
-        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+        size_of: Callable[[np.ndarray], int] = num_bytes,
         size_pushed: Callable[[int], int] = lambda size: size,
     ) -> None:
         """`size_of` tells the bytes that an array counts, `size_pushed` those when it is pushed, from those that it
@@ -21,13 +23,13 @@ class ByteCounter:
         self._bytes_pushed = 0
         self._bytes_pulled = 0
 
-    def count_pushed(self, arrays: Sequence[mx.nd.NDArray]) -> int:
+    def count_pushed(self, arrays: Sequence[np.ndarray]) -> int:
         """Counts arrays that leave; returns their bytes."""
         size = sum(self._size_pushed(self._size_of(array)) for array in arrays)
         self._bytes_pushed += size
         return size
 
-    def count_pulled(self, arrays: Sequence[mx.nd.NDArray]) -> int:
+    def count_pulled(self, arrays: Sequence[np.ndarray]) -> int:
         """Counts arrays that come; returns their bytes."""
         size = sum(map(self._size_of, arrays))
         self._bytes_pulled += size

@@ -9,14 +9,17 @@ compression does not change. The sums of the digits decode to the sums.
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from config import FP16
 from trainer.collectives.compression import Compression
-from trainer.engine import mx
+from trainer.engine import half_of, take_half
 from trainer.transport.protocol import SummedArrays
 
 DIGITS = range(-30, 26)  # powers of two: to 1e-9, and up to 6.7e7; a float32 counts no further than 2**24
+_POWERS = np.array([2.0**power for power in DIGITS], np.float32)
 _GREATEST = 2.0**26 - 4  # the greatest float32 below 2**26, the next power
-Arrays = Sequence[mx.nd.NDArray]
+Arrays = Sequence[np.ndarray]
 
 
 class EncodedSums:
@@ -25,7 +28,7 @@ class EncodedSums:
     def __init__(
         self,
         keyed: SummedArrays,  # sums the arrays that travel, on the server
-        encode: Callable[[Arrays, Arrays], list[mx.nd.NDArray]],  # (compressed, exact) -> arrays that travel
+        encode: Callable[[Arrays, Arrays], list[np.ndarray]],  # (compressed, exact) -> arrays that travel
         decode: Callable[[Arrays, Arrays, Arrays], None],  # (sums of those, compressed, exact): fills the latter two
         largest: float,  # as SummedArrays
     ) -> None:
@@ -34,13 +37,13 @@ class EncodedSums:
         self.largest = largest
         self.take_traffic = keyed.take_traffic
         self._num_compressed = 0
-        self._travelling: list[mx.nd.NDArray] = []
+        self._travelling: list[np.ndarray] = []
 
     def broadcast(self, arrays: Arrays, exact: int = 0) -> None:
         """As SummedArrays. The values travel uncompressed, under keys behind those of the sums."""
         self._num_compressed = len(arrays) - exact
         travelling = self._encode(*self._parts(arrays))
-        self._keyed.broadcast([*map(mx.nd.zeros_like, travelling), *arrays])
+        self._keyed.broadcast([*map(np.zeros_like, travelling), *arrays])
 
     def begin_sum(self, arrays: Arrays) -> None:
         self._travelling = self._encode(*self._parts(arrays))
@@ -61,41 +64,35 @@ def encoded(keyed: SummedArrays, compression: Compression, num_workers: int) -> 
         return EncodedSums(keyed, to_halves, from_halves, compression.largest(num_workers))
     threshold = compression.threshold
 
-    def encode(arrays: Arrays, exact: Arrays) -> list[mx.nd.NDArray]:
+    def encode(arrays: Arrays, exact: Arrays) -> list[np.ndarray]:
         return [*arrays, *(digits_of(array, threshold) for array in exact)]
 
     def decode(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
         for array, digits in zip(exact, travelled[len(arrays) :], strict=True):
-            number_of(digits, threshold).reshape(array.shape).copyto(array)
+            array[...] = number_of(digits, threshold).reshape(array.shape)
 
     return EncodedSums(keyed, encode, decode, compression.largest(num_workers))
 
 
-def to_halves(arrays: Arrays, exact: Arrays) -> list[mx.nd.NDArray]:
+def to_halves(arrays: Arrays, exact: Arrays) -> list[np.ndarray]:
     """Float16 copies of the compressed arrays, and the exact ones."""
-    return [*(array.astype("float16") for array in arrays), *exact]
+    return [*map(half_of, arrays), *exact]
 
 
 def from_halves(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
     """Decodes `to_halves`."""
     for array, half in zip(arrays, travelled[: len(arrays)], strict=True):
-        mx.nd.cast(half, dtype="float32", out=array)
+        take_half(half, array)
 
 
-def digits_of(array: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
+def digits_of(array: np.ndarray, threshold: float) -> np.ndarray:
     """Signed binary digits of each number, times the threshold: float32 (n,) -> (n * len(DIGITS),)."""
-    numbers = array.reshape((-1, 1))
-    powers = _powers(array.context).reshape((1, -1))
-    shifted = mx.nd.floor(mx.nd.broadcast_div(numbers.abs().clip(0, _GREATEST), powers))
-    digits = shifted - 2 * mx.nd.floor(shifted / 2)
-    return (mx.nd.broadcast_mul(digits, numbers.sign()) * threshold).reshape((-1,))
+    numbers = array.reshape(-1, 1)
+    shifted = np.floor(np.abs(numbers).clip(0, _GREATEST) / _POWERS)
+    digits = shifted - 2 * np.floor(shifted / 2)
+    return (digits * np.sign(numbers) * np.float32(threshold)).reshape(-1)
 
 
-def number_of(digits: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
+def number_of(digits: np.ndarray, threshold: float) -> np.ndarray:
     """Decodes sums of such digits: (n * len(DIGITS),) -> (n,)."""
-    counts = mx.nd.round(digits.reshape((-1, len(DIGITS))) / threshold)
-    return mx.nd.dot(counts, _powers(digits.context))
-
-
-def _powers(on: mx.Context) -> mx.nd.NDArray:
-    return mx.nd.array([2.0**power for power in DIGITS], ctx=on)
+    return np.round(digits.reshape(-1, len(DIGITS)) / np.float32(threshold)) @ _POWERS

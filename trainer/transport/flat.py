@@ -1,31 +1,29 @@
-"""Lists of arrays as a few flat numpy buffers, for a transport that sums buffers in memory.
+"""Lists of arrays as a few flat buffers, for a transport that sums buffers in memory.
 
-Small arrays are packed, since each message has a latency. The memory of a large one on the CPU is itself a buffer, so
-most bytes of a model are not copied. Buffers come in the reverse order of the layers, in which a backward pass computes
-the gradients: the first can leave while the others are still computed. A small model is one buffer.
+Small arrays are packed, since each message has a latency. The memory of a large one is itself a buffer, so most
+bytes of a model are not copied.
 """
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from trainer.collectives.compression import halved
-from trainer.engine import mx
-from trainer.parameters import memory_of, num_bytes
+from trainer.pieces import flat_view
+from trainer.transport.counter import num_bytes
 
 IN_PLACE = 1 << 20  # bytes from which an array is a buffer of its own
 FULL = 4 << 20  # bytes from which a buffer takes no more arrays
 LEFT_OVER = 1 << 16  # bytes below which the last buffer joins another one
 
 
-def plan(sizes: Sequence[int], is_on_cpu: Sequence[bool]) -> list[list[int]]:
+def plan(sizes: Sequence[int]) -> list[list[int]]:
     """Which arrays share a buffer. `sizes` are the bytes of each array, in the order of the layers. Returns positions
-    of the arrays in each buffer; buffers in the order in which they are sent."""
+    of the arrays in each buffer; buffers in the order in which they are sent, the last layers first."""
     groups: list[list[int]] = []
     packed: list[int] = []
     for index in reversed(range(len(sizes))):
-        if sizes[index] >= IN_PLACE and is_on_cpu[index]:
+        if sizes[index] >= IN_PLACE:
             groups.append([index])
             continue
         packed.append(index)
@@ -45,7 +43,7 @@ class Buffer:
     def __init__(
         self,
         indices: Sequence[int],  # of its arrays in the list
-        arrays: Sequence[mx.nd.NDArray],  # the list, or one of the same shapes on the same device
+        arrays: Sequence[np.ndarray],  # the list, or one of the same shapes
         size_of: Callable[..., int],  # bytes that an array counts
         num_as_halves: int = 0,  # arrays of the list, from the first on, that travel as float16 in a sum
     ) -> None:
@@ -57,61 +55,34 @@ class Buffer:
                 raise TypeError(f"arrays to be added up are float32, not {np.dtype(array.dtype)}")
         self._indices = list(indices)
         self._edges = np.cumsum([0, *(array.size for array in mine)]).tolist()
-        self._is_on_cpu = all(_is_on_cpu(array) for array in mine)
-        self._flat: np.ndarray | None = None
-        if len(mine) > 1 or not self._is_on_cpu:
-            # A GPU copies from and to pinned memory faster. Not tested: no machine of this project's tests has one.
-            where = mx.cpu() if self._is_on_cpu else mx.cpu_pinned()
-            self._memory = mx.nd.zeros((self._edges[-1],), ctx=where)
-            self._flat = memory_of(self._memory)
+        self._flat = np.zeros(self._edges[-1], np.float32) if len(mine) > 1 else None
         self.num_bytes = sum(map(size_of, mine))
         as_halves = [array for index, array in zip(indices, mine, strict=True) if index < num_as_halves]
         self.num_halves = sum(array.size for array in as_halves)  # numbers that travel as float16, the first ones
         self.bytes_in_sum = self.num_bytes - sum(size_of(array) - halved(size_of(array)) for array in as_halves)
 
-    def take(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
-        """The content of its arrays, once they are computed: float32 (n,). They must not be used until `give`."""
+    def take(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The content of its arrays: float32 (n,). They must not be used until `give`."""
         if self._flat is None:
-            (index,) = self._indices
-            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(arrays[index].handle))  # no reader is left
-            return memory_of(arrays[index])
+            return flat_view(arrays[self._indices[0]])
         for index, begin, end in self._places():
-            if self._is_on_cpu:
-                self._flat[begin:end] = memory_of(arrays[index])
-            else:
-                _copy(mx.base._LIB.MXNDArraySyncCopyToCPU, arrays[index], self._flat[begin:end])
+            self._flat[begin:end] = arrays[index].reshape(-1)
         return self._flat
 
-    def give(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Writes the buffer's content into its arrays, where it is not their own memory.
-
-        No operation may still read them: waiting for that here, array by array, would take longer than all copies.
-        """
+    def give(self, arrays: Sequence[np.ndarray]) -> None:
+        """Writes the buffer's content into its arrays, where it is not their own memory."""
         if self._flat is None:
             return
         for index, begin, end in self._places():
-            if self._is_on_cpu:
-                memory_of(arrays[index])[:] = self._flat[begin:end]
-            else:
-                _copy(mx.base._LIB.MXNDArraySyncCopyFromCPU, arrays[index], self._flat[begin:end])
+            flat_view(arrays[index])[:] = self._flat[begin:end]
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._indices, self._edges, self._edges[1:], strict=False)
 
 
 def buffers_of(
-    arrays: Sequence[mx.nd.NDArray], size_of: Callable[[mx.nd.NDArray], int] = num_bytes, num_as_halves: int = 0
+    arrays: Sequence[np.ndarray], size_of: Callable[[np.ndarray], int] = num_bytes, num_as_halves: int = 0
 ) -> list[Buffer]:
     """The buffers of a list of arrays, in the order in which they are sent; `num_as_halves` as in Buffer."""
-    groups = plan([size_of(array) for array in arrays], [_is_on_cpu(array) for array in arrays])
+    groups = plan([size_of(array) for array in arrays])
     return [Buffer(indices, arrays, size_of, num_as_halves) for indices in groups]
-
-
-def _is_on_cpu(array: mx.nd.NDArray) -> bool:
-    return bool(array.context.device_type != "gpu")
-
-
-def _copy(function: Callable[..., int], array: mx.nd.NDArray, flat: np.ndarray) -> None:
-    """Between an array of a GPU and the host."""
-    pointer = flat.ctypes.data_as(ctypes.c_void_p)
-    mx.base.check_call(function(array.handle, pointer, ctypes.c_size_t(flat.size)))

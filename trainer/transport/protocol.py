@@ -28,7 +28,7 @@ class SummedArrays(Counted, Protocol):
         last `exact` arrays never travel compressed."""
 
     def begin_sum(self, arrays: Sequence[Any]) -> None:
-        """Begins to send all arrays, each as soon as it is computed; early ones first where there is a choice.
+        """Begins to send all arrays; early ones first where there is a choice.
 
         They have the shapes and the order of the broadcast ones, and must not be touched before `finish_sum`.
         """
@@ -52,7 +52,7 @@ class SharedArrays(Counted, Protocol):
         """Defines the keys; afterwards every rank's arrays hold rank 0's values. Every rank calls it, once."""
 
     def push(self, arrays: Sequence[Any]) -> None:
-        """Begins to push all arrays, each as soon as it is computed; early ones first where there is a choice.
+        """Begins to push all arrays; early ones first where there is a choice.
 
         They must not be written to before they have arrived, and a pull under the same keys may overwrite them.
         """
@@ -87,7 +87,7 @@ class Transport(Protocol):
         """A list of arrays under the keys from `first_key` on; of the kind SERVER, `broadcast` of both."""
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Gives the server its optimizer: an mx.optimizer.Optimizer. Rank 0 calls it, before the keys are defined."""
+        """Gives the server its optimizer: a ServerOptimizer. Rank 0 calls it, before the keys are defined."""
 
     def barrier(self) -> None:
         """Waits until all workers have called it."""

@@ -4,21 +4,20 @@ As src/kvstore/gradient_compression-inl.h: each number is added to the rest of e
 it is pushed as the threshold, at or below its negative as that, else as 0; the difference is the new rest.
 """
 
-from trainer.engine import mx
+import numpy as np
 
 
 class TwoBits:
     """One worker's compression, with the rests by key."""
 
     def __init__(self, threshold: float) -> None:
-        self._threshold = mx.nd.array([threshold])
-        self._held_back: dict[int, mx.nd.NDArray] = {}
+        self._threshold = np.float32(threshold)
+        self._held_back: dict[int, np.ndarray] = {}
 
-    def compress(self, key: int, array: mx.nd.NDArray) -> mx.nd.NDArray:
+    def compress(self, key: int, array: np.ndarray) -> np.ndarray:
         """The array that the server receives for this one, float32 of any shape."""
         due = array + self._held_back[key] if key in self._held_back else array
-        is_up = mx.nd.broadcast_greater_equal(due.reshape((-1,)), self._threshold)
-        is_down = mx.nd.broadcast_lesser_equal(due.reshape((-1,)), -self._threshold)
-        sent = mx.nd.broadcast_mul(is_up - is_down, self._threshold).reshape(array.shape)
+        is_up, is_down = due >= self._threshold, due <= -self._threshold
+        sent = (is_up.astype(np.float32) - is_down) * self._threshold
         self._held_back[key] = due - sent
         return sent

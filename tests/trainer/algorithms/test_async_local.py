@@ -16,7 +16,6 @@ from trainer.algorithms.async_local import AsyncLocalTrainer
 from trainer.algorithms.async_local_optimizer import LocalSteps
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.context import Context
-from trainer.engine import mx
 
 ETA, EPS, BETA = 0.5, 0.3, 0.6
 ZERO = np.zeros((2, 4))
@@ -26,16 +25,16 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 # --------------------------------------------------------------------------------------------------- on paper
 
 
-def applied(weight: mx.nd.NDArray, outer: DelayedNesterov, *updates: tuple[float, int]) -> list[float]:
+def applied(weight: np.ndarray, outer: DelayedNesterov, *updates: tuple[float, int]) -> list[float]:
     """The weight after each update, of pairs (d, P)."""
     found = []
     for update, period in updates:
-        outer.apply([weight], [mx.nd.array([update])], period)
-        found.append(weight.asscalar())
+        outer.apply([weight], [np.float32([update])], period)
+        found.append(weight.item())
     return found
 
 
-def begun(weight: mx.nd.NDArray, saved: Mapping[str, Any] | None = None) -> DelayedNesterov:
+def begun(weight: np.ndarray, saved: Mapping[str, Any] | None = None) -> DelayedNesterov:
     """eps = beta = 1/2."""
     outer = DelayedNesterov(0.5, 0.5)
     outer.begin([weight], saved or {})
@@ -44,7 +43,7 @@ def begun(weight: mx.nd.NDArray, saved: Mapping[str, Any] | None = None) -> Dela
 
 def test_the_momentum_comes_with_each_pth_update_and_is_of_all_p() -> None:
     """m = (4 + 2) / 2 = 3 with the second; m = 3 / 2 + (2 - 6) / 2 = -0.5 with the fourth, here after a resume."""
-    weight = mx.nd.array([10.0])
+    weight = np.float32([10.0])
     outer = begun(weight)
     assert applied(weight, outer, (4, 2), (2, 2)) == [11.0, 11.5 + 0.75]
     assert applied(weight, outer, (2, 2)) == [12.75]
@@ -54,13 +53,13 @@ def test_the_momentum_comes_with_each_pth_update_and_is_of_all_p() -> None:
 
 def test_a_period_of_one_is_nesterovs_momentum_in_each_update() -> None:
     """m = 4, then 4 / 2 + 2 = 4: 10 + (4 + 2) / 2 = 13, 13 + (2 + 2) / 2 = 15."""
-    weight = mx.nd.array([10.0])
+    weight = np.float32([10.0])
     assert applied(weight, begun(weight), (4, 1), (2, 1)) == [13.0, 15.0]
 
 
 def test_where_a_worker_is_lost_the_mean_of_what_is_there_goes_into_the_momentum() -> None:
     """Two of three updates are there when P becomes 2: m = (3 + 6 + 3) / 3 = 4."""
-    weight = mx.nd.array([10.0])
+    weight = np.float32([10.0])
     assert applied(weight, begun(weight), (3, 3), (6, 3), (3, 2)) == pytest.approx([10.5, 11.5, 12.25 + 1.0])
 
 
@@ -159,4 +158,4 @@ def test_batchnorms_statistics_are_moved_by_each_workers_part_without_momentum()
     trained = run(rounds=1, network=normalised)
     moved = [0.5 * (batch(rank).images / 255).mean() * part / 2 for rank, part in enumerate((1.5, 0.5))]
     for trainer, expected in zip(trained.trainers, (moved[0], sum(moved)), strict=True):
-        assert trainer.context.task.network[0].running_mean.data().asscalar() == pytest.approx(expected, rel=1e-5)
+        assert trainer.parameters.statistics()[0][0] == pytest.approx(expected, rel=1e-5)

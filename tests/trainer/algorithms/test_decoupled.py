@@ -96,7 +96,7 @@ def test_no_worker_waits_for_another_one_that_is_slow_or_lost(killed: dict[int, 
 def test_running_statistics_are_the_mean_of_the_workers_and_no_momentum_acts_on_them() -> None:
     done, _ = trained(1, 2, 0.0, (1.0, 2.5), network=normalised)
     means = [0.75 * (batch(rank).images / 255).mean() for rank in (0, 1)]  # 0.5 * old + 0.5 * batch's, twice
-    running = done.trainers[1].context.task.network[0].running_mean.data().asscalar()
+    running = done.trainers[1].parameters.statistics()[0][0]
     assert running == pytest.approx(sum(means) / 2, rel=1e-5)
 
 

@@ -116,12 +116,12 @@ def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
     keys_per_worker, num_workers = 4, 3
     optimizer = PerWorkerDCASGD(0.03, keys_per_worker, num_workers, [True] * keys_per_worker, compensation=0.5)
     optimizer = optimizer_in(pickle.dumps(optimizer, 0))  # as it travels to the server
-    stored = {worker: mx.nd.array([1.0]) for worker in range(num_workers)}
+    stored = {worker: np.float32([1.0]) for worker in range(num_workers)}
     seen = []
     for worker in pushes:
         gradient = stored[worker].copy()
-        optimizer.update(worker * keys_per_worker + 2, stored[worker], gradient, None)
-        seen.append(stored[worker].asscalar())
+        optimizer.pushed(worker * keys_per_worker + 2, stored[worker], gradient)
+        seen.append(stored[worker].item())
     np.testing.assert_allclose(seen, by_hand(pushes, 0.03, 0.5, num_workers), rtol=1e-6)
 
 
@@ -130,7 +130,7 @@ def test_the_first_updates_of_dcasgd_are_those_of_a_calculation_on_paper():
     # worker 0: w = 1 - 0.1 * (1 + 0) = 0.9;  worker 1: w = 0.9 - 0.1 * (1 + 2 * 1 * (0.9 - 1)) = 0.82
     optimizer = PerWorkerDCASGD(0.1, 1, 2, [True], compensation=2.0)
     first, second = mx.nd.array([1.0]), mx.nd.array([1.0])
-    optimizer.update(0, first, mx.nd.array([1.0]), None)
+    optimizer.update(0, first, mx.nd.array([1.0]), None)  # as MXNet's server calls it
     optimizer.update(1, second, mx.nd.array([1.0]), None)
     assert first.asscalar() == pytest.approx(0.9)
     assert second.asscalar() == pytest.approx(0.82)

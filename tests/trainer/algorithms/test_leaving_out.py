@@ -3,6 +3,7 @@ virtual time; and on real clusters."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -34,7 +35,6 @@ from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.algorithms.whole_models import CHANGE, UPLOAD, Keys, WholeModelOptimizer
 from trainer.command_line import parse
 from trainer.context import Context
-from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.membership import of_all, without
 from trainer.run_logs.round_log import iter_files, read_rounds
@@ -137,7 +137,7 @@ def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_no_more_for_ssp_
             lambda context, build=build: killed_at_its_end(build(context), context), (1.0, 3.0), {}, 2, back_s={0: 0.1}
         )
         values = trained.trainers[0].context.shared.server.values  # type: ignore[attr-defined]
-        assert values[max(values)].asnumpy().tolist() == [0.0, -np.inf, -np.inf]
+        assert values[max(values)].tolist() == [0.0, -np.inf, -np.inf]
     # Rescaled ASGD: the mean time of those that are there is 2 s, and then 3 s.
     weight = after_steps(ZERO, 0, 0, factor=1 / 2)
     weight = third = weight - ETA * 3 / 2 * gradient(ZERO, batch(1))  # at 3 s
@@ -235,19 +235,20 @@ def test_of_a_lost_worker_nothing_counts_until_it_is_back_and_late_news_change_n
             return [0.0, 0.0, 0.0]
 
     optimizer = Noted()
+    half_of_an_upload = np.zeros(1, np.float32), np.ones(1, np.float32)
 
     def send(rank: int, *command: float) -> None:
-        keys, stored = optimizer.keys, mx.nd.zeros(3)
+        keys, stored = optimizer.keys, np.zeros(3, np.float32)
         if command[0] == UPLOAD:
-            optimizer.update(keys.buffer(rank), mx.nd.zeros(1), mx.nd.ones(1), None)
-        optimizer.update(keys.command(rank), stored, mx.nd.array([*command, 0, 0][:3]), None)
+            optimizer.pushed(keys.buffer(rank), *half_of_an_upload)
+        optimizer.pushed(keys.command(rank), stored, np.float32([*command, 0, 0][:3]))
 
     for rank, *command in ((1, UPLOAD), (0, CHANGE, 1, 1), (1, UPLOAD), (0, CHANGE, 1, 1), (0, UPLOAD)):
         send(rank, *command)
     assert optimizer.noted == ["begins", "upload of 1", "without 1", "upload of 0"]
-    optimizer.update(optimizer.keys.buffer(1), mx.nd.zeros(1), mx.nd.ones(1), None)  # half of an upload
+    optimizer.pushed(optimizer.keys.buffer(1), *half_of_an_upload)
     send(1, CHANGE, 1, 2)
-    optimizer.update(optimizer.keys.command(1), mx.nd.zeros(3), mx.nd.array([UPLOAD, 0, 0]), None)
+    optimizer.pushed(optimizer.keys.command(1), np.zeros(3, np.float32), np.float32([UPLOAD, 0, 0]))
     assert optimizer.noted[4:] == ["with 1"]  # the other half of a new one is missing
     send(1, UPLOAD)
     for rank, *command in ((0, CHANGE, 1, 1), (0, CHANGE, 1, 2), (0, CHANGE, 1, 6), (1, UPLOAD)):
@@ -409,8 +410,11 @@ def test_a_real_job_goes_on_to_its_end_and_a_killed_worker_comes_back(mode: str,
 
         def pid() -> int:
             device = f"\0cpu{victim}\0".encode()
-            found = [pid for pid in children(launcher.pid) if device in Path(f"/proc/{pid}/cmdline").read_bytes()]
-            return found[0] if found else 0
+            for pid in children(launcher.pid):
+                with contextlib.suppress(OSError):  # it has just ended
+                    if device in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return pid
+            return 0
 
         os.kill(first := pid(), signal.SIGTERM if leaves else signal.SIGKILL)
         if not leaves:

@@ -3,7 +3,6 @@ workers see when, worked by hand."""
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.algorithms import whole_models
 from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
 from trainer.algorithms.decoupled_optimizer import DecoupledOptimizer, Merging
 from trainer.algorithms.schedule import Schedule
@@ -29,16 +27,7 @@ from trainer.algorithms.whole_models import (
     text_of,
     text_to_numbers,
 )
-from trainer.engine import mx
 from trainer.runtime.unpickling import optimizer_in
-
-
-@pytest.fixture(autouse=True, scope="module")
-def errors_reach_the_test():
-    """In the server's own process they would end the process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_models, "die_on_error", lambda what: contextlib.nullcontext())
-        yield
 
 
 class Clock:
@@ -64,17 +53,17 @@ class Server:
         assert len(shown) == self.keys.num_arrays
         sent = [np.zeros_like(array) for array in map(as_array, shown)]
         own = [array for rank in range(self.keys.num_workers) for array in (*sent, optimizer.status(rank))]
-        self._stored = [mx.nd.array(as_array(values)) for values in (*shown, *own)]
+        self._stored = [as_array(values).copy() for values in (*shown, *own)]
         for key in range(self.keys.num_arrays):
             self.push(key, np.zeros_like(self.pull(key)))
 
     def push(self, key, values):
-        pushed = mx.nd.array(as_array(values))
-        self.optimizer.update(key, self._stored[key], pushed, None)
+        pushed = as_array(values).copy()
+        self.optimizer.pushed(key, self._stored[key], pushed)
         pushed[:] = np.nan  # a network buffer, which is freed now
 
     def pull(self, key):
-        return self._stored[key].asnumpy()
+        return self._stored[key].copy()
 
     def pushes(self, rank, arrays, about):
         """What an upload pushes, as (key, values); the order in which they arrive is nobody's promise."""

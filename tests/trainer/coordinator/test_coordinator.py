@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 from cluster_processes import ROOT, free_ports
+from run_all import run_all
 from server.jobs import MAX_JOBS
 from server.status import status
 from state_server_process import running_state_server
@@ -22,7 +23,7 @@ from trainer.coordinator.http import HttpLink
 from trainer.coordinator.protocol import Link
 from trainer.progress import Progress
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost
 
 

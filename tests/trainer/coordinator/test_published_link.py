@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from run_all import run_all
 
 from trainer import command_line
 from trainer.coordinator.client import StateClient
@@ -17,7 +18,7 @@ from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
 from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
 from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost
 
 DJANGO_500 = "<html><head><title>IndexError\n   at /apply/</title></head>\n<body>" + 50_000 * "x" + "</body></html>"

@@ -17,12 +17,13 @@ import requests
 from cluster_processes import free_ports, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
+from run_all import run_all
 from state_server_process import clients, http_client, running_state_server
 
 from trainer.clock import Clock, RealClock
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.queries import AWAY_S, FORWARD_SHARE, MAX_UNDER_WAY, Queries, worthwhile_wait
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost, SetupError
 
 READY, NOT_READY = True, False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from run_all import run_all
 
 from trainer.coordinator.asker import NOTICE_REST_S
 from trainer.coordinator.client import StateClient
@@ -14,7 +15,7 @@ from trainer.coordinator.protocol import Message, Reply, Timeouts
 from trainer.coordinator.queries import Queries
 from trainer.progress import Progress
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 
 ROUND_TRIP_S = 1.0
 

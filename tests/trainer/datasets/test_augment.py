@@ -103,7 +103,7 @@ def tasks(tmp_path):
         config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(tmp_path)])
         arrays, prepare = Arrays(*SAMPLES), partial(prepared, 0, augment == "1")
         job = Job(file=JobFile(), train=arrays, test=arrays, prepare=prepare, labels=lambda: None, classes=7)
-        made.append(learning_task(config, job, build(config, job, mx.cpu()), mx.cpu(), Membership()))
+        made.append(learning_task(config, job, build(config, job, mx.cpu()), Membership()))
     return made
 
 
@@ -114,7 +114,7 @@ def test_the_flag_changes_training_images_and_no_test_images(tasks):
     seen = []
     for task in tasks:
         outputs = []
-        task.network.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
+        task.network.block.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
         assert 0 <= task.evaluate() <= 1
         seen.append(np.concatenate(outputs))
     np.testing.assert_array_equal(*seen)

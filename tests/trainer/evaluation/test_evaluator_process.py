@@ -21,6 +21,7 @@ from trainer.engine import mx
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.evaluator_process import NICE, Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
+from trainer.jobs.gluon import GluonNetwork
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.loop import Loop
@@ -42,7 +43,7 @@ def answer_of(process):
 
 
 def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is_noticed(tmp_path, caplog):
-    network = models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0)
+    network = GluonNetwork(models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0), mx.cpu())
     saver = ModelSaver(tmp_path, network, ABOUT)
     saver.save([NEWEST], 7, None)
     config = Config(dataset="mnist", data_dir=str(few_images()), validation=500, network="lenet")

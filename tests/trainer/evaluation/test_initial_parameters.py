@@ -13,34 +13,35 @@ import simulate
 from trainer.engine import mx
 from trainer.evaluation.initial_parameters import content_hash, load
 from trainer.evaluation.saved_model import ModelSaver
+from trainer.jobs.gluon import GluonNetwork
 from trainer.simulation import virtual_cluster
 from utils import SetupError
 
 
-def network_of(name: str = "lenet", classes: int = 10, seed: int = 0):
-    return models.build(name, (1, 28, 28), classes, mx.cpu(), seed)
+def network_of(name: str = "lenet", classes: int = 10, seed: int = 0) -> GluonNetwork:
+    return GluonNetwork(models.build(name, (1, 28, 28), classes, mx.cpu(), seed), mx.cpu())
 
 
-def arrays_of(network) -> list[np.ndarray]:
-    return [each.data().asnumpy() for each in network.collect_params().values()]
+def arrays_of(network: GluonNetwork) -> list[np.ndarray]:
+    return [*network.state().values()]
 
 
-def by_full_names(network, path: Path) -> None:
-    network.export(str(path.with_suffix("")))  # with arg: and aux:
+def by_full_names(block, path: Path) -> None:
+    block.export(str(path.with_suffix("")))  # with arg: and aux:
     path.with_name(f"{path.stem}-0000.params").rename(path)
 
 
-def without_prefix(network, path: Path) -> None:
-    network.collect_params().save(str(path), strip_prefix=network.prefix)
+def without_prefix(block, path: Path) -> None:
+    block.collect_params().save(str(path), strip_prefix=block.prefix)
 
 
-def of_another_prefix(network, path: Path) -> None:
-    parameters = network.collect_params().items()
-    mx.nd.save(str(path), {name.replace(network.prefix, "other0_"): each.data() for name, each in parameters})
+def of_another_prefix(block, path: Path) -> None:
+    parameters = block.collect_params().items()
+    mx.nd.save(str(path), {name.replace(block.prefix, "other0_"): each.data() for name, each in parameters})
 
 
-def in_order(network, path: Path) -> None:
-    mx.nd.save(str(path), [each.data() for each in network.collect_params().values()])
+def in_order(block, path: Path) -> None:
+    mx.nd.save(str(path), [each.data() for each in block.collect_params().values()])
 
 
 WAYS = [
@@ -48,7 +49,7 @@ WAYS = [
     without_prefix,
     of_another_prefix,
     in_order,
-    lambda network, path: network.save_parameters(str(path)),
+    lambda block, path: block.save_parameters(str(path)),
 ]
 
 
@@ -56,8 +57,8 @@ WAYS = [
 @pytest.mark.parametrize("name", ["lenet", "resnet20"])
 def test_parameters_are_found_by_any_names_or_by_their_order(tmp_path, name, save):
     theirs, ours = network_of(name, seed=1), network_of(name)
-    theirs(mx.nd.zeros((1, 1, 28, 28)))  # export needs a pass
-    save(theirs, path := tmp_path / "model.params")
+    theirs.block(mx.nd.zeros((1, 1, 28, 28)))  # export needs a pass
+    save(theirs.block, path := tmp_path / "model.params")
     number = len(arrays_of(ours))
     assert load(ours, path) == f"{number} of {number} initial parameters are from {path}"
     for mine, other in zip(arrays_of(ours), arrays_of(theirs), strict=True):
@@ -67,8 +68,8 @@ def test_parameters_are_found_by_any_names_or_by_their_order(tmp_path, name, sav
 @pytest.mark.parametrize("save", WAYS[:3])
 def test_a_changed_head_keeps_its_own_values_and_is_named(tmp_path, save):
     theirs, ours, fresh = network_of(seed=1), network_of(classes=4), network_of(classes=4)
-    theirs(mx.nd.zeros((1, 1, 28, 28)))
-    save(theirs, path := tmp_path / "model.params")
+    theirs.block(mx.nd.zeros((1, 1, 28, 28)))
+    save(theirs.block, path := tmp_path / "model.params")
     line = load(ours, path)
     assert "8 of 10 initial parameters" in line and "(10, 84) there, (4, 84)" in line and "\n" not in line
     for mine, other in zip(arrays_of(ours)[:8], arrays_of(theirs), strict=False):
@@ -81,7 +82,7 @@ def test_a_saved_model_is_named_by_its_description_and_gluon_loads_it_too(tmp_pa
     theirs, ours, gluons = network_of(seed=1), network_of(), network_of()
     ModelSaver(tmp_path, theirs, {"input": {"shape": [1, 28, 28]}}).save(["best"], 3, 0.5)
     assert "10 of 10" in load(ours, tmp_path / "best.json")
-    gluons.load_parameters(str(tmp_path / "best-0003.params"))
+    gluons.block.load_parameters(str(tmp_path / "best-0003.params"))
     for mine, other, third in zip(arrays_of(ours), arrays_of(theirs), arrays_of(gluons), strict=True):
         np.testing.assert_array_equal(mine, other)
         np.testing.assert_array_equal(third, other)

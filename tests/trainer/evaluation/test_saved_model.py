@@ -21,6 +21,7 @@ from trainer.command_line import parse
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
+from trainer.jobs.gluon import GluonNetwork
 from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.run_logs.measure import SAVING
@@ -38,7 +39,7 @@ def images(number=64):
 
 
 def network_of(name="lenet"):
-    return models.build(name, (1, 28, 28), 10, mx.cpu(), seed=0)
+    return GluonNetwork(models.build(name, (1, 28, 28), 10, mx.cpu(), seed=0), mx.cpu())
 
 
 def train(folder, accuracies, *, saves=True, step_size=0.01):
@@ -52,7 +53,7 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
     outputs = []
 
     def evaluate():
-        outputs.append(network(images()).asnumpy())
+        outputs.append(network.block(images()).asnumpy())
         return accuracies[len(outputs) - 1]
 
     context = context_of(
@@ -175,13 +176,14 @@ def test_what_a_save_that_broke_off_left_is_removed_by_the_next(tmp_path):
 @pytest.mark.parametrize("name", ["lenet", "resnet18-v1", "resnet20"])
 def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
     network = network_of(name)
-    expected = network(images(8)).asnumpy()  # an inference pass: weights are in oneDNN's layout now
-    network.export(str(tmp_path / "theirs"))
+    block = network.block
+    expected = block(images(8)).asnumpy()  # an inference pass: weights are in oneDNN's layout now
+    block.export(str(tmp_path / "theirs"))
     symbol, parameters = symbol_and_parameters(network, ["data"])
     (tmp_path / "ours.json").write_bytes(symbol)
     (tmp_path / "ours.params").write_bytes(parameters)
     ours, theirs = (mx.nd.load(str(tmp_path / file)) for file in ("ours.params", "theirs-0000.params"))
-    names = {name: each.name for name, each in network._collect_params_with_prefix().items()}
+    names = {name: each.name for name, each in block._collect_params_with_prefix().items()}
     of_theirs = {key.partition(":")[2]: array for key, array in theirs.items()}
     assert {names[key] for key in ours} == of_theirs.keys()
     for key, array in ours.items():
@@ -241,7 +243,7 @@ def test_a_network_of_several_inputs_and_outputs_is_saved(tmp_path):
     network.initialize()
     expected = network(*given)
     about = {"inputs": [{"name": name, "shape": [4]} for name in ("data0", "data1")]}
-    ModelSaver(tmp_path, network, about).save(["best"], 1, 0.5)
+    ModelSaver(tmp_path, GluonNetwork(network, mx.cpu()), about).save(["best"], 1, 0.5)
     saved = SavedModel.find(tmp_path / "best.json").load(mx.cpu())(*given)
     for ours, theirs in zip(saved, expected, strict=True):
         np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), atol=1e-6)
@@ -251,7 +253,8 @@ def test_of_a_network_without_layers_to_save_its_parameters_are_there(tmp_path):
     network, x = OfArrays(), mx.nd.ones((3, 4))
     network.initialize()
     expected = network(x).asnumpy()
-    ModelSaver(tmp_path, network, {"input": {"name": "data", "shape": [4]}}).save(["best"], 1, 0.5)
+    saver = ModelSaver(tmp_path, GluonNetwork(network, mx.cpu()), {"input": {"name": "data", "shape": [4]}})
+    saver.save(["best"], 1, 0.5)
     assert read_json(tmp_path / "best.json")["symbol"] is None
     with pytest.raises(SetupError, match=r"load it by load_parameters\(\) of the network"):
         SavedModel.find(tmp_path / "best.json").load(mx.cpu())
@@ -323,7 +326,7 @@ def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
     assert about["input"] == ABOUT["input"]
     for number in (1, 8):
         (scores,) = session.run(None, {"data": images(number).asnumpy()})
-        np.testing.assert_allclose(scores, network(images(number)).asnumpy(), atol=1e-4)
+        np.testing.assert_allclose(scores, network.block(images(number)).asnumpy(), atol=1e-4)
     assert {path.name for path in tmp_path.glob("*.onnx*")} == {"best.onnx"}
 
 

@@ -18,6 +18,7 @@ from trainer.datasets.batches import CountedBatches, EndlessBatches
 from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays
 from trainer.engine import mx
+from trainer.jobs.gluon import GluonNetwork
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
 from trainer.progress import Limits
@@ -32,7 +33,7 @@ loss_of = mx.gluon.loss.L2Loss()
 def network():
     made = mx.gluon.nn.Dense(1, use_bias=False, in_units=1)
     made.initialize(mx.init.Zero())
-    return made
+    return GluonNetwork(made, mx.cpu())
 
 
 def run(folder, train, *, rounds=4, batches=None, flags=None, gives_up=()):
@@ -57,12 +58,13 @@ def run(folder, train, *, rounds=4, batches=None, flags=None, gives_up=()):
         def ready(self):
             return True
 
+    mine = network()
     context = context_of(
         config=Config(**{"mode": "local", "batch_size": 2, **(flags or {})}),
-        network=network(),
+        network=mine,
         batches=batches,
         warm_up_batch=warm_up,
-        passes=lambda trainer: OwnLoop(train, trainer),
+        passes=lambda trainer: OwnLoop(train, mine, trainer),
         limits=Limits(rounds),
         clock=HandClock(),
         min_step_s=1.0,
@@ -116,7 +118,7 @@ def test_a_step_of_several_batches_counts_their_samples_and_sums_their_gradients
     for chosen in (order[:4], order[4:8]):
         x = X[chosen, 0].astype(np.float64)
         weight -= ETA * ((weight - 3) * x * x).sum()
-    assert trainer.parameters.weights[0].asscalar() == pytest.approx(weight, rel=1e-5)
+    assert trainer.parameters.weights[0].item() == pytest.approx(weight, rel=1e-5)
 
 
 def test_a_loader_of_its_own_and_its_own_numbers_of_samples(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_all import run_all
 from server import membership, wire
 from server.errors import BadMessage, Conflict
 from server.membership import WAITING_S, Assignment, Group
@@ -18,7 +19,7 @@ from server.worker import Device
 from trainer.coordinator.protocol import Reply
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import PeerLost, SetupError
 
 # ----------------------------------------------------------------------------------------------- the pure function

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from run_all import run_all
 
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import Awaited
@@ -20,7 +21,7 @@ from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.silence import Silence, silence_s
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 
 WAIT_S = 20.0

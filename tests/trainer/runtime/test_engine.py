@@ -91,3 +91,22 @@ except mx.MXNetError as error:
     assert on_demand.returncode == at_once.returncode == 0, on_demand.stderr + at_once.stderr
     assert on_demand.stdout == at_once.stdout
     assert "'Convolution'" in on_demand.stdout and "argument" in on_demand.stdout
+
+
+def test_steps_that_overflow_are_no_warnings_of_numpys_and_those_of_a_user_are():
+    program = """
+import warnings
+warnings.simplefilter("error")
+from trainer.engine import np
+from trainer.steps import PLAIN, Stepper
+for size in (3e38, np.inf):
+    weight = np.float32([size])
+    Stepper(PLAIN, [False]).step([weight], [np.float32([size])], -1e30)
+    Stepper(PLAIN, [False]).step([weight], [np.float32([size])], 1e30)
+try:
+    np.float32([3e38]) * 10
+except RuntimeWarning as warning:
+    print(weight, warning)
+"""
+    finished = run_python(program)
+    assert (finished.stdout, finished.stderr) == ("[nan] overflow encountered in multiply\n", "")

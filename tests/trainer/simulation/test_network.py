@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_all import run_all
 
 from trainer.simulation.network import Direction, WorkerLink, fair_shares
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 
 
 @pytest.mark.parametrize(

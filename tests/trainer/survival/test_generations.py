@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cluster import batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
+from run_all import run_all
 
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
@@ -22,7 +23,7 @@ from trainer.collectives.schedules import SUMS
 from trainer.coordinator.queries import Queries
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Member, Start
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival import recovery
 from trainer.survival.recovery import Arrangement
 from utils import LEFT, JobOver, PeerLost, SetupError

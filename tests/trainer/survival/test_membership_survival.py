@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_all import run_all
 from server import membership, wire
 from server.errors import BadMessage
 from server.membership import ALIVE_S, GONE_S, Assignment, Group
@@ -17,7 +18,7 @@ from server.worker import Device
 
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.recovery import Arrangement, WorkerReport, arrange
 from utils import JobOver
 

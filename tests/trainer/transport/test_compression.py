@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
+from run_all import run_all
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
@@ -24,13 +25,13 @@ from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
-from trainer.engine import mx
 from trainer.nan_guard import first_not_finite
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.trainer import Trainer
+from trainer.transport.counter import num_bytes
 from trainer.transport.encoded import digits_of, number_of
 from trainer.transport.protocol import Transport
 from trainer.transport.two_bit import TwoBits
@@ -93,12 +94,12 @@ def test_all_workers_get_the_same_bits_within_the_rounding_and_what_is_exact_exa
 
 def test_a_server_adds_up_in_float32() -> None:
     def work(place: Transport) -> list[float]:
-        shared, arrays = place.sums(HALVES), [mx.nd.array([(2048.0, 1.0, 1.0)[place.rank]])]
+        shared, arrays = place.sums(HALVES), [np.float32([(2048.0, 1.0, 1.0)[place.rank]])]
         shared.broadcast(arrays)
         arrays[0][:] = (2048.0, 1.0, 1.0)[place.rank]
         shared.begin_sum(arrays)
         shared.finish_sum(arrays)
-        return arrays[0].asnumpy().tolist()
+        return arrays[0].tolist()
 
     # In float16 each 1 would be lost.
     assert together(PS, 3, work)[1] == {rank: [2050.0] for rank in range(3)}
@@ -137,9 +138,9 @@ def test_what_two_bits_hold_back_arrives_later_and_never_is_more_than_what_was_g
     bits, random = TwoBits(0.25), np.random.default_rng(0)
     given_, arrived = np.zeros(50), np.zeros(50)
     for _ in range(40):
-        array = mx.nd.array(random.uniform(-0.2, 0.2, 50))
-        given_ += array.asnumpy()
-        sent = bits.compress(7, array).asnumpy()
+        array = random.uniform(-0.2, 0.2, 50).astype(np.float32)
+        given_ += array
+        sent = bits.compress(7, array)
         assert set(sent.tolist()) <= {-0.25, 0.0, 0.25}
         arrived += sent
     assert (np.abs(given_ - arrived) < 0.25).all() and np.any(arrived)
@@ -152,16 +153,16 @@ def test_what_two_bits_hold_back_arrives_later_and_never_is_more_than_what_was_g
     st.sampled_from((1e-6, 0.003, 0.5, 7.0)),
 )
 def test_digits_come_through_two_bits_as_they_are_and_make_the_number_again(numbers: list[float], threshold) -> None:
-    digits = digits_of(mx.nd.array(numbers), threshold)
+    digits = digits_of(np.float32(numbers), threshold)
     bits = TwoBits(threshold)
     for _ in range(3):  # nothing is ever left
-        np.testing.assert_array_equal(bits.compress(0, digits).asnumpy(), digits.asnumpy())
+        np.testing.assert_array_equal(bits.compress(0, digits), digits)
     expected = np.clip(numbers, -(2.0**26 - 4), 2.0**26 - 4)
     # Cut below 2^-30, and its digits are put together again in float32.
-    np.testing.assert_allclose(number_of(digits, threshold).asnumpy(), expected, rtol=3e-7, atol=2.0**-30)
+    np.testing.assert_allclose(number_of(digits, threshold), expected, rtol=3e-7, atol=2.0**-30)
     whole = [number for number in numbers if number.is_integer() and abs(number) <= 2**24]
     if whole:
-        assert number_of(digits_of(mx.nd.array(whole), threshold), threshold).asnumpy().tolist() == whole
+        assert number_of(digits_of(np.float32(whole), threshold), threshold).tolist() == whole
 
 
 # ---------------------------------------------------------------------------------------------- bytes and time
@@ -172,7 +173,7 @@ def together(
     number: int,
     work: Callable[[Transport], Any],
     link: WorkerLink = WorkerLink(),  # noqa: B008
-    size_of: Callable[[mx.nd.NDArray], int] = lambda array: array.size * array.dtype().itemsize,
+    size_of: Callable[[np.ndarray], int] = num_bytes,
 ) -> tuple[VirtualClock, dict[int, Any]]:
     """What so many workers return that do the same in virtual time, by rank."""
     clock, returned = VirtualClock(), {}
@@ -194,7 +195,7 @@ def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) ->
     """Traffic and seconds of a sum of some numbers and of one that is exact."""
 
     def work(place: Transport) -> tuple[dict[str, int], float]:
-        arrays = [*(mx.nd.ones((size,)) for size in shapes), mx.nd.ones((1,))]
+        arrays = [np.ones(size, np.float32) for size in (*shapes, 1)]
         shared = place.sums(compression)
         shared.broadcast(arrays, exact=1)
         place.barrier()
@@ -230,8 +231,8 @@ def test_two_bits_are_a_sixteenth_of_the_bytes_to_the_server_and_all_of_them_bac
 
 
 def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> None:
-    def larger(array: mx.nd.NDArray) -> int:
-        return 10 * array.size * array.dtype().itemsize
+    def larger(array: np.ndarray) -> int:
+        return 10 * array.nbytes
 
     for collective in COLLECTIVES:
         _, returned = together(collective, 2, one_sum(HALVES), size_of=larger)
@@ -271,7 +272,7 @@ def trained_in(mode: str, compression: Compression, collective: str = PS, rounds
 
 def model_of(trained: Trained, rank: int) -> list[np.ndarray]:
     parameters = trained.trainers[rank].parameters
-    return [array.asnumpy() for array in parameters.model()]
+    return [array.copy() for array in parameters.model()]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +320,7 @@ def test_ssgd_with_two_bits_by_hand() -> None:
 
 
 def test_a_number_that_a_sum_in_float16_may_not_hold_is_bad_where_it_counts_and_only_there() -> None:
-    arrays = [mx.nd.array([1.0, -3.0]), mx.nd.array([200.0])]
+    arrays = [np.float32([1.0, -3.0]), np.float32([200.0])]
     assert first_not_finite(arrays, largest=100.0) == 1
     assert first_not_finite(arrays, largest=200.0) is None
     assert first_not_finite(arrays, largest=100.0, num_limited=1) is None
