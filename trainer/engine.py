@@ -39,7 +39,7 @@ import numpy as np  # noqa: E402
 # Of a job that diverges. Numbers that are not finite are found and told by nan_guard.py.
 warnings.filterwarnings("ignore", "overflow|invalid value", RuntimeWarning, r"trainer\.")
 
-__all__ = ["array_of", "device_context", "half_of", "memory_of", "mx", "shared_with_mxnet", "take_half"]
+__all__ = ["array_of", "device_context", "memory_of", "mx", "shared_with_mxnet"]
 
 
 def device_context(use_cpu: bool, gpu: int) -> mx.Context:
@@ -81,19 +81,3 @@ def shared_with_mxnet(numbers: np.ndarray) -> mx.nd.NDArray:
     """An array of MXNet whose memory is that of a contiguous numpy array. MXNet knows nothing of what numpy does there,
     so whoever changes it waits for MXNet first."""
     return mx.nd.from_numpy(numbers.view())  # makes the view read-only, not the array
-
-
-def half_of(numbers: np.ndarray) -> np.ndarray:
-    """A float16 copy, by MXNet's cast, in half of numpy's time."""
-    half = np.empty(numbers.shape, np.float16)
-    out = shared_with_mxnet(half)
-    mx.nd.cast(shared_with_mxnet(numbers), dtype="float16", out=out)
-    out.wait_to_read()
-    return half
-
-
-def take_half(half: np.ndarray, target: np.ndarray) -> None:
-    """Writes float16 numbers into a float32 array."""
-    out = shared_with_mxnet(target)
-    mx.nd.cast(shared_with_mxnet(half), dtype="float32", out=out)
-    out.wait_to_read()

@@ -13,7 +13,7 @@ import numpy as np
 
 from config import FP16
 from trainer.collectives.compression import Compression
-from trainer.engine import half_of, take_half
+from trainer.transport.halves import Halves
 from trainer.transport.protocol import SummedArrays
 
 DIGITS = range(-30, 26)  # powers of two: to 1e-9, and up to 6.7e7; a float32 counts no further than 2**24
@@ -61,7 +61,8 @@ class EncodedSums:
 def encoded(keyed: SummedArrays, compression: Compression, num_workers: int) -> EncodedSums:
     """Sums that travel as fp16 or 2bit; for 2bit MXNet must compress the pushes of `keyed`."""
     if compression.kind == FP16:
-        return EncodedSums(keyed, to_halves, from_halves, compression.largest(num_workers))
+        halves = Halves()
+        return EncodedSums(keyed, halves.encode, halves.decode, compression.largest(num_workers))
     threshold = compression.threshold
 
     def encode(arrays: Arrays, exact: Arrays) -> list[np.ndarray]:
@@ -72,17 +73,6 @@ def encoded(keyed: SummedArrays, compression: Compression, num_workers: int) -> 
             array[...] = number_of(digits, threshold).reshape(array.shape)
 
     return EncodedSums(keyed, encode, decode, compression.largest(num_workers))
-
-
-def to_halves(arrays: Arrays, exact: Arrays) -> list[np.ndarray]:
-    """Float16 copies of the compressed arrays, and the exact ones."""
-    return [*map(half_of, arrays), *exact]
-
-
-def from_halves(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
-    """Decodes `to_halves`."""
-    for array, half in zip(arrays, travelled[: len(arrays)], strict=True):
-        take_half(half, array)
 
 
 def digits_of(array: np.ndarray, threshold: float) -> np.ndarray:
