@@ -79,5 +79,5 @@ def memory_of(array: mx.nd.NDArray) -> np.ndarray:
 
 def shared_with_mxnet(numbers: np.ndarray) -> mx.nd.NDArray:
     """An array of MXNet whose memory is that of a contiguous numpy array. MXNet knows nothing of what numpy does there,
-    so whoever changes it waits for MXNet first."""
+    so a change comes after a wait for MXNet."""
     return mx.nd.from_numpy(numbers.view())  # makes the view read-only, not the array

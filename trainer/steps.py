@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from config import ADAM, RMSPROP
 from rates import CONSTANT, RateSchedule
 from trainer.pieces import pieces
 
@@ -32,7 +33,7 @@ NO_STEPS = "none"  # an optimizer that leaves the weights as they are, for a net
 class Rule:
     """The rule of steps, without their size."""
 
-    optimizer: str | None = None  # None: SGD; rmsprop, adam, or NO_STEPS
+    optimizer: str | None = None  # None: SGD; RMSPROP, ADAM, or NO_STEPS
     momentum: float = 0.0  # mu, of SGD
     weight_decay: float = 0.0  # lambda
     batch_size: int = 1  # B
@@ -108,7 +109,7 @@ def adam_step(
 
 
 # Arrays of state that each optimizer has for a weight; of SGD, with momentum.
-STATES = {None: 1, "rmsprop": 1, "adam": 2, NO_STEPS: 0}
+STATES = {None: 1, RMSPROP: 1, ADAM: 2, NO_STEPS: 0}
 
 
 class Stepper:
@@ -151,9 +152,9 @@ class Stepper:
                 sgd_step(weight, gradient, learning_rate / num_batches, decay)
             return
         count = self._counts[position] = self._counts.get(position, 0) + 1
-        if rule.optimizer == "rmsprop":
+        if rule.optimizer == RMSPROP:
             rmsprop_step(weight, gradient, learning_rate, decay, *state)
-        elif rule.optimizer == "adam":
+        elif rule.optimizer == ADAM:
             adam_step(weight, gradient, learning_rate, decay, count, *state)
 
     def reset(self) -> None:

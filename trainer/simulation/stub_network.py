@@ -33,7 +33,6 @@ class StubNetwork:
     """Weights and gradients that are 0 and stay it, as trainer.network.Network."""
 
     suffix = ""
-    frozen: list[np.ndarray] = []
     statistics: list[np.ndarray] = []
 
     def __init__(self) -> None:
