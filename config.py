@@ -304,7 +304,7 @@ class Config:
         type=values.at_least(0, float),
     )
     optimizer: str = _flag(
-        SGD, "optimizer of the steps that workers take: SGD, or MXNet's RMSProp or Adam", choices=OPTIMIZERS
+        SGD, "optimizer of the workers' steps: SGD, or RMSProp or Adam with MXNet's defaults", choices=OPTIMIZERS
     )
     lr_schedule: str = _flag(
         "constant",
