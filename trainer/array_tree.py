@@ -64,6 +64,15 @@ def decode(content: bytes) -> Any:
     return read(json.loads(head))
 
 
+def copied(tree: Any) -> Any:
+    """The tree with copies of its arrays."""
+    if isinstance(tree, Mapping):
+        return {name: copied(each) for name, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [copied(each) for each in tree]
+    return tree.copy() if isinstance(tree, np.ndarray) else tree
+
+
 def to_text(tree: Any) -> str:
     """A tree in ASCII: an optimizer travels to its server as text without bytes above 127."""
     return base64.b64encode(encode(tree)).decode("ascii")

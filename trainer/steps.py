@@ -176,17 +176,16 @@ class Stepper:
             self._counts = dict.fromkeys(range(len(self._decays)), number)
 
     def state(self) -> dict[str, Any]:
-        """The optimizer's state, as numpy arrays."""
+        """The optimizer's state, with its own arrays."""
         return {
-            "kept": [[position, [array.copy() for array in state]] for position, state in self._states.items()],
-            "updates": [[position, count] for position, count in self._counts.items()],
+            "kept": [*self._states.items()],
+            "updates": [*self._counts.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores `state`, or that of version 0.6.0, which has a single array as it is."""
         self._states = {
-            position: [kept.copy()] if isinstance(kept, np.ndarray) else [array.copy() for array in kept or ()]
-            for position, kept in state["kept"]
+            position: [kept] if isinstance(kept, np.ndarray) else list(kept or ()) for position, kept in state["kept"]
         }
         self._counts = dict(state["updates"])
 

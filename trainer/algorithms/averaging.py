@@ -59,10 +59,10 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self.parameters.replace(self._global_weights + self._global_statistics)
 
     def own_state(self) -> dict[str, Any]:
-        return {"outer": self._outer.state()}
+        return {"outer": self._outer.velocities}
 
     def restore_own(self, state: Mapping[str, Any]) -> None:
-        self._outer.restore(state["outer"])
+        self._outer.velocities = state["outer"]
 
     def local_step(self, batch: Batch) -> bool:
         is_complete = self.whole_step(batch, self._learning_rate)

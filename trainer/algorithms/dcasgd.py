@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.per_worker_sgd import PerWorkerSGD, by_number, numbered
+from trainer.algorithms.per_worker_sgd import PerWorkerSGD
 
 FADING = 0.95  # of s, as in the paper's experiments on CIFAR-10
 SMALLEST_SQUARE = 1e-7  # keeps s from zero
@@ -47,11 +47,11 @@ class PerWorkerDCASGD(PerWorkerSGD):
         return True
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"squares": numbered(self._mean_squares)}
+        return super().state() | {"squares": [*self._mean_squares.items()]}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        self._mean_squares = by_number(saved["squares"])
+        self._mean_squares = dict(saved["squares"])
 
     def _mean_square(self, position: int, grad: np.ndarray) -> np.ndarray:
         """Updates and returns s of an array."""

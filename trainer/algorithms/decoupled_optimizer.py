@@ -35,15 +35,12 @@ class DecoupledOptimizer(WBSPOptimizer):
         return merging(self._settings.quorum, self._settings.grace_s)
 
     def state(self) -> dict[str, Any]:
-        inboxes = [
-            {"samples": each.samples, "steps": each.steps, "arrays": [array.copy() for array in each.arrays]}
-            for each in self._inboxes
-        ]
-        return {**super().state(), "outer": self._outer.state(), "inboxes": inboxes}
+        inboxes = [{"samples": each.samples, "steps": each.steps, "arrays": each.arrays} for each in self._inboxes]
+        return {**super().state(), "outer": self._outer.velocities, "inboxes": inboxes}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        self._outer.restore(saved.get("outer", ()))
+        self._outer.velocities = saved.get("outer", [])
         inboxes = saved.get("inboxes", ())
         if len(inboxes) != self.keys.num_workers:  # the ranks are other workers
             return

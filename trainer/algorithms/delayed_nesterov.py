@@ -26,15 +26,11 @@ class DelayedNesterov:
         """Begins with these weights; `saved` is the `state` that it resumes, empty if there is none."""
         zeros = [np.zeros(weight.shape, dtype=np.float32) for weight in weights]
         self._num_buffered = saved.get("num_buffered", 0)
-        self._buffers = [array.copy() for array in saved.get("buffers", zeros)]
-        self._velocities = [array.copy() for array in saved.get("velocities", zeros)]
+        self._buffers = saved.get("buffers", zeros)
+        self._velocities = saved.get("velocities", [zero.copy() for zero in zeros])
 
     def state(self) -> dict[str, Any]:
-        return {
-            "num_buffered": self._num_buffered,
-            "buffers": [array.copy() for array in self._buffers],
-            "velocities": [array.copy() for array in self._velocities],
-        }
+        return {"num_buffered": self._num_buffered, "buffers": self._buffers, "velocities": self._velocities}
 
     def apply(self, weights: Sequence[np.ndarray], updates: Sequence[np.ndarray], period: int) -> None:
         """Applies an update d to the weights, in place; `period` is P."""

@@ -33,24 +33,17 @@ class OuterMomentum:
     def __init__(self, momentum: float = 0.0, nesterov: bool = False) -> None:
         self._momentum = momentum  # beta, from 0 (no velocity) to below 1
         self._nesterov = nesterov
-        self._velocities: list[np.ndarray] = []
+        self.velocities: list[np.ndarray] = []
 
     @classmethod
     def from_config(cls, config: Config) -> OuterMomentum:
         return cls(config.outer_momentum, bool(config.outer_nesterov))
 
-    def state(self) -> list[np.ndarray]:
-        """Copies of the velocities."""
-        return [velocity.copy() for velocity in self._velocities]
-
-    def restore(self, state: Sequence[np.ndarray]) -> None:
-        self._velocities = [velocity.copy() for velocity in state]
-
     def arrays(self, like: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The velocities themselves, of the shapes of `like`; empty without momentum."""
-        if self._momentum and not self._velocities:
-            self._velocities = [np.zeros_like(array) for array in like]
-        return self._velocities
+        if self._momentum and not self.velocities:
+            self.velocities = [np.zeros_like(array) for array in like]
+        return self.velocities
 
     def step(
         self, weights: Sequence[np.ndarray], updates: Sequence[np.ndarray], learning_rate: float, divisor: float = 1.0

@@ -1,7 +1,7 @@
 """The base of optimizers on the parameter server that must know which worker pushes (dcasgd.py, ringmaster.py,
 ringleader.py). This module runs in the server's process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,18 +37,8 @@ class PerWorkerSGD(ServerSGD):
             weight[:] = weights
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"global": numbered(self._global_weights)}
+        return super().state() | {"global": [*self._global_weights.items()]}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        self._global_weights = by_number(saved["global"])
-
-
-def numbered(arrays: Mapping[int, np.ndarray]) -> list[list[Any]]:
-    """Arrays by number, for a checkpoint."""
-    return [[number, array.copy()] for number, array in arrays.items()]
-
-
-def by_number(saved: Sequence[Sequence[Any]]) -> dict[int, np.ndarray]:
-    """Reads what `numbered` gave."""
-    return {number: array.copy() for number, array in saved}
+        self._global_weights = dict(saved["global"])

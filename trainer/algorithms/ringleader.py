@@ -15,7 +15,7 @@ the weights before its loss.
 This module runs in the parameter server's process, which holds up to (3 * number of workers + 1) copies of the model.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,21 +91,14 @@ class RingleaderSGD(PerWorkerSGD):
         counters[1:ends] = last
 
     def state(self) -> dict[str, Any]:
-        rounds = [
-            [position, [*map(_numbered, (of.entries, of.later))], [sorted(of.had), sorted(of.away)]]
-            for position, of in self._rounds.items()
-        ]
-        return super().state() | {"rounds": rounds}
+        def listed(of: Round) -> list[Any]:
+            entries = [[[rank, *entry] for rank, entry in each.items()] for each in (of.entries, of.later)]
+            return [entries, [sorted(of.had), sorted(of.away)]]
+
+        return super().state() | {"rounds": [[position, *listed(of)] for position, of in self._rounds.items()]}
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
         super().begin_with(saved)
-        for position, (entries, later), (had, away) in saved["rounds"]:
-            self._rounds[position] = Round(_by_rank(entries), _by_rank(later), {*had}, {*away})
-
-
-def _numbered(entries: Mapping[int, tuple[np.ndarray, int]]) -> list[list[Any]]:
-    return [[rank, sum_.copy(), count] for rank, (sum_, count) in entries.items()]
-
-
-def _by_rank(saved: Sequence[Sequence[Any]]) -> dict[int, tuple[np.ndarray, int]]:
-    return {rank: (sum_.copy(), count) for rank, sum_, count in saved}
+        for position, tables, (had, away) in saved["rounds"]:
+            entries, later = ({rank: (sum_, count) for rank, sum_, count in table} for table in tables)
+            self._rounds[position] = Round(entries, later, {*had}, {*away})

@@ -70,10 +70,10 @@ class ServerSGD(ServerOptimizer):
         counters += pushed
 
     def state(self) -> dict[str, Any]:
-        """The state to resume from: plain values and numpy arrays, without keys that were never pushed to."""
+        """The state to resume from: plain values and its own arrays, without keys that were never pushed to."""
         return {
-            "values": [[key, value.copy()] for key, value in self._values.items()],
-            "num_steps": [[position, count] for position, count in self._num_steps.items()],
+            "values": [*self._values.items()],
+            "num_steps": [*self._num_steps.items()],
             "steps": self._stepper.state(),
         }
 

@@ -112,7 +112,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             "done": [phase.done for phase in self._schedule.phases],
             "batches": self._schedule.batches,
             "samples": [*self._samples],
-            "velocity": [array.copy() for array in self._velocity],
+            "velocity": self._velocity,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:

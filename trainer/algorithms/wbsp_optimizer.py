@@ -56,7 +56,7 @@ class WBSPOptimizer(WholeModelOptimizer):
             "samples": self._samples,
             "arrivals": [*self._arrivals],
             "released": [*self._released],
-            "shadow": [array.copy() for array in self._shadow],
+            "shadow": self._shadow,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:

@@ -161,7 +161,7 @@ class WholeModelOptimizer(ServerOptimizer):
             self._has_begun = True
             self.begin()
         if code == SAVE and self.writer is not None:
-            shown = [self.shown[position].copy() for position in range(self.keys.num_arrays)]
+            shown = [self.shown[position] for position in range(self.keys.num_arrays)]
             self.writer.write(round(values[0]), {SHOWN: shown, **self.state()})
             return
         if code == UPLOAD and self.checks_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:

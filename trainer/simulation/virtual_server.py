@@ -199,13 +199,10 @@ class MemoryArrays(ByteCounter):
         if self._pushing is not None:
             self._pushing.result()
 
-    def pull(self, arrays: Sequence[np.ndarray], first: int = 0) -> None:
-        self._begin_pull(arrays, first, overlaps=False)
-
-    def _begin_pull(self, arrays: Sequence[np.ndarray], first: int, overlaps: bool) -> None:
-        """With `overlaps` sums arrive while later workers still push."""
+    def pull(self, arrays: Sequence[np.ndarray], overlaps: bool = False) -> None:
+        """As SharedArrays. With `overlaps` sums arrive while later workers still push."""
         size, rank, before = self.count_pulled(arrays), self._transport.rank, self._pulling
-        keys = range(self._first_key + first, self._first_key + first + len(arrays))
+        keys = range(self._first_key, self._first_key + len(arrays))
         pushed = dict(self._num_pushed) if self._server.sums else {}
         mine, server = self._pushing, self._server
         largest = max(map(server.size_of, arrays)) if overlaps else 0
@@ -241,7 +238,7 @@ class MemoryArrays(ByteCounter):
         self.push(arrays)
 
     def finish_sum(self, arrays: Sequence[np.ndarray], timed: bool = False) -> float | None:
-        self._begin_pull(arrays, 0, overlaps=not timed)
+        self.pull(arrays, overlaps=not timed)
         self.wait(arrays)
         return self._pull_s if timed else None
 

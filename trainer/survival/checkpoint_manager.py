@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from config import AUTO, END, Config
-from trainer.array_tree import is_finite
+from trainer.array_tree import copied, is_finite
 from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import (
     SERVER,
@@ -45,9 +45,9 @@ class Writer:
         self._has_failed = False  # the last time
 
     def write(self, round_: int, tree: Any) -> None:
-        """Begins to write, once the previous checkpoint is written. A failure is a warning."""
+        """Begins to write a copy, once the previous checkpoint is written. A failure is a warning."""
         self.wait()
-        self._thread = threading.Thread(target=self._write, args=(round_, tree), name=_NAME)
+        self._thread = threading.Thread(target=self._write, args=(round_, copied(tree)), name=_NAME)
         self._thread.start()
 
     def wait(self) -> None:
@@ -186,7 +186,7 @@ class CheckpointManager:
         return last or round_ % self._every == 0
 
     def save(self, round_: int, tree: Any) -> None:
-        """Begins to write a worker's state; its arrays must not change any more."""
+        """Begins to write a worker's state."""
         self._writer.write(round_, tree)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "accuracy": trainer.evaluated.newest,  # of whatever metric
         "batches": trainer.context.task.batches.state(),
         "partition": dict(trainer.membership.partition_sha256),
-        "model": [array.copy() for array in trainer.parameters.model()],
+        "model": trainer.parameters.model(),
         "steps": trainer.stepper.state(),
         "sample_counts": list(trainer.membership.sample_counts),
         "own": trainer.own_state(),

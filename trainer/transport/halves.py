@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.engine import mx, shared_with_mxnet
+from trainer.engine import memory_of, mx, shared_with_mxnet
 
 
 class Halves:
@@ -13,31 +13,35 @@ class Halves:
     before."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[Any, np.ndarray, Any]] = {}  # by the array's memory: it, its copy, MXNet's copy
+        self._known: dict[Any, tuple[Any, Any, np.ndarray]] = {}  # by the array's memory: MXNet's array of it, its
+        # copy, and the copy's memory
 
     def encode(self, arrays: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Float16 copies of the compressed arrays, which hold until the next call, and the exact ones."""
         found = self._of(arrays)
-        for whole, _, half in found:
+        for whole, half, _ in found:
             mx.nd.cast(whole, dtype="float16", out=half)
-        for *_, half in found:
+        for _, half, _ in found:
             half.wait_to_read()
-        return [*(copy for _, copy, _ in found), *exact]
+        return [*(copy for *_, copy in found), *exact]
 
     def decode(self, travelled: Sequence[np.ndarray], arrays: Sequence[np.ndarray], exact: object) -> None:
         """Writes the copies, which have become sums, into the arrays that were encoded."""
         found = self._of(arrays)
-        for whole, _, half in found:
+        for whole, half, _ in found:
             mx.nd.cast(half, dtype="float32", out=whole)
         for whole, *_ in found:
             whole.wait_to_read()
 
-    def _of(self, arrays: Sequence[np.ndarray]) -> list[tuple[Any, np.ndarray, Any]]:
-        places = [(array.ctypes.data, array.shape) for array in arrays]
-        if not self._known.keys() >= {*places}:
-            made = {}
-            for place, array in zip(places, arrays, strict=True):
-                copy = np.empty(array.shape, np.float16)
-                made[place] = self._known.get(place) or (shared_with_mxnet(array), copy, shared_with_mxnet(copy))
-            self._known = made
-        return [self._known[place] for place in places]
+    def _of(self, arrays: Sequence[np.ndarray]) -> list[tuple[Any, Any, np.ndarray]]:
+        found = {}
+        for array in arrays:
+            place = array.ctypes.data, array.shape
+            found[place] = self._known.get(place) or _with_a_half(array)
+        self._known = found
+        return list(found.values())
+
+
+def _with_a_half(array: np.ndarray) -> tuple[Any, Any, np.ndarray]:
+    half = mx.nd.empty(array.shape, dtype="float16")
+    return shared_with_mxnet(array), half, memory_of(half).reshape(array.shape)

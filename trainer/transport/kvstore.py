@@ -78,9 +78,9 @@ class KVStoreArrays(ByteCounter):
         for _, array in self._pushed:
             mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
 
-    def pull(self, arrays: Sequence[np.ndarray], first: int = 0) -> None:
+    def pull(self, arrays: Sequence[np.ndarray]) -> None:
         self._pulled = self._in_mxnet(arrays)
-        for index, (_, array) in enumerate(self._pulled, start=first):
+        for index, (_, array) in enumerate(self._pulled):
             self._store.pull(self._first_key + index, out=array, priority=-index)
         self.count_pulled(arrays)
 

@@ -60,8 +60,8 @@ class SharedArrays(Counted, Protocol):
     def wait_until_arrived(self, arrays: Sequence[Any]) -> None:
         """Waits until the pushes have arrived, and the server's optimizer, if any, has handled them."""
 
-    def pull(self, arrays: Sequence[Any], first: int = 0) -> None:
-        """Begins to pull into all arrays, from position `first` on; `wait` before you rely on their values."""
+    def pull(self, arrays: Sequence[Any]) -> None:
+        """Begins to pull into all arrays; `wait` before you rely on their values."""
 
     def wait(self, arrays: Sequence[Any]) -> None:
         """Waits until these arrays have their pulled values, and for nothing else."""

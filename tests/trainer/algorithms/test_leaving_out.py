@@ -432,7 +432,8 @@ def test_a_real_job_goes_on_to_its_end_and_a_killed_worker_comes_back(mode: str,
     folders = device_folders(logs)
     others = [folder for rank, folder in enumerate(folders) if rank != victim]
     ended = [read_json(folder / RUN_FILE).get("ended") for folder in folders]
-    assert ended.pop(victim) == (LEFT if leaves else None if is_killed_again else STOPPED) and all(ended)
+    told = (STOPPED, "another worker asked for it")  # whichever it hears first
+    assert ended.pop(victim) in ((LEFT,) if leaves else (None,) if is_killed_again else told) and all(ended)
     for folder in others:
         records = list(read_rounds(folder, pytest.fail))
         texts = [

@@ -4,6 +4,7 @@ workers see when, worked by hand."""
 from __future__ import annotations
 
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ from trainer.algorithms.whole_models import (
     text_to_numbers,
 )
 from trainer.runtime.unpickling import optimizer_in
+from trainer.survival import checkpoint_manager
+from trainer.survival.checkpoint_manager import Writer
+from trainer.survival.checkpoints import Checkpoints
 
 
 class Clock:
@@ -513,26 +517,20 @@ def test_all_hear_of_the_end_and_of_a_stop_request():
     assert computed(server, 1, 0.0).over
 
 
-class Kept:
-    """In place of the writer of checkpoints."""
-
-    def __init__(self):
-        self.written = []
-
-    def write(self, round_, tree):
-        self.written.append((round_, tree))
-
-
-def test_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it():
+def test_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it(tmp_path, monkeypatch):
     server = sync_switch_server("10", (1, 9), 2, statistic=10.0, momentum=0.9)
-    server.optimizer.writer = kept = Kept()
+    checkpoints = Checkpoints(tmp_path, "server", {})
+    server.optimizer.writer = writer = Writer(checkpoints)
+    updated = threading.Event()
+    monkeypatch.setattr(checkpoint_manager, "is_finite", lambda tree: updated.wait(60))  # the thread waits there
     computed(server, 0, 2.0, 4.0)
     computed(server, 1, 4.0, 8.0)
     computed(server, 1, 1.0, 8.0)
     status = of_phases(server, server.command(0, SAVE, 7))
-    (round_, saved), *others = kept.written
-    assert (round_, others) == (7, [])
     computed(server, 0, 1.0, 1.0)
+    updated.set()
+    writer.wait()
+    saved = checkpoints.load(7)
     assert [array.tolist() for array in saved["shown"]] == [[pytest.approx(1 - 0.3 - 0.05 * 3.7)], [7.0]]
     assert saved["velocity"][0].tolist() == [pytest.approx(3.7)]
     assert (saved["done"], saved["batches"]) == ([2, 1], 3)
