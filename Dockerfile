@@ -11,8 +11,10 @@ RUN apt-get update \
 WORKDIR /esync
 
 # Before the sources, so that a change in them does not install everything again.
-COPY requirements.txt .
-RUN pip install --no-cache-dir -r requirements.txt
+COPY requirements.txt requirements-torch.txt ./
+# With PyTorch: docker build --build-arg TORCH=1 ...
+ARG TORCH=
+RUN pip install --no-cache-dir -r requirements.txt ${TORCH:+-r requirements-torch.txt}
 
 COPY . .
 

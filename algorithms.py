@@ -152,7 +152,7 @@ class Algorithm(Entry):
 
 
 DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout", "min_workers", "leave")
-STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # where trainer/steps.py takes the steps
+STEP_FLAGS = ("momentum", "weight_decay", "clip_norm", "lr_schedule")  # where trainer/steps.py takes the steps
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # where it takes them on the workers
 SUM_FLAGS = ("collective", "job_name", "compression", "compression_threshold", "fault_timeout")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")

@@ -35,7 +35,7 @@ ON_WORKER_DEATH = END, RESTART, CONTINUE = "end", "restart", "continue"
 COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
-OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
+OPTIMIZERS = SGD, RMSPROP, ADAM, ADAMW = "sgd", "rmsprop", "adam", "adamw"
 SAME = "same"  # as a phase's momentum: that of --momentum
 LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
 
@@ -304,7 +304,16 @@ class Config:
         type=values.at_least(0, float),
     )
     optimizer: str = _flag(
-        SGD, "optimizer of the workers' steps: SGD, or RMSProp or Adam with MXNet's defaults", choices=OPTIMIZERS
+        SGD,
+        "optimizer of the workers' steps: SGD, RMSProp or Adam with MXNet's defaults, or AdamW as torch has it, whose "
+        "--weight-decay is apart from the gradient",
+        choices=OPTIMIZERS,
+    )
+    clip_norm: float = _flag(
+        0.0,
+        "most that the norm of a step's gradient may be, of the MEAN loss and all weights together; a longer one is "
+        "scaled down, as by torch's clip_grad_norm_ (0: none is). Where a server takes the steps each worker does it",
+        type=values.at_least(0, float),
     )
     lr_schedule: str = _flag(
         "constant",

@@ -37,7 +37,7 @@ REGISTRY = {
 }
 
 
-def build(name: str, image_shape: tuple[int, int, int], classes: int, context: mx.Context, seed: int) -> Any:
+def build(name: str, image_shape: tuple[int, int, int], classes: int, context: mx.Context | None, seed: int) -> Any:
     """Builds a network of REGISTRY with initial weights on `context`, hybridized.
 
     The shapes are inferred without a forward pass, which would leave convolution weights in oneDNN's own layout, which

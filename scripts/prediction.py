@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.feed import Prepare
 from trainer.datasets.sources import Arrays
-from trainer.engine import mx
-from trainer.evaluation.saved_model import SavedModel, job_file_of, load_parameters
+from trainer.evaluation.saved_model import SavedModel, job_file_of
 from trainer.jobs.builtin import prepared
-from trainer.jobs.gluon import GluonNetwork
-from trainer.jobs.gluon_blocks import arrays_in
 from trainer.jobs.job import prepare_of
 from trainer.jobs.job_file import JobFile, load
+from trainer.jobs.job_network import JobNetwork
+from trainer.jobs.network import of_library
 from trainer.jobs.user_errors import last_line, users_errors
+from trainer.passes import arrays_in, numpy_of
 from utils import SetupError, write_atomically
 
 BATCH_SIZE = 64
@@ -72,20 +72,25 @@ def _read(path: Path) -> list[np.ndarray]:
     return arrays
 
 
-def _network(model: SavedModel, file: JobFile) -> Any:
+def _network(model: SavedModel, file: JobFile) -> JobNetwork:
     if file.network is None:
-        return model.load(mx.cpu())
+        return of_library(model.load())
     with users_errors(file.path, "network()"):
-        network = file.network()
-        load_parameters(GluonNetwork(network, mx.cpu()), model.parameters)
+        network = of_library(file.network())
+        network.restore(model.parameters)
     return network
 
 
 def _outputs(
-    network: Any, file: JobFile, prepare: Prepare | None, arrays: Sequence[np.ndarray], where: str, told: str
+    network: JobNetwork,
+    file: JobFile,
+    prepare: Prepare | None,
+    arrays: Sequence[np.ndarray],
+    where: str,
+    told: str,
 ) -> Iterator[list[np.ndarray]]:
     """Yields the outputs of each batch. `prepare` gets zeros as targets."""
-    samples, feed = Arrays(tuple(arrays), np.zeros(len(arrays[0]), np.int64)), Feed(mx.cpu(), prepare)
+    samples, feed = Arrays(tuple(arrays), np.zeros(len(arrays[0]), np.int64)), network.feed(prepare)
     for begin in range(0, len(samples), BATCH_SIZE):
         raw = samples.take(slice(begin, begin + BATCH_SIZE))
         with users_errors(file.path, "prepare(inputs, targets)"):
@@ -94,7 +99,7 @@ def _outputs(
         if fault := batch.fault():
             raise SetupError(f"{place}: {fault}")
         try:
-            outputs = [each.asnumpy() for each in arrays_in(network(*batch.inputs))]
+            outputs = [*map(numpy_of, arrays_in(network.outputs(batch)))]
         except Exception as error:  # of any kind: the network's own code
             given = " and ".join(_form(each.shape) for each in batch.inputs)
             raise SetupError(f"{place}, are {given}, and {told}: {last_line(error)}") from None

@@ -27,10 +27,8 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
     """Evaluates a saved model; returns a line with the metric of its job on the test data. `dataset` is that of the
     built-in test data, `job_path` the job file; by default those of the training. Raises SetupError if the model or the
     data are not available, or they do not fit."""
-    from trainer.datasets.feed import Feed
     from trainer.datasets.sources import Stream
-    from trainer.engine import mx
-    from trainer.evaluation.saved_model import SavedModel, job_file_of, load_parameters
+    from trainer.evaluation.saved_model import SavedModel, job_file_of
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build, evaluator_of
     from trainer.metric import ACCURACY, logged_value
@@ -47,9 +45,9 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
         raise SetupError(f"{name} has {job.classes} classes, {path} is a model for {model.about['classes']}")
     if job.test is None:
         raise SetupError(f"{job.file.path} has no test samples: give some in data(folder)")
-    built = build(config, job, mx.cpu(), lambda text: None)
-    load_parameters(built.network, model.parameters)
-    evaluate_model = evaluator_of(config, job, built, Feed(mx.cpu(), job.prepare))
+    built = build(config, job, lambda text: None)
+    built.network.restore(model.parameters)
+    evaluate_model = evaluator_of(config, job, built, built.network.feed(job.prepare))
     measured = built.metric.checked(evaluate_model())
     metric, before = logged_value(model.about) or (ACCURACY, None)
     its = "" if metric == built.metric else f"{metric.name} "
@@ -63,14 +61,17 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
 def to_onnx(path: Path, output: Path) -> str:
     """Writes a saved model as ONNX, for batches of any size; returns a line about the file. Raises SetupError if the
     model is not available, or no onnx that works with MXNet's exporter is installed."""
+    from trainer.evaluation.saved_model import SavedModel
+
+    model = SavedModel.find(path)
+    if model.parameters.suffix == ".pt":
+        raise SetupError(f"{model.parameters} is of torch: torch.onnx.export converts its network")
     check_onnx()
     import numpy as np
     import onnx  # type: ignore[import-not-found]
 
     from trainer.engine import mx
-    from trainer.evaluation.saved_model import SavedModel
 
-    model = SavedModel.find(path)
     shape = [(1, *model.input_shape)]
     any_batch = [(None, *model.input_shape)]
     files = mx.sym.load(model.layers), mx.nd.load(str(model.parameters))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.network import Network
-    from trainer.passes import Batch, Loss, Passes
+    from trainer.passes import Batch, Passes
     from trainer.recovering import Recovers
     from trainer.run_logs.measure import Measure
     from trainer.run_logs.pace import Pacing
@@ -37,7 +37,7 @@ class LearningTask:
     network: Network
     batches: Batches
     warm_up_batch: Batch  # any samples, for test steps
-    loss: Loss | None = None  # None: cross-entropy
+    loss: Any = None  # of the network's library; None: cross-entropy
     passes: Callable[[Any], Passes] | None = None  # makes a trainer's; None: those of the network and the loss
     classes: int = 0  # number of classes of the network; 0: it computes nothing
     evaluate: Callable[[], float | None] | None = None  # returns the metric; None if an evaluation only takes time

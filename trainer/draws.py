@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from trainer.passes import numpy_of
+
 FORWARD, BATCH = range(2)  # kinds of work
 
 
@@ -34,7 +36,7 @@ class Draws:
             results = []
             for seed in range(2):
                 seed_all(self._library, seed)
-                results.append([array.asnumpy() for array in work()])
+                results.append([numpy_of(array).copy() for array in work()])
             self.are_made = not all(map(np.array_equal, *results))
         if self.are_made:
             seed_all(self._library, *self._key, number)

@@ -56,6 +56,7 @@ def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> Ru
             config.weight_decay,
             config.batch_size,
             parse_schedule(config.lr_schedule),
+            config.clip_norm,
         ),
         compression=Compression(config.compression, config.compression_threshold),
         limits=Limits(

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from trainer.datasets.feed import Feed, Prepare
     from trainer.draws import Draws
-    from trainer.passes import Batch, Loss, Passes
+    from trainer.passes import Batch, Passes
 
 
 class Network(Protocol):
@@ -35,7 +35,7 @@ class Network(Protocol):
     def statistics(self) -> list[np.ndarray]:
         """BatchNorm's running means and variances."""
 
-    def passes(self, loss: Loss | None, draws: Draws, samples: Callable[[], int]) -> Passes:
+    def passes(self, loss: Any, draws: Draws, samples: Callable[[], int]) -> Passes:
         """The passes of a step with this loss (None: cross-entropy). `draws` seeds what a pass draws, such as dropout's
         masks, by the number of this worker's samples so far."""
 

@@ -38,14 +38,15 @@ class Parameters:
         """A copy of BatchNorm's statistics as one flat array, cheaper to exchange than many small ones; empty if the
         network has none."""
         found = self._network.statistics
-        return [np.concatenate([array.reshape(-1) for array in found])] if found else []
+        return [np.concatenate([array.reshape(-1) for array in found], dtype=np.float32)] if found else []
 
     def set_statistics(self, statistics: Sequence[np.ndarray]) -> None:
         """Writes arrays of the form of `statistics` into the network."""
         for flat in statistics:
             begin = 0
             for target in self._network.statistics:
-                target[...] = flat[begin : begin + target.size].reshape(target.shape)
+                own = flat[begin : begin + target.size].reshape(target.shape)
+                target[...] = own if target.dtype == np.float32 else np.rint(own)  # a mean of counts
                 begin += target.size
 
     def model(self) -> list[np.ndarray]:
@@ -68,4 +69,4 @@ class Parameters:
 
     def num_bytes(self) -> int:
         """Size of trainable weights and statistics."""
-        return sum(array.nbytes for array in (*self.weights, *self._network.statistics))
+        return 4 * sum(array.size for array in (*self.weights, *self._network.statistics))

@@ -1,12 +1,39 @@
 """The forward and the backward pass of a local step."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from trainer.datasets.finite import faults
 
 Loss = Callable[[Any, Any], Any]  # (outputs, targets) -> loss of each sample (N,)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of torch, which may not be there."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def numpy_of(array: Any) -> np.ndarray:
+    """A copy or a view of an array of MXNet, a tensor of torch, or what else numpy knows. bfloat16 becomes float32."""
+    if hasattr(array, "asnumpy"):
+        return array.asnumpy()
+    if is_tensor(array):
+        tensor = array.detach().cpu()
+        return (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    return np.asarray(array)
+
+
+def arrays_in(outputs: Any) -> Iterator[Any]:
+    """Yields the arrays of a network's outputs, which may be one or a tree of tuples and lists."""
+    if isinstance(outputs, (tuple, list)):
+        for each in outputs:
+            yield from arrays_in(each)
+    elif hasattr(outputs, "shape"):
+        yield outputs
 
 
 class Batch(NamedTuple):
@@ -18,7 +45,7 @@ class Batch(NamedTuple):
 
     def fault(self) -> str:
         """Which numbers are not finite, in words; empty if all are. Waits for the device."""
-        inputs, targets = ([array.asnumpy() for array in part] for part in (self.inputs, self.targets))
+        inputs, targets = (list(map(numpy_of, part)) for part in (self.inputs, self.targets))
         return "; ".join(fault.text for fault in faults(inputs, targets))
 
     @property
@@ -29,7 +56,7 @@ class Batch(NamedTuple):
 class Passes(Protocol):
     """The forward and the backward pass of a step. Both only begin."""
 
-    def forward(self, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
+    def forward(self, batch: Batch) -> None:
         """Begins the forward pass on a batch."""
 
     def wait_for_loss(self) -> None:

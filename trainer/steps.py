@@ -12,7 +12,8 @@ arXiv:1706.02677, section 3, call that momentum correction). In MXNet's own SGD 
 
 RMSProp (Tieleman and Hinton, lecture 6.5 of "Neural networks for machine learning", 2012) and Adam (Kingma and Ba, ICLR
 2015, arXiv:1412.6980) have the defaults of MXNet, and take g + n * B * lambda * w: they divide by the size of the
-gradient itself, so n cancels.
+gradient itself, so n cancels. AdamW (Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101) is torch's: it takes
+g / (n * B), the gradient of the mean loss, and its decay is a step of its own, eta * lambda * w.
 """
 
 import math
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from config import ADAM, RMSPROP
+from config import ADAM, ADAMW, RMSPROP
 from rates import CONSTANT, RateSchedule
 from trainer.pieces import pieces
 
@@ -33,11 +34,12 @@ NO_STEPS = "none"  # an optimizer that leaves the weights as they are, for a net
 class Rule:
     """The rule of steps, without their size."""
 
-    optimizer: str | None = None  # None: SGD; RMSPROP, ADAM, or NO_STEPS
+    optimizer: str | None = None  # None: SGD; RMSPROP, ADAM, ADAMW, or NO_STEPS
     momentum: float = 0.0  # mu, of SGD
     weight_decay: float = 0.0  # lambda
     batch_size: int = 1  # B
     schedule: RateSchedule = CONSTANT  # factor on the step size
+    clip_norm: float = 0.0  # most that the gradient of the mean loss may have; 0: any
 
 
 PLAIN = Rule()
@@ -108,8 +110,40 @@ def adam_step(
         w -= rate * mean / (np.sqrt(mean_square) + 1e-8)
 
 
+def adamw_step(
+    weight: np.ndarray,
+    gradient: np.ndarray,
+    learning_rate: float,
+    decay: float,
+    count: int,  # of this step, from 1 on
+    divisor: float,
+    m: np.ndarray,
+    v: np.ndarray,
+) -> None:
+    """m and v as Adam's; w <- w - rate * (decay * w + m / (1 - 0.9 ** t) / (sqrt(v / (1 - 0.999 ** t)) + 1e-8)) in step
+    t, with g the gradient / divisor."""
+    rate, root = learning_rate / (1 - 0.9**count), math.sqrt(1 - 0.999**count)
+    for w, gradient_, mean, mean_square in pieces(weight, gradient, m, v):
+        g = gradient_ / divisor
+        mean += np.float32(0.1) * (g - mean)
+        mean_square *= _OLD_SQUARE
+        mean_square += np.float32(0.001) * (g * g)
+        if decay:
+            w *= 1 - learning_rate * decay
+        w -= rate * mean / (np.sqrt(mean_square) / root + 1e-8)
+
+
+def clip(gradients: Sequence[np.ndarray], most: float) -> None:
+    """Scales gradients in place where their norm, of all together, is above `most`, as torch's clip_grad_norm_."""
+    flat = [gradient.reshape(-1) for gradient in gradients]
+    factor = most / (math.sqrt(sum(float(np.dot(numbers, numbers)) for numbers in flat)) + 1e-6 * most)
+    if factor < 1:
+        for gradient in gradients:
+            gradient *= factor
+
+
 # Arrays of state that each optimizer has for a weight; of SGD, with momentum.
-STATES = {None: 1, RMSPROP: 1, ADAM: 2, NO_STEPS: 0}
+STATES = {None: 1, RMSPROP: 1, ADAM: 2, ADAMW: 2, NO_STEPS: 0}
 
 
 class Stepper:
@@ -120,7 +154,7 @@ class Stepper:
         self._rule = rule
         self._decays = decays
         self._states: dict[int, list[np.ndarray]] = {}  # by position
-        self._counts: dict[int, int] = {}  # steps of Adam and RMSProp, by position
+        self._counts: dict[int, int] = {}  # steps of all but SGD, by position
 
     def step(
         self,
@@ -130,7 +164,9 @@ class Stepper:
         num_batches: float = 1,
     ) -> None:
         """A step of all weights. `learning_rate` is eta, of the gradient of one batch; `num_batches` is n, the number
-        of summed batches, which may be fractional."""
+        of summed batches, which may be fractional. With a limit, clips the gradients."""
+        if self._rule.clip_norm:
+            clip(gradients, self._rule.clip_norm * num_batches * self._rule.batch_size)
         for position, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             self.step_one(position, weight, gradient, learning_rate, num_batches)
 
@@ -156,6 +192,9 @@ class Stepper:
             rmsprop_step(weight, gradient, learning_rate, decay, *state)
         elif rule.optimizer == ADAM:
             adam_step(weight, gradient, learning_rate, decay, count, *state)
+        elif rule.optimizer == ADAMW:
+            decay, divisor = rule.weight_decay * self._decays[position], num_batches * rule.batch_size
+            adamw_step(weight, gradient, learning_rate, decay, count, divisor, *state)
 
     def reset(self) -> None:
         """Forgets the optimizer's state, as if no step had been taken."""

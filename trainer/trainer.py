@@ -18,7 +18,7 @@ from trainer.parameters import Parameters
 from trainer.passes import Passes
 from trainer.progress import Newest, Progress
 from trainer.run_logs.measure import LOCAL_UPDATE, Measure
-from trainer.steps import Seen, Stepper, which_decay
+from trainer.steps import Seen, Stepper, clip, which_decay
 from utils import STOPPED
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Trainer:
         if self.give_up or self.checks.are_on:  # passes change BatchNorm's statistics
             self._statistics_before = self.parameters.statistics()
         self._batch_fault = batch.fault
-        self.passes.forward(batch.inputs, batch.targets)
+        self.passes.forward(batch)
         if self.give_up:
             self.passes.wait_for_loss()
             self.emulation.pad(FORWARD_SHARE)
@@ -173,6 +173,11 @@ class Trainer:
         """Takes an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied."""
         rate = learning_rate * self.schedule_factor
         self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
+
+    def clip_gradients(self, weight: float) -> None:
+        """Clips the gradients before a server takes the step; `weight` as in compute_gradients."""
+        if most := self.context.run.rule.clip_norm:
+            clip(self.parameters.gradients, most * self.context.run.rule.batch_size * weight)
 
     @property
     def schedule_factor(self) -> float:

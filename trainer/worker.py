@@ -22,14 +22,13 @@ from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
 from trainer.datasets.partitions import sha256
 from trainer.emulation import NETWORK, Slowdown, Speed
-from trainer.engine import device_context
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings, target_of
-from trainer.jobs.gluon import GluonNetwork
 from trainer.jobs.job import job_of
+from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
 from trainer.jobs.user_errors import users_errors
@@ -70,10 +69,9 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
                 library.check_kvstore(library.has_kvstore())
             roles.check_address(cluster)
             check_job(config, cluster.num_servers, cluster.num_workers)
-        device = device_context(bool(config.cpu), config.gpu)
         trace = trace_of(config)
         job = job_of(config)
-        built = build(config, job, device)
+        built = build(config, job)
         target_of(config, built.metric)
         partitioned_by = job.partitioned_by(config)
         clock = RealClock()
@@ -212,7 +210,7 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
     return checked(link, clock, config, num_workers) if config.needs_state_server else link
 
 
-def _setup(config: Config, network: GluonNetwork, data_hash: str) -> dict[str, str]:
+def _setup(config: Config, network: JobNetwork, data_hash: str) -> dict[str, str]:
     """What all workers compare. The files' paths may differ between hosts."""
     return {
         **job_setup(config),

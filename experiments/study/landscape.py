@@ -65,7 +65,9 @@ def draw(figure: Figure, clusters: Sequence[str], fair: Fair) -> None:
 
 def table(fair: Fair) -> str:
     """A row a cluster: medians of seconds to the target."""
-    rows = [["machines, and A / B", "`esync-outer` on all", "best without the slow ones", "SSGD on all"]]
+    rows = [
+        ["machines (cluster), A / B", "`esync-outer` on all", "best algorithm on K of them", "SSGD (`sync`) on all"]
+    ]
     for cluster, words in TOLD.items():
         job = job_of(cluster)
         few = [row for row in (fair.fastest_k(job), ALONE) if row]

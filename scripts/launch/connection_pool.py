@@ -14,7 +14,7 @@ from config import Config
 from scripts.launch.host_connection import HostConnection
 from scripts.launch.hosts_file import Host
 from scripts.launch.hosts_layout import LaunchPlan
-from scripts.launch.job_options import data_of
+from scripts.launch.job_options import forked
 from utils import SetupError
 
 READY_S = 60.0  # for hosts to be connected, and to import MXNet
@@ -72,7 +72,7 @@ class ConnectionPool:
             if to_connect:  # one at a time: a name look-up may take long, and the other hosts need their pings
                 connection = self._connect(to_connect.pop(0))
                 name = connection.host.name
-                connection.warm(str(plan.job.remote_folder / name), data_of(worker_config), name in of_workers, toward)
+                connection.warm(str(plan.job.remote_folder / name), forked(worker_config), name in of_workers, toward)
                 connections.append(connection)
             self.pump()
             waiting = [connection for connection in connections if not connection.is_warm()]

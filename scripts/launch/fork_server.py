@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import main as program
-from algorithms import OWNERS
 from scripts.launch.forking import NAME
 from scripts.launch.roles import ROOT
 from trainer import version
@@ -40,13 +39,13 @@ def say(message: Mapping[str, Any]) -> None:
     os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
-def warm(dataset: str, data_dir: str) -> None:
-    """Imports what a worker needs, and reads its data, if any; missing data is reported by the worker. What is forked
-    later runs the program as it is now, and says so, whatever becomes of the files."""
+def warm(dataset: str, data_dir: str, modules: str) -> None:
+    """Imports what a worker needs, and reads its data, if any; what is missing is reported by the worker. What is
+    forked later runs the program as it is now, and says so, whatever becomes of the files."""
     version.files_hash()
-    trainers = [algorithm.trainer for algorithm in OWNERS.values()]
-    for name in ("models", "trainer.worker", "trainer.transport.kvstore", *trainers):
-        pkgutil.resolve_name(name)
+    for name in modules.split(","):
+        with contextlib.suppress(Exception, SystemExit):  # of any kind: a library of the job file
+            pkgutil.resolve_name(name)
     if dataset:
         with contextlib.suppress(SetupError):
             builtin.load(dataset, data_dir)
@@ -109,10 +108,10 @@ def serve(launcher: int) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Serves one launcher; in a forked process, returns main.py's exit code."""
-    launcher, dataset, data_dir = arguments[:3]
+    launcher, dataset, data_dir, modules = arguments[:4]
     # In a forked process MXNet has threads from the beginning, and a signal must not reach one of those.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    warm(dataset, data_dir)
+    warm(dataset, data_dir, modules)
     return program.main(serve(int(launcher)))
 
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
@@ -48,19 +49,19 @@ class ForkServer:
     It is started by `warm` or by the first start that can be a fork, and again when it has died.
 
     Args:
-        dataset: of the workers; empty: they read their data themselves.
-        data_dir: its folder.
+        warm: what it reads and imports: the workers' dataset (empty: they read their data themselves), its folder, and
+            modules, by commas.
         log: gets the server's messages.
         patience_s: how long the start of a worker waits for the server's import, which saves the worker its own.
     """
 
-    def __init__(self, dataset: str, data_dir: str, log: Path, patience_s: float = 0.0) -> None:
+    def __init__(self, warm: Sequence[str], log: Path, patience_s: float = 0.0) -> None:
         program = [sys.executable, "-m", "scripts.launch.fork_server"]
         self._role = Role(
             name=NAME,
             kind=Kind.SERVICE,
             # The log is an argument only so that `ps`, and tests that look for leftovers, can tell servers apart.
-            command=[*program, str(os.getpid()), dataset, data_dir, str(log), ROOM],
+            command=[*program, str(os.getpid()), *warm, str(log), ROOM],
             environment=base_environment(os.environ),
             folder=ROOT,
             log=log,

@@ -196,7 +196,7 @@ class HostConnection:
     def warm(self, folder: str, forks: Sequence[str], imports: bool, toward: tuple[str, int] | None = None) -> None:
         """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
 
-        `folder` has the host's logs there; `forks` are the workers' dataset and its folder; the host must reach the
+        `folder` has the host's logs there; `forks` is what a fork server reads and imports; the host must reach the
         address and port `toward`. Without `imports` the host will have no workers, and is ready once it is connected.
         """
         self._warmth = None if imports else {"is": "warm"}

@@ -20,7 +20,7 @@ from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
 from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
-from trainer.jobs.sources import ignored_network, sources
+from trainer.jobs.sources import ignored_network, libraries, sources
 from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
@@ -313,9 +313,15 @@ def worker_configs(
         yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
 
 
-def data_of(worker_config: config.Config) -> tuple[str, str]:
-    """The dataset and its folder, which a fork server reads; of a job file, which may have data of its own, none."""
-    return "" if worker_config.job else worker_config.dataset, worker_config.data_dir
+def forked(worker_config: config.Config) -> tuple[str, str, str]:
+    """What a fork server reads and imports: the dataset and its folder, of a job file, which may have data of its own,
+    none; and modules."""
+    found = libraries(worker_config.job) if worker_config.job else {"mxnet"}
+    trainers = [worker_config.algorithm.trainer]
+    if worker_config.collective == config.PS and worker_config.algorithm.is_distributed:
+        trainers = ["trainer.transport.kvstore", *(each.trainer for each in OWNERS.values())]
+    modules = ["trainer.worker", *trainers, *(["models"] if "mxnet" in found else []), *sorted(found - {"mxnet"})]
+    return "" if worker_config.job else worker_config.dataset, worker_config.data_dir, ",".join(modules)
 
 
 def first_config(job: JobSpec, layout: Layout) -> config.Config:

@@ -210,7 +210,7 @@ def run(
     """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
     allow_files(len(build_roles(job)))
     worker_config = job_options.first_config(job, local_layout(job))
-    dataset, data_dir = job_options.data_of(worker_config)
+    dataset, data_dir, modules = job_options.forked(worker_config)
     if dataset and not (ROOT / data_dir / dataset).is_dir():
         from trainer.datasets import loading  # numpy, whose threads would hear the signals of programs that import this
 
@@ -225,7 +225,7 @@ def run(
             start: Callable[[Role], RunningProcess] = Process
             if len(job.devices) > 1 or policy:
                 log = job.log_folder / FORK_SERVER_LOG
-                forks = ForkServer(dataset, data_dir, log, IMPORT_S)
+                forks = ForkServer((dataset, data_dir, modules), log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
             outcome = Supervisor(

@@ -128,8 +128,7 @@ class Agent:
     def _fork_from(self, message: Message) -> ForkServer:
         """Makes a fork server, which starts processes from now on where it can."""
         if self._forks is None:
-            dataset, data_dir = message["forks"]
-            self._forks = ForkServer(dataset, data_dir, _folder(message) / FORK_SERVER_LOG)
+            self._forks = ForkServer(message["forks"], _folder(message) / FORK_SERVER_LOG)
         return self._forks
 
     def _start(self, message: Message) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 41_410, 6_450
+PRODUCT, EXPERIMENTS = 42_200, 6_450
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from scripts.launch.process import Kind, Process, Role
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data"
+MODULES = "trainer.worker,trainer.transport.kvstore,models,trainer.algorithms.local"  # of a fork server
 DEADLINE_S = 90.0  # generous: these machines are shared; below the time limit of a test in pyproject.toml
 
 
@@ -61,7 +62,7 @@ def running(folder: Path) -> list[str]:
 @functools.cache
 def forks() -> ForkServer:
     """One for all tests of this process; conftest.py closes it. A third of the suite's computing would be imports."""
-    return ForkServer("mnist", str(few_images()), Path(tempfile.mkdtemp()) / FORK_SERVER_LOG, IMPORT_S)
+    return ForkServer(("mnist", str(few_images()), MODULES), Path(tempfile.mkdtemp()) / FORK_SERVER_LOG, IMPORT_S)
 
 
 def end_of(process: Process, deadline_s: float = DEADLINE_S) -> int:

@@ -7,14 +7,14 @@ from functools import partial
 import numpy as np
 
 from trainer.datasets.batches import EndlessBatches
-from trainer.datasets.feed import Feed
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays, Raw
 from trainer.engine import mx
 from trainer.jobs.builtin import prepared
+from trainer.jobs.gluon_blocks import GluonFeed
 from trainer.passes import Batch
 
-FEED = Feed(mx.cpu(), partial(prepared, 0, False))
+FEED = GluonFeed(mx.cpu(), partial(prepared, 0, False))
 
 
 def ready(samples: Samples) -> Batch:
@@ -22,7 +22,7 @@ def ready(samples: Samples) -> Batch:
 
 
 def endless(
-    samples: Samples, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...], feed: Feed = FEED
+    samples: Samples, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...], feed: GluonFeed = FEED
 ) -> EndlessBatches:
     return EndlessBatches(Arrays(samples.images, samples.labels), feed, indices, batch_size, seed)
 

@@ -40,7 +40,7 @@ def test_a_network_trains_a_step_at_its_own_input_size(name):
     images, labels = mx.nd.random.uniform(shape=(2, 1, size, size)), mx.nd.array([1, 8])
     loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     with mx.autograd.record():
-        scores = network.block(images)
+        scores = network.layers(images)
         loss = loss_function(scores, labels)
     loss.backward()
     parameters = Parameters(network)
@@ -51,14 +51,14 @@ def test_a_network_trains_a_step_at_its_own_input_size(name):
     moved = [np.abs(new - old).max() for new, old in zip(parameters.weights, before, strict=True)]
     assert all(map(math.isfinite, moved))
     assert max(moved) > 0
-    every = network.block.collect_params(".*running_var").values()
+    every = network.layers.collect_params(".*running_var").values()
     assert all((variances.data() != 1).min().asscalar() for variances in every)  # also those of an input
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if not models.REGISTRY[name].input_size])
 def test_colour_images_of_cifar100_and_its_classes_fit_too(name):
     network = network_of(name, (3, 32, 32), 100)
-    assert network.block(mx.nd.zeros((2, 3, 32, 32))).shape == (2, 100)
+    assert network.layers(mx.nd.zeros((2, 3, 32, 32))).shape == (2, 100)
 
 
 # Of the published layers, by hand: a k x k convolution has k * k * inputs * outputs weights, and as many biases as
@@ -115,7 +115,7 @@ def test_a_few_steps_make_the_loss_fall(name):
     losses, stepper = [], Stepper(PLAIN, which_decay(parameters.weights))
     for _ in range(8):
         with mx.autograd.record():
-            loss = loss_function(network.block(images), mx.nd.array(labels))
+            loss = loss_function(network.layers(images), mx.nd.array(labels))
         loss.backward()
         stepper.step(parameters.weights, parameters.gradients, 0.001)
         losses.append(loss.mean().asscalar())

@@ -117,7 +117,7 @@ def test_images_of_a_built_in_network_are_taken_as_its_dataset_has_them(tmp_path
     ModelSaver(tmp_path, network, about).save(["best"], 1, 0.5)
     np.save(tmp_path / "in.npy", images)
     said(capsys, "predict", tmp_path / "best.json", tmp_path / "in.npy", tmp_path / "out.npy")
-    expected = network.block(mx.nd.array(images) / 255).asnumpy()
+    expected = network.layers(mx.nd.array(images) / 255).asnumpy()
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=1e-4, atol=1e-5)
     np.save(tmp_path / "in.npy", images / 255)
     with pytest.raises(

@@ -20,6 +20,7 @@ from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
+from trainer.array_tree import copied
 from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
@@ -121,6 +122,35 @@ def test_without_the_flags_a_step_is_to_the_bit_what_it_was() -> None:
         mx.optimizer.SGD(learning_rate=rate / num_batches, wd=0.0).update(0, on_server, theirs, None)
         np.testing.assert_array_equal(ours, before.asnumpy())
         np.testing.assert_array_equal(ours, on_server.asnumpy())
+
+
+CLIPPED = Rule(batch_size=B, clip_norm=0.1)
+
+
+def clipped(slope: np.ndarray) -> np.ndarray:
+    """A gradient of a mean loss, no longer than CLIPPED allows."""
+    return slope * min(1.0, 0.1 / float(np.linalg.norm(slope)))
+
+
+def test_ssgd_clips_the_mean_of_all_workers_and_local_steps_each_their_own() -> None:
+    summed = run(TransportKind.SUM, lambda context: SyncTrainer(context, ETA), 3, CLIPPED)
+    local = run(TransportKind.SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=1), 3, CLIPPED)
+    both = averaged = ZERO
+    for _ in range(3):
+        slopes = [[gradient(weight, of(rank)) / B for rank in (0, 1)] for weight in (both, averaged)]
+        assert all(np.linalg.norm(slope) > 0.15 for each in slopes for slope in each)
+        both = both - ETA * B * clipped(sum(slopes[0]) / 2)
+        averaged = averaged - ETA * B * sum(map(clipped, slopes[1])) / 2
+    np.testing.assert_allclose(summed.weights(0), both, **CLOSE)
+    np.testing.assert_allclose(local.weights(0), averaged, **CLOSE)
+
+
+def test_a_gradient_is_clipped_before_the_server_takes_the_step() -> None:
+    trained = run(TransportKind.SERVER, lambda context: AsyncTrainer(context, ETA), 2, CLIPPED, [[of(0)]], [1.0])
+    weight = ZERO
+    for _ in range(2):
+        weight = weight - ETA * B * clipped(gradient(weight, of(0)) / B)
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
 def adam(weight: np.ndarray, slopes: Sequence[np.ndarray], rate: float) -> np.ndarray:
@@ -339,7 +369,7 @@ def test_a_checkpoint_is_restored_also_in_the_form_of_version_0_6_0(rule: Rule) 
     ((_, arrays),) = state["kept"]
     kept = [[0, arrays]] if rule.optimizer else [[0, arrays[0]]] if arrays else []
     for stepper, saved in zip(restored, (state, {**state, "kept": kept}), strict=True):
-        stepper.restore(saved)
+        stepper.restore(copied(saved))
         assert stepper.updates == first.updates == (3 if rule.optimizer else 0)
     ends = [weight.copy() for _ in range(3)]
     for stepper, end in zip((first, *restored), ends, strict=True):

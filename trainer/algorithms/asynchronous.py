@@ -104,7 +104,8 @@ class AsyncTrainer(Trainer):
 
     def local_step(self, batch: Batch) -> bool:
         self.compute_gradients(batch, self.gradient_weight())
-        self.gradients_are_good()
+        if self.gradients_are_good():
+            self.clip_gradients(self.gradient_weight())
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:

@@ -53,6 +53,7 @@ class BackupTrainer(Trainer):
     def local_step(self, batch: Batch) -> bool:
         self.compute_gradients(batch, self.membership.weight)
         if self.gradients_are_good():
+            self.clip_gradients(self.membership.weight)
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = self.emulation.step_age_s

@@ -16,7 +16,7 @@ def with_estimated_statistics(trainer: Trainer, batches: int) -> Iterator[None]:
     """
     averaged = trainer.parameters.statistics() if batches else []
     for batch in trainer.context.task.batches.look(batches if averaged else 0):
-        trainer.passes.forward(batch.inputs, batch.targets)
+        trainer.passes.forward(batch)
         trainer.passes.backward()  # moves the statistics, and no weights
         trainer.wait_for_gradients()
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trainer.draws import BATCH, Draws, seed_all
-from trainer.passes import Batch
+from trainer.passes import Batch, numpy_of
 from utils import SetupError
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class EndlessBatches(_MadeBatches):
             **self._next_place,
             "batch_size": self._batch_size,
             "returned": [
-                [[array.asnumpy() for array in part] for part in (batch.inputs, batch.targets)]
-                for batch in self._returned
+                [[*map(numpy_of, part)] for part in (batch.inputs, batch.targets)] for batch in self._returned
             ],
         }
 

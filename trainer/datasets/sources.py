@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainer.passes import is_tensor, numpy_of
 from utils import SetupError
 
 WHOLE_BYTES = 256 << 20  # arrays up to this size are hashed whole
@@ -65,6 +66,8 @@ class Arrays:
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
         for array in (*self.inputs, *self.targets):
+            if is_tensor(array):
+                array = numpy_of(array)
             if not isinstance(array, np.ndarray):
                 for number in _some(len(array), HASHED_SAMPLES):
                     digest.update(_content(array[number]))
@@ -77,7 +80,7 @@ class Arrays:
 
 
 class Items:
-    """A gluon Dataset, or another object with a length whose items are samples: tuples of inputs and a last target."""
+    """A Dataset of gluon or torch, or what else has a length and items that are samples: inputs and a last target."""
 
     def __init__(self, items: Any, batchify: Batchify | None = None) -> None:
         self._items = items
@@ -87,7 +90,10 @@ class Items:
         return len(self._items)
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
-        samples = [self._items[int(number)] for number in np.arange(len(self))[chosen]]
+        return self.made([self._items[int(number)] for number in np.arange(len(self))[chosen]])
+
+    def made(self, samples: list[Any]) -> Raw:
+        """A batch of samples."""
         return _batch(self._batchify, samples)
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
@@ -157,7 +163,7 @@ def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
         return Stream(data)
     else:
         raise SetupError(
-            f"{described(data)} is no pair (inputs, targets) of arrays, no gluon Dataset and no function "
+            f"{described(data)} is no pair (inputs, targets) of arrays, no Dataset, no DataLoader and no function "
             "(rank, num_workers, seed) -> batches"
         )
     if not len(source):
@@ -181,15 +187,15 @@ def described(value: Any) -> str:
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
-    """One array or a tuple of several, as a tuple; arrays of other libraries become numpy's."""
+    """One array or a tuple of several, as a tuple; arrays of other libraries than torch become numpy's."""
     return tuple(map(_array, value)) if isinstance(value, tuple) else (_array(value),)
 
 
 def _array(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], Number):
         return np.asarray(value)
-    if isinstance(value, (np.ndarray, list)):
-        return value
+    if isinstance(value, (np.ndarray, list)) or is_tensor(value):
+        return value  # tensors too, which prepare() and batchify() get as they are
     if hasattr(value, "asnumpy"):  # MXNet's
         return value.asnumpy()
     return np.asarray(value) if hasattr(value, "__array__") else value
@@ -207,7 +213,7 @@ def _single(values: list[Any]) -> Any:
 
 
 def _chosen(array: Any, chosen: np.ndarray | slice) -> Any:
-    if isinstance(array, np.ndarray) or isinstance(chosen, slice):
+    if isinstance(array, np.ndarray) or isinstance(chosen, slice) or is_tensor(array):
         return array[chosen]
     return [array[number] for number in chosen]
 
@@ -229,7 +235,7 @@ def _content(item: Any) -> bytes:
     """An item's numbers, for a comparison."""
     if isinstance(item, (tuple, list)):
         return b"".join(map(_content, item))
-    array = item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item)
+    array = numpy_of(item)
     content = pickle.dumps(item) if array.dtype == object else array.tobytes()
     return repr((array.shape, array.dtype.str)).encode() + content
 

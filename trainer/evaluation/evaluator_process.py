@@ -8,6 +8,7 @@ connection of their own, where no output of a job file gets. The process ends wi
 """
 
 import contextlib
+import dataclasses
 import io
 import logging
 import multiprocessing
@@ -22,7 +23,6 @@ from typing import Any, NamedTuple
 
 from config import Config
 from trainer.datasets.sources import Stream
-from trainer.engine import mx
 from trainer.evaluation import initial_parameters
 from trainer.jobs.job import job_of
 from trainer.jobs.network import SOME, build, evaluator_of, evaluator_of_some
@@ -145,8 +145,9 @@ def _serve(connection: Connection, worker: int) -> None:
 
 def _answer(connection: Connection) -> None:
     config, model = connection.recv()
+    config = dataclasses.replace(config, cpu=1)
     job = job_of(config)
-    built = build(config, job, mx.cpu(), lambda text: None)
+    built = build(config, job, lambda text: None)
     feed = built.network.feed(job.prepare)
     evaluate = evaluator_of(config, job, built, feed)
     on_some = evaluator_of_some(job, built.network, built.measurement, feed, config.seed)

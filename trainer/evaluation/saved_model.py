@@ -9,21 +9,15 @@ cannot be called with a symbol, such as a Block that is no HybridBlock, has no f
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from config import DATASETS, NETWORKS
-from models import cropped
-from trainer.engine import mx, shared_with_mxnet
-from trainer.jobs.gluon import GluonNetwork
-from trainer.jobs.gluon_blocks import structural_names
+from trainer.jobs.job_network import JobNetwork
 from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs.earlier_runs import BEST, FINAL, NEWEST, saved_files
 from utils import SetupError, read_json, write_atomically, write_json
@@ -42,9 +36,7 @@ def _names_of(about: Mapping[str, Any]) -> list[str]:
 class ModelSaver:
     """Saves the network of the worker that evaluates in its log folder: the best so far, and at the end the last."""
 
-    def __init__(
-        self, folder: Path, network: GluonNetwork, about: Mapping[str, Any], metric: Metric = ACCURACY
-    ) -> None:
+    def __init__(self, folder: Path, network: JobNetwork, about: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
         """`about` has entries of the description, for users of the model; `metric` says which model is the best."""
         self._metric = metric
         self._folder = folder
@@ -78,7 +70,7 @@ class ModelSaver:
         """Saves the network as it is now, once for each kind. Training is not affected: the layers come from a call of
         the network with a symbol, and the parameters are copied. `number`: of the round. Returns whether all could be
         written."""
-        symbol, parameters = symbol_and_parameters(self._network, _names_of(self._about))
+        symbol, parameters = self._network.saved(_names_of(self._about))
         are_written = [self._write(kind, number, value, symbol, parameters) for kind in kinds]
         if FINAL in kinds and are_written[-1]:
             its = "" if self._best is None else f"{self._metric.name} {self._metric.text(self._best)}"
@@ -110,11 +102,11 @@ class ModelSaver:
         return True
 
     def _replace(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> None:
-        files: dict[str, str | None] = {"symbol": None, "parameters": f"{kind}-{number:04d}.params"}
+        files: dict[str, str | None] = {"symbol": None, "parameters": f"{kind}-{number:04d}{self._network.suffix}"}
         if symbol is not None:
             files["symbol"] = f"{kind}-symbol.json"
             write_atomically(self._folder / f"{kind}-symbol.json", symbol)
-        write_atomically(self._folder / f"{kind}-{number:04d}.params", parameters)
+        write_atomically(self._folder / f"{kind}-{number:04d}{self._network.suffix}", parameters)
         description = self.path_of(kind)
         write_json(description, files | self._about | {"round": number, **self._metric.logged(value)})
         for path in saved_files(self._folder, kind):
@@ -122,39 +114,6 @@ class ModelSaver:
                 path.unlink()
         if kind == BEST:
             self._best = value
-
-
-def symbol_and_parameters(network: GluonNetwork, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
-    """The content of the files of layers and parameters; None if the network cannot be called with symbols. `inputs`
-    are the names of its inputs; empty: not known."""
-    symbol = _symbol(network.block, inputs, structural_names(network.block))
-    arrays = {name: shared_with_mxnet(array) for name, array in network.state().items()}
-    # `mx.nd.save` also takes only a path, and misses some errors of a full disk. So it writes to a pipe, which holds
-    # some KB and needs a thread that reads.
-    source, target = os.pipe()
-    with os.fdopen(source, "rb") as pipe, ThreadPoolExecutor(1) as thread:
-        content = thread.submit(pipe.read)
-        try:
-            mx.nd.save(f"/dev/fd/{target}", arrays)
-        finally:
-            os.close(target)
-        return symbol, content.result()
-
-
-def _symbol(network: Any, inputs: Sequence[str], names: Mapping[str, str]) -> bytes | None:
-    if not inputs:
-        return None
-    try:
-        with cropped.whole(network):
-            outputs = network(*map(mx.sym.var, inputs))
-        whole = mx.sym.Group(list(outputs)) if isinstance(outputs, (tuple, list)) else outputs
-        graph = json.loads(whole.tojson())
-    except Exception:  # of any kind: code of a network that works with arrays alone
-        return None
-    for node in graph["nodes"]:
-        if node["op"] == "null":  # a variable
-            node["name"] = names.get(node["name"], node["name"])
-    return json.dumps(graph).encode()
 
 
 @dataclass(frozen=True)
@@ -196,32 +155,26 @@ class SavedModel:
         """The path of the file of its layers. Raises SetupError if there is none."""
         if self.symbol is None:
             raise SetupError(
-                f"{self.parameters} has no file of the layers beside it; load it by load_parameters() of the network"
+                f"{self.parameters} has no file of the layers beside it; load it by "
+                f"{'load_state_dict()' if self.parameters.suffix == '.pt' else 'load_parameters()'} of the network"
             )
         return str(self.symbol)
 
-    def load(self, context: mx.Context) -> Any:
-        """The network on a device, ready to be called. Raises SetupError if MXNet cannot read it, or there is no file
-        of its layers."""
+    def load(self) -> Any:
+        """The gluon network on the CPU, ready to be called. Raises SetupError if MXNet cannot read it, or there is no
+        file of its layers."""
+        from trainer.engine import mx
+
         try:
             with warnings.catch_warnings():
                 # The file does not give the input's type; MXNet's default is float32.
                 warnings.filterwarnings("ignore", "Cannot decide type")
                 return mx.gluon.SymbolBlock.imports(
-                    self.layers, _names_of(self.about), str(self.parameters), ctx=context
+                    self.layers, _names_of(self.about), str(self.parameters), ctx=mx.cpu()
                 )
         except (mx.MXNetError, ValueError, AssertionError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise SetupError(f"{self.symbol} with {self.parameters.name} cannot be read: {reason}") from None
-
-
-def load_parameters(network: GluonNetwork, path: Path) -> None:
-    """Reads a saved model's parameters into the network of a job. Raises SetupError if they are another network's."""
-    try:
-        network.block.load_parameters(str(path), ctx=mx.cpu())
-    except (mx.MXNetError, ValueError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise SetupError(f"{path} does not fit the network of this job: {reason}") from None
 
 
 def job_file_of(model: SavedModel, given: Path | None) -> str:

@@ -12,7 +12,6 @@ from trainer.datasets.augment import randomly_changed
 from trainer.datasets.feed import Prepare
 from trainer.datasets.samples import WHITE, Dataset
 from trainer.datasets.sources import Arrays
-from trainer.engine import array_of, mx
 
 
 class Data(NamedTuple):
@@ -45,11 +44,13 @@ def data_of(config: Config, size: int) -> Data:
 def prepared(
     size: int, changes: bool, images: np.ndarray, classes: np.ndarray, random: np.random.Generator | None
 ) -> tuple[Any, Any]:
-    """Scales images (uint8, N x C x H x W) to [0, 1] and to `size` pixels of a side (0: as they are), on the current
-    device. With `changes` training images are changed at random; `random` is None in an evaluation."""
+    """Scales images (uint8, N x C x H x W) to [0, 1] and to `size` pixels of a side (0: as they are). With
+    `changes` training images are changed at random; `random` is None in an evaluation."""
     if changes and random is not None:
         images = randomly_changed(images, random)
-    scaled = array_of(np.divide(images, WHITE, dtype=np.float32), mx.current_context())
-    if size and size != images.shape[-1]:
-        scaled = mx.nd.contrib.BilinearResize2D(scaled, height=size, width=size)
-    return scaled, classes
+    scaled = np.divide(images, WHITE, dtype=np.float32)
+    if not size or size == images.shape[-1]:
+        return scaled, classes
+    from trainer.engine import array_of, mx  # a network of torch never comes here
+
+    return mx.nd.contrib.BilinearResize2D(array_of(scaled, mx.current_context()), height=size, width=size), classes

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.feed import Prepare
 from trainer.draws import Draws
-from trainer.engine import memory_of, mx
-from trainer.jobs.gluon_blocks import cross_entropy, structural_names
+from trainer.engine import device_context, mx
+from trainer.jobs import gluon_blocks
+from trainer.jobs.gluon_blocks import GluonFeed, structural_names
 from trainer.passes import Batch, Loss, shapes_told, single
 
 
@@ -19,8 +21,8 @@ class GluonNetwork:
 
     suffix = ".params"
 
-    def __init__(self, block: Any, device: mx.Context) -> None:
-        self.device = device
+    def __init__(self, block: Any, device: mx.Context | None = None) -> None:
+        self.device = device or mx.cpu()
         self._block = block
         parameters = list(block.collect_params().values())
         fixed = [each for each in parameters if each.grad_req == "null"]
@@ -36,13 +38,11 @@ class GluonNetwork:
         }
 
     @property
-    def block(self) -> Any:
-        """The gluon Block, for one use of it: host arrays from before are no longer valid."""
-        self.leave_host()
+    def layers(self) -> Any:
+        self.begin()
         return self._block
 
-    def leave_host(self) -> None:
-        """Called before MXNet uses the parameters."""
+    def begin(self) -> None:
         if self.device.device_type == "gpu":  # not tested: the project's test machines have none
             for kind in self._on_host.keys() - {"gradients"}:
                 for array, content in zip(self._arrays[kind](), self._on_host[kind], strict=True):
@@ -51,7 +51,7 @@ class GluonNetwork:
 
     def _host(self, kind: str) -> list[np.ndarray]:
         if kind not in self._on_host:
-            self._on_host[kind] = list(map(_host_array, self._arrays[kind]()))
+            self._on_host[kind] = list(map(gluon_blocks.host_array, self._arrays[kind]()))
         return self._on_host[kind]
 
     @property
@@ -71,25 +71,51 @@ class GluonNetwork:
         return [each.data().asnumpy() for each in self._frozen]
 
     def passes(self, loss: Loss | None, draws: Draws, samples: Callable[[], int]) -> GluonPasses:
-        return GluonPasses(self, loss or cross_entropy(), draws, samples)
+        return GluonPasses(self, loss or gluon_blocks.cross_entropy(), draws, samples)
 
-    def feed(self, prepare: Prepare | None) -> Feed:
-        return Feed(self.device, prepare)
+    def tried(self, loss: Loss | None, batch: Batch, outputs: Any) -> Loss:
+        return gluon_blocks.tried(loss, batch, outputs)
+
+    def total(self, loss: Loss, outputs: Any, batch: Batch) -> float:
+        return float(loss(outputs, single(batch.targets)).sum().asscalar())
+
+    def on(self, use_cpu: bool, gpu: int) -> GluonNetwork:
+        device = device_context(use_cpu, gpu)
+        gluon_blocks.place(self._block, device)
+        return GluonNetwork(self._block, device)
+
+    def keep_memory(self) -> None:
+        gluon_blocks.keep_memory(self._block)
+
+    def restore(self, file: Path) -> None:
+        gluon_blocks.restore(self._block, file)
+
+    def found_in(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return gluon_blocks.found_in(self._block, arrays)
+
+    def own_loop(self) -> Callable[[bool], str]:
+        return gluon_blocks.own_loop(self)
+
+    def saved(self, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
+        return gluon_blocks.symbol(self.layers, inputs), gluon_blocks.params(self.state())
+
+    def feed(self, prepare: Prepare | None) -> GluonFeed:
+        return GluonFeed(self.device, prepare)
 
     def outputs(self, batch: Batch) -> Any:
         with shapes_told(batch.inputs, batch.targets):
-            return self.block(*batch.inputs)
+            return self.layers(*batch.inputs)
 
     def seed(self, number: int) -> None:
         mx.random.seed(number)
 
     def state(self) -> dict[str, np.ndarray]:
         names = structural_names(self._block)
-        return {names[name]: each.data().asnumpy() for name, each in self.block.collect_params().items()}
+        return {names[name]: each.data().asnumpy() for name, each in self.layers.collect_params().items()}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         names = structural_names(self._block)
-        for name, each in self.block.collect_params().items():
+        for name, each in self.layers.collect_params().items():
             if names[name] in state:
                 each.set_data(mx.nd.array(state[names[name]], dtype=each.dtype))
 
@@ -99,37 +125,26 @@ class GluonPasses:
 
     def __init__(self, network: GluonNetwork, loss: Loss, draws: Draws, samples: Callable[[], int]) -> None:
         self._network, self._loss_function, self._draws, self._samples = network, loss, draws, samples
-        self._running: mx.nd.NDArray | None = None
-        self._complete: mx.nd.NDArray | None = None
+        self._running: Any = None  # losses (N,)
+        self._complete: Any = None
 
-    def forward(self, inputs: Sequence[mx.nd.NDArray], targets: Sequence[mx.nd.NDArray]) -> None:
-        self._draws.seed(self._samples(), lambda: [self._loss_of(inputs, targets)])
-        self._running = self._loss_of(inputs, targets)
+    def forward(self, batch: Batch) -> None:
+        self._draws.seed(self._samples(), lambda: [self._loss_of(batch)])
+        self._running = self._loss_of(batch)
 
-    def _loss_of(self, inputs: Sequence[mx.nd.NDArray], targets: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
-        with mx.autograd.record(), shapes_told(inputs, targets):
-            return self._loss_function(self._network.block(*inputs), single(targets))
+    def _loss_of(self, batch: Batch) -> mx.nd.NDArray:
+        with mx.autograd.record(), shapes_told(batch.inputs, batch.targets):
+            return self._loss_function(self._network.layers(*batch.inputs), single(batch.targets))
 
     def wait_for_loss(self) -> None:
-        assert self._running is not None
         self._running.wait_to_read()
 
     def backward(self) -> None:
-        assert self._running is not None
         self._complete = self._running
-        self._network.leave_host()
+        self._network.begin()
         self._complete.backward()
 
     def loss(self) -> float:
-        assert self._complete is not None
         return float(self._complete.mean().asscalar())
 
     def end(self) -> None: ...
-
-
-def _host_array(array: mx.nd.NDArray) -> np.ndarray:
-    """Its own memory, or a GPU's copy, when no operation uses it any more."""
-    if array.context.device_type == "gpu":
-        return array.asnumpy()
-    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
-    return memory_of(array).reshape(array.shape)

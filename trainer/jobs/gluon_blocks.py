@@ -1,14 +1,45 @@
 """What is asked of a gluon Block, and of its outputs, beside its arrays."""
 
-from collections.abc import Iterator
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.datasets.sources import described
-from trainer.engine import mx
-from trainer.passes import Loss
+from models import cropped
+from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.sources import Raw, described
+from trainer.engine import array_of, memory_of, mx, shared_with_mxnet
+from trainer.jobs.job_network import JobNetwork
+from trainer.jobs.user_errors import last_line
+from trainer.passes import Batch, Loss, arrays_in, single
 from utils import SetupError
+
+
+class GluonFeed(Feed):
+    """Arrays of mx.nd as they are, all others as float32."""
+
+    def __init__(self, device: mx.Context, prepare: Prepare | None = None) -> None:
+        super().__init__(prepare)
+        self._device = device
+
+    def __call__(self, raw: Raw, random: np.random.Generator | None = None) -> Batch:
+        with self._device:
+            return super().__call__(raw, random)
+
+    def seed(self, number: int) -> None:
+        mx.random.seed(number)
+
+    def exactly(self, array: np.ndarray) -> mx.nd.NDArray:
+        return array_of(array, self._device)
+
+    def own(self, value: Any) -> mx.nd.NDArray | None:
+        is_own = isinstance(value, mx.nd.NDArray) and not isinstance(value, mx.np.ndarray)
+        return value.as_in_context(self._device) if is_own else None
 
 
 class _Initial(mx.init.Xavier):  # type: ignore[misc]
@@ -25,7 +56,7 @@ def initialize(block: Any, own_loop: bool) -> None:
     """Checks what needs no samples, initializes the parameters without values, and brings the others to the CPU. Raises
     SetupError if the network cannot be trained here."""
     if not isinstance(block, mx.gluon.Block):
-        raise SetupError(f"returns {described(block)}: return a gluon Block")
+        raise SetupError(f"returns {described(block)}: return a torch.nn.Module or a gluon Block")
     parameters = list(block.collect_params().values())
     if all(each.grad_req == "null" for each in parameters):
         raise SetupError("the network has no parameters to train")
@@ -61,14 +92,25 @@ def keep_memory(block: Any) -> None:
         block.hybridize(static_alloc=True)
 
 
-def has_fresh_gradients(block: Any) -> bool:
-    """Whether a backward pass has computed some."""
-    return any(each.grad_req != "null" and each.data()._fresh_grad for each in block.collect_params().values())
+def own_loop(network: JobNetwork) -> Callable[[bool], str]:
+    """As JobNetwork.own_loop."""
+    parameters = list(network.layers.collect_params().values())
+    trainers = [each._trainer for each in parameters]
 
+    def fault(is_first: bool) -> str:
+        network.begin()  # the loop has used the network
+        if mx.autograd.is_recording():
+            return "worker.step() stands inside autograd.record(): call it behind loss.backward()"
+        if [each._trainer for each in parameters] != trainers:
+            return (
+                "train(worker) has a gluon.Trainer for the weights of worker.network: leave it out, since "
+                "worker.step() changes them (--optimizer)"
+            )
+        trained = [each for each in parameters if each.grad_req != "null"] if is_first else []
+        computed = not is_first or any(each.data()._fresh_grad or each.grad().asnumpy().any() for each in trained)
+        return "" if computed else "train(worker) has computed no gradients: call loss.backward() before worker.step()"
 
-def own_optimizers(block: Any) -> list[Any]:
-    """The gluon.Trainer of each parameter, or None."""
-    return [each._trainer for each in block.collect_params().values()]
+    return fault
 
 
 def structural_names(block: Any) -> dict[str, str]:
@@ -86,10 +128,113 @@ def cross_entropy() -> Loss:
     return loss
 
 
-def arrays_in(outputs: Any) -> Iterator[mx.nd.NDArray]:
-    """Yields the arrays of a network's outputs, which may be one or a tree of tuples and lists."""
-    if isinstance(outputs, (tuple, list)):
-        for each in outputs:
-            yield from arrays_in(each)
-    elif isinstance(outputs, mx.nd.NDArray):
-        yield outputs
+def tried(loss: Loss | None, batch: Batch, outputs: Any) -> Loss:
+    """As JobNetwork.tried."""
+    loss = loss or cross_entropy()
+    if type(loss).__module__.startswith("torch."):
+        raise SetupError("is of torch, and the network of MXNet: give a loss of MXNet")
+    if isinstance(loss, mx.gluon.HybridBlock) and type(loss).__module__.startswith("mxnet."):
+        loss.hybridize()
+    for each in arrays_in(outputs):
+        each.attach_grad()
+    with mx.autograd.record(train_mode=False):
+        losses = loss(outputs, single(batch.targets))
+    _check_loss(losses, batch.size, outputs)
+    return loss
+
+
+def _check_loss(value: Any, size: int, outputs: Any) -> None:
+    if not isinstance(value, mx.nd.NDArray):
+        raise SetupError(f"gives {described(value)}: give an mx.nd array (N,) with the loss of each sample")
+    if value.shape != (size,):
+        raise SetupError(
+            f"gives an array {value.shape} for {size} samples: give the loss of each sample, shape ({size},)"
+            + (", not their mean" if value.size == 1 else ", the mean over its other axes")
+        )
+    remedy = "compute it of the outputs, by functions of mx.nd that have a gradient, without asnumpy() or detach()"
+    try:
+        value.backward()
+        mx.nd.waitall()
+    except mx.MXNetError as error:
+        cut = "it does not depend on the outputs" if "computational graph" in str(error) else last_line(error)
+        raise SetupError(f"has no gradient, since {cut}: {remedy}") from None
+    if value.asnumpy().any() and not any(each.grad.asnumpy().any() for each in arrays_in(outputs)):
+        logging.warning("warning: the gradient of the loss is 0 for the first samples: %s", remedy)
+
+
+def params(state: Mapping[str, np.ndarray]) -> bytes:
+    """The content of a .params file."""
+    # `mx.nd.save` takes only a path, and misses some errors of a full disk. So it writes to a pipe, which holds some KB
+    # and needs a thread that reads.
+    source, target = os.pipe()
+    with os.fdopen(source, "rb") as pipe, ThreadPoolExecutor(1) as thread:
+        content = thread.submit(pipe.read)
+        try:
+            mx.nd.save(f"/dev/fd/{target}", {name: shared_with_mxnet(array) for name, array in state.items()})
+        finally:
+            os.close(target)
+        return content.result()
+
+
+def symbol(block: Any, inputs: Sequence[str]) -> bytes | None:
+    """The content of a file of its layers; None if the network cannot be called with symbols. `inputs` are the names of
+    its inputs; empty: not known."""
+    if not inputs:
+        return None
+    names = structural_names(block)
+    try:
+        with cropped.whole(block):
+            outputs = block(*map(mx.sym.var, inputs))
+        whole = mx.sym.Group(list(outputs)) if isinstance(outputs, (tuple, list)) else outputs
+        graph = json.loads(whole.tojson())
+    except Exception:  # of any kind: code of a network that works with arrays alone
+        return None
+    for node in graph["nodes"]:
+        if node["op"] == "null":  # a variable
+            node["name"] = names.get(node["name"], node["name"])
+    return json.dumps(graph).encode()
+
+
+def restore(block: Any, file: Path) -> None:
+    """As JobNetwork.restore, also of a Block whose parameters have no values yet."""
+    try:
+        block.load_parameters(str(file), ctx=mx.cpu())
+    except (mx.MXNetError, ValueError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise SetupError(f"{file} does not fit the network of this job: {reason}") from None
+
+
+def found_in(block: Any, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As JobNetwork.found_in: by the parameters' names, by gluon's `features.0.weight`, or without the network's
+    prefix, in that way of which the file has most."""
+    names = structural_names(block)
+    short = {name: name.removeprefix(block.prefix) for name in names}
+    # Another program's network of the same layers has another prefix.
+    prefixes = (name.removesuffix(end) for end in short.values() for name in arrays if name.endswith(end))
+    prefix = min(prefixes, key=len, default="")
+    without = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    found = (
+        {key: arrays[name] for name, key in names.items() if name in arrays},
+        {key: arrays[key] for key in names.values() if key in arrays},
+        {names[name]: without[key] for name, key in short.items() if key in without},
+    )
+    return max(found, key=len)
+
+
+def read(file: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .params file, by their names without arg: and aux:. Raises ValueError if it is none."""
+    try:
+        arrays = mx.nd.load(str(file))
+    except (mx.MXNetError, ValueError) as error:
+        raise ValueError(f"no .params file of MXNet: {str(error).strip().splitlines()[-1]}") from None
+    if not isinstance(arrays, dict):  # saved without names
+        arrays = {str(number): array for number, array in enumerate(arrays)}
+    return {name.removeprefix("arg:").removeprefix("aux:"): array.asnumpy() for name, array in arrays.items()}
+
+
+def host_array(array: mx.nd.NDArray) -> np.ndarray:
+    """Its own memory, or a GPU's copy, when no operation uses it any more."""
+    if array.context.device_type == "gpu":
+        return array.asnumpy()
+    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+    return memory_of(array).reshape(array.shape)

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,18 +11,16 @@ from typing import Any
 
 import numpy as np
 
-import models
 from config import Config
 from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, StreamedBatches
 from trainer.datasets.feed import Feed, Prepare
 from trainer.datasets.finite import faults
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
 from trainer.draws import seed_all
-from trainer.engine import mx
 from trainer.jobs import builtin, job_file
 from trainer.jobs.job_file import JobFile, takes_random
 from trainer.jobs.user_errors import UserError, users_errors
-from trainer.passes import Batch
+from trainer.passes import Batch, is_tensor, numpy_of
 from utils import SetupError
 
 MOST_TEST_BATCHES = 100_000  # of a stream: more is taken for an endless one
@@ -48,11 +47,9 @@ class Job:
         """The file's function that a batch comes from."""
         return "prepare(inputs, targets)" if self.file.prepare else "data(folder)"
 
-    def network(self, config: Config, first: Batch | None) -> Any:
-        """The file's network, or the built-in one for inputs like those of the first batch. Raises SetupError if the
-        built-in networks do not take such inputs."""
-        if self.file.network is not None:
-            return self.file.network()
+    def built_in(self, config: Config, first: Batch | None) -> Any:
+        """The built-in network for inputs like those of the first batch. Raises SetupError if the built-in networks do
+        not take such inputs."""
         shapes = [array.shape[1:] for array in first.inputs] if first is not None else []
         if len(shapes) != 1 or len(shapes[0]) != 3 or not self.classes:
             told = " and ".join(map(str, shapes)) or "unknown"
@@ -60,7 +57,9 @@ class Job:
                 f"-n {config.network} takes images (N, C, H, W) and integer classes (N,) as targets; here the inputs "
                 f"of a sample are {told}, with {self.classes or 'no'} classes: define network()"
             )
-        return models.build(config.network, shapes[0], self.classes, mx.cpu(), config.seed)
+        import models  # which imports MXNet
+
+        return models.build(config.network, shapes[0], self.classes, None, config.seed)
 
     def partitioned_by(self, config: Config) -> Any:
         """What the samples are partitioned by: classes (N,), or anything as long; None: they have no numbers. Raises
@@ -144,6 +143,8 @@ def classes_of(part: Any) -> np.ndarray | None:
     """The targets (N,) of arrays where they are integers; None where they are not."""
     if isinstance(part, Arrays) and len(part.targets) == 1:
         targets = part.targets[0]
+        if is_tensor(targets):
+            targets = numpy_of(targets)
         if isinstance(targets, np.ndarray) and targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer):
             return targets
     return None
@@ -194,7 +195,7 @@ def _check_finite(job: Job) -> None:
         found = faults(part.inputs, part.targets, name) if isinstance(part, Arrays) else []
         if found and isinstance(part, Arrays):
             with users_errors(job.file.path, job.makes_samples):
-                tried = Feed(mx.cpu(), job.prepare)(part.take(np.unique([each.sample for each in found])))
+                tried = Feed(job.prepare)(part.take(np.unique([each.sample for each in found])))
             told += [each.text for each in found] if tried.fault() else []
     with users_errors(job.file.path, "data(folder)"):
         if told:
@@ -215,7 +216,12 @@ def _held_out(job: Job, count: int) -> Job:
 
 
 def _built_in(config: Config, file: JobFile) -> Job:
-    data = builtin.data_of(config, models.REGISTRY[config.network].input_size if file.network is None else 0)
+    size = 0
+    if file.network is None:
+        import models  # which imports MXNet
+
+        size = models.REGISTRY[config.network].input_size
+    data = builtin.data_of(config, size)
     return Job(
         file=file,
         train=data.train,
@@ -237,7 +243,7 @@ def _of_file(config: Config, file: JobFile, data: Callable[[str], Any]) -> Job:
     parts: list[Source | Stream | None] = []
     for name, part in zip(("train", "test"), given, strict=True):
         with users_errors(file.path, f"data(folder), {name}"):
-            parts.append(None if part is None else source_of(part, file.batchify))
+            parts.append(None if part is None else _source_of(part, file, endless=name == "train"))
     train, test = parts
     found = classes_of(train)
     return Job(
@@ -248,6 +254,16 @@ def _of_file(config: Config, file: JobFile, data: Callable[[str], Any]) -> Job:
         labels=partial(_labels, file, given[0], train),
         classes=0 if found is None else int(found.max()) + 1,
     )
+
+
+def _source_of(part: Any, file: JobFile, endless: bool) -> Source | Stream:
+    """As sources.source_of, also of a DataLoader of torch; `endless`: its batches begin again after the last."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(part, torch.utils.data.DataLoader):
+        return source_of(part, file.batchify)
+    from trainer.datasets import torch_loader
+
+    return torch_loader.source_of(part, file.batchify, endless)
 
 
 def _labels(file: JobFile, given: Any, train: Any) -> np.ndarray | None:

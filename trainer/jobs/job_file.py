@@ -1,5 +1,6 @@
 """Reads a job file: what it defines of network, data, loss, metric and loop."""
 
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -8,8 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from trainer.engine import mx
-from trainer.jobs.sources import sources
+from trainer.jobs.sources import libraries
 from trainer.jobs.user_errors import UserError, users_errors
 
 MODULE = "__job__"  # its name as a module, which no file has
@@ -42,7 +42,8 @@ class JobFile:
 def load(path: Path) -> JobFile:
     """Runs a job file as a module. Raises SetupError if it cannot be read, one of its modules has a name that is taken,
     or it defines something that is none of a job."""
-    sources(path)
+    if "mxnet" in libraries(path):
+        importlib.import_module("trainer.engine")  # first: no other module may import MXNet before
     folder = str(path.absolute().parent)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -71,17 +72,19 @@ def _fault(name: str, value: Any) -> str:
     """What is wrong with one of the file's names, in words; empty if nothing is."""
     if name == "more_is_better":
         return "" if isinstance(value, bool) else f"more_is_better is {value!r}: give True or False"
-    if name == "metric" and isinstance(value, mx.metric.EvalMetric):
+    mx, torch = (sys.modules.get(library) for library in ("mxnet", "torch"))
+    networks = (*((mx.gluon.Block,) if mx else ()), *((torch.nn.Module,) if torch else ()))
+    if name == "metric" and mx and isinstance(value, mx.metric.EvalMetric):
         several = isinstance(value, mx.metric.CompositeEvalMetric)
         return "metric is a CompositeEvalMetric: give a metric of one number" if several else ""
     if name in ("loss", "metric") and inspect.isclass(value):
         return f"{name} is the class {value.__name__}: make it an object, {value.__name__}()"
-    if name == "loss" and isinstance(value, mx.gluon.Block):
+    if name == "loss" and isinstance(value, networks):
         return ""
     wanted = _FUNCTIONS.get(name, ("targets", "outputs") if name == "metric" else ("outputs", "targets"))
     more = {"random": None} if name == "prepare" and takes_random(value) else {}
     signature = f"{name}({', '.join(wanted)})"
-    if not callable(value) or isinstance(value, mx.gluon.Block):
+    if not callable(value) or isinstance(value, networks):
         return f"{name} is a {type(value).__name__}: write a function {signature}"
     try:
         inspect.signature(value).bind(*wanted, **more)

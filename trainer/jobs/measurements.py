@@ -1,5 +1,6 @@
 """Measurements by a job file's metric."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,24 +9,24 @@ from typing import Any
 import numpy as np
 
 from trainer.datasets.sources import described
-from trainer.engine import mx
 from trainer.evaluation.evaluator import Measurement
 from trainer.jobs.user_errors import users_errors
 from trainer.metric import Metric
-from trainer.passes import Loss, single
+from trainer.passes import Batch, numpy_of, single
 from utils import SetupError
 
-# MXNet's own metrics of which less is better.
-_ERRORS = (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE, mx.metric.CrossEntropy, mx.metric.Perplexity, mx.metric.Loss)
+_ERRORS = {"MAE", "MSE", "RMSE", "CrossEntropy", "Perplexity", "Loss"}  # MXNet's own metrics of which less is better
 
 
 def of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Metric, Callable[[], Measurement]]:
     """A job file's metric, an mx.metric.EvalMetric or a function (targets, outputs) -> float, and its measurement.
     Raises SetupError if its name cannot be one in logs."""
-    is_own = isinstance(metric, mx.metric.EvalMetric)
+    mx = sys.modules.get("mxnet")
+    is_own = mx is not None and isinstance(metric, mx.metric.EvalMetric)
     name = metric.name if is_own else getattr(metric, "__name__", type(metric).__name__)
     if more_is_better is None:
-        more_is_better = not isinstance(metric, _ERRORS)
+        kinds = type(metric).__mro__ if is_own else ()
+        more_is_better = not any(kind.__name__ in _ERRORS and kind.__module__ == "mxnet.metric" for kind in kinds)
     with users_errors(file, "metric"):
         described = Metric(name, more_is_better)
     return described, partial(EvalMetric if is_own else OfAllOutputs, metric, file)
@@ -39,9 +40,9 @@ class EvalMetric:
         self._metric = metric
         self._file = file
 
-    def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
+    def add(self, batch: Batch, outputs: Any) -> None:
         with users_errors(self._file, "metric"):
-            self._metric.update(list(targets), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
+            self._metric.update(list(batch.targets), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
 
     def value(self) -> float:
         with users_errors(self._file, "metric"):
@@ -57,29 +58,29 @@ class OfAllOutputs:
         self._targets: list[list[np.ndarray]] = []
         self._outputs: list[list[np.ndarray]] = []
 
-    def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
+    def add(self, batch: Batch, outputs: Any) -> None:
         several = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        self._targets.append([array.asnumpy() for array in targets])
-        self._outputs.append([array.asnumpy() for array in several])
+        self._targets.append([*map(numpy_of, batch.targets)])
+        self._outputs.append([*map(numpy_of, several)])
 
     def value(self) -> float:
         with users_errors(self._file, "metric(targets, outputs)"):
             value = self._function(_joined(self._targets), _joined(self._outputs))
-            return _number(value.asnumpy() if isinstance(value, mx.nd.NDArray) else value)
+            return _number(numpy_of(value) if hasattr(value, "shape") else value)
 
 
 class MeanLoss:
     """The mean loss of the samples."""
 
-    def __init__(self, loss: Loss) -> None:
-        self._loss = loss
+    def __init__(self, total_of: Callable[[Any, Batch], float]) -> None:
+        """`total_of`: (outputs, batch) -> the losses added up."""
+        self._total_of = total_of
         self._total = 0.0
         self._samples = 0
 
-    def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
-        losses = self._loss(outputs, single(targets))
-        self._total += float(losses.sum().asscalar())
-        self._samples += len(losses)
+    def add(self, batch: Batch, outputs: Any) -> None:
+        self._total += self._total_of(outputs, batch)
+        self._samples += batch.size
 
     def value(self) -> float:
         return self._total / self._samples

@@ -1,9 +1,11 @@
 """A job's network, tried on a few samples before any other process waits: its parameters, its loss, its metric."""
 
+import contextlib
 import logging
 import math
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,17 +14,15 @@ import numpy as np
 
 from config import Config
 from trainer.datasets.feed import Feed
-from trainer.datasets.sources import Arrays, described
-from trainer.engine import mx
+from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluator import Correct, Evaluator, Measurement
 from trainer.jobs import measurements
-from trainer.jobs.gluon import GluonNetwork
-from trainer.jobs.gluon_blocks import arrays_in, cross_entropy, initialize, place
 from trainer.jobs.job import Job, classes_of
-from trainer.jobs.user_errors import last_line, users_errors
+from trainer.jobs.job_network import JobNetwork
+from trainer.jobs.user_errors import users_errors
 from trainer.metric import ACCURACY, Metric
-from trainer.passes import Batch, Loss, shapes_told, single
+from trainer.passes import Batch, arrays_in, numpy_of, shapes_told
 from utils import SetupError
 
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels
@@ -35,46 +35,89 @@ MISTAKES = (NameError, TypeError, AttributeError, ImportError, SetupError)  # th
 class BuiltNetwork(NamedTuple):
     """A network with its initial parameters on the device, and what its trial has shown."""
 
-    network: GluonNetwork
-    loss: Loss | None
+    network: JobNetwork
+    loss: Any  # as its network's `tried` has it
     classes: int  # for which it has scores, if its loss is cross-entropy; else 0
     metric: Metric
     measurement: Callable[[], Measurement]
     input_shapes: tuple[tuple[int, ...], ...] | None  # of a sample's inputs; None: not known
 
 
-def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], None] = logging.info) -> BuiltNetwork:
+def build(config: Config, job: Job, log: Callable[[str], None] = logging.info) -> BuiltNetwork:
     """Builds and tries the network. `log` gets a line about the parameters of --init-from. Raises SetupError if it
     cannot be trained on this job's samples, or --init-from names no parameters that fit."""
     path = job.file.path
-    mx.random.seed(config.seed)
-    np.random.seed(config.seed % 2**32)
-    random.seed(config.seed)
     with users_errors(path, "data(folder)"):
         raw = job.first(FEW, config.seed)
-    with users_errors(path, job.makes_samples):
-        first = Feed(mx.cpu(), job.prepare)(raw) if raw is not None else None
+    network, first = _begun(config, job, raw)
+    with users_errors(path, "network()"):
+        outputs = None if first is None else network.outputs(first)
+        if isinstance(outputs, Mapping):
+            raise SetupError(f"the network gives {described(outputs)}: give an array, or a tuple of arrays")
+        for each in arrays_in(outputs):
+            numpy_of(each)  # waits for it
+    loss, classes, metric, measurement = _learnt(job, network, first, outputs)
+    if job.file.metric is not None and job.test is not None:
+        _try_metric(job, network, metric, measurement, config.seed)
+    with users_errors(path, "network()"):
+        network = network.on(bool(config.cpu), config.gpu)
+    if config.init_from:
+        log(initial_parameters.load(network, Path(config.init_from)))
+    shapes = tuple(tuple(array.shape[1:]) for array in first.inputs) if first is not None else None
+    return BuiltNetwork(network, loss, classes, metric, measurement, shapes)
+
+
+def _begun(config: Config, job: Job, raw: Raw | None) -> tuple[JobNetwork, Batch | None]:
+    """The network with its initial parameters, on the CPU, and the first samples as it takes them."""
+    path, made, torch = job.file.path, None, sys.modules.get("torch")
+    np.random.seed(config.seed % 2**32)
+    random.seed(config.seed)
+    if job.file.network is not None and torch is not None:
+        torch.manual_seed(config.seed)
+        with users_errors(path, "network()"), _own_names():
+            made = job.file.network()
+        if isinstance(made, torch.nn.Module):
+            with users_errors(path, "network()"):
+                network = of_library(made)
+            return network, _fed(job, network.feed(job.prepare), raw)
+    from trainer.engine import mx
+    from trainer.jobs import gluon_blocks
+
+    mx.random.seed(config.seed)
+    first = _fed(job, gluon_blocks.GluonFeed(mx.cpu(), job.prepare), raw)
+    with users_errors(path, "network()"), _own_names():
+        made = made or (job.file.network or partial(job.built_in, config, first))()
+        gluon_blocks.initialize(made, own_loop=job.file.train is not None)
+    return of_library(made), first
+
+
+@contextlib.contextmanager
+def _own_names() -> Iterator[None]:
+    """The names of gluon's layers do not depend on the networks that this process has built."""
+    if mx := sys.modules.get("mxnet"):
+        with mx.cpu(), mx.name.NameManager():
+            yield
+    else:
+        yield
+
+
+def of_library(made: Any) -> JobNetwork:
+    """What network() has made, as the network of a job. Raises SetupError if it cannot be trained here."""
+    if (torch := sys.modules.get("torch")) and isinstance(made, torch.nn.Module):
+        from trainer.jobs.torch_network import TorchNetwork
+
+        return TorchNetwork(made)
+    from trainer.jobs.gluon import GluonNetwork
+
+    return GluonNetwork(made)
+
+
+def _fed(job: Job, feed: Feed, raw: Raw | None) -> Batch | None:
+    with users_errors(job.file.path, job.makes_samples):
+        first = feed(raw) if raw is not None else None
         if first is not None and (fault := first.fault()):
             raise SetupError(fault)
-    # Names do not depend on the networks that this process has built.
-    with users_errors(path, "network()"), mx.cpu(), mx.name.NameManager():
-        network = job.network(config, first)
-        initialize(network, own_loop=job.file.train is not None)
-        outputs = None
-        if first is not None:
-            with shapes_told(first.inputs, first.targets):
-                outputs = network(*first.inputs)
-                mx.nd.waitall()
-    loss, classes, metric, measurement = _learnt(job, first, outputs)
-    if job.file.metric is not None and job.test is not None:
-        _try_metric(job, GluonNetwork(network, mx.cpu()), metric, measurement, config.seed)
-    with users_errors(path, "network()"):
-        place(network, device)
-    mine = GluonNetwork(network, device)
-    if config.init_from:
-        log(initial_parameters.load(mine, Path(config.init_from)))
-    shapes = tuple(tuple(array.shape[1:]) for array in first.inputs) if first is not None else None
-    return BuiltNetwork(mine, loss, classes, metric, measurement, shapes)
+        return first
 
 
 def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> Evaluator:
@@ -85,39 +128,34 @@ def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> E
 
 
 def evaluator_of_some(
-    job: Job, network: GluonNetwork, measurement: Callable[[], Measurement], feed: Feed, seed: int
+    job: Job, network: JobNetwork, measurement: Callable[[], Measurement], feed: Feed, seed: int
 ) -> Evaluator:
     """Measures on SOME test samples, spread over all."""
     return Evaluator(network, partial(job.some_test_batches, feed, SOME, seed), measurement)
 
 
-def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, int, Metric, Callable[[], Measurement]]:
+def _learnt(
+    job: Job, network: JobNetwork, first: Batch | None, outputs: Any
+) -> tuple[Any, int, Metric, Callable[[], Measurement]]:
     """The loss, the classes, and the metric with its measurement; defaults are cross-entropy and accuracy, or the
     file's loss where its outputs are no scores. Raises SetupError if loss and outputs do not fit, or no metric is
     known."""
     file = job.file
     is_score = (
-        isinstance(outputs, mx.nd.NDArray) and outputs.ndim == 2 and outputs.shape[1] > 1
-        and first is not None and [each.shape for each in first.targets] == [(first.size,)]
+        not isinstance(outputs, (tuple, list)) and getattr(outputs, "ndim", 0) == 2 and outputs.shape[1] > 1
+        and first is not None and [tuple(each.shape) for each in first.targets] == [(first.size,)]
     )  # fmt: skip
-    loss: Loss | None = None
+    loss: Any = None
     if file.train is None:
         assert first is not None
         if file.loss is None and not is_score:
-            shapes = [str(each.shape) for each in first.targets]
+            shapes = [str(tuple(each.shape)) for each in first.targets]
             raise SetupError(
                 f"the loss is cross-entropy, for scores (N, C) and classes (N,); here the network gives "
                 f"{described(outputs)} and the targets are {' and '.join(shapes)}: define loss"
             )
-        loss = file.loss or cross_entropy()
-        if isinstance(loss, mx.gluon.HybridBlock) and type(loss).__module__.startswith("mxnet."):
-            loss.hybridize()
-        for each in arrays_in(outputs):
-            each.attach_grad()
         with users_errors(file.path, "loss(outputs, targets)"), shapes_told(first.inputs, first.targets):
-            with mx.autograd.record(train_mode=False):
-                losses = loss(outputs, single(first.targets))
-            _check_loss(losses, first.size, outputs)
+            loss = network.tried(file.loss, first, outputs)
     classes = outputs.shape[1] if is_score and file.loss is None and file.train is None else 0
     labels = classes_of(job.train)
     if classes and labels is not None:
@@ -132,16 +170,21 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
         raise SetupError(
             f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
         )
-    return loss, classes, Metric("test-loss", more_is_better=False), partial(measurements.MeanLoss, loss)
+    return (
+        loss,
+        classes,
+        Metric("test-loss", more_is_better=False),
+        partial(measurements.MeanLoss, partial(network.total, loss)),
+    )
 
 
 def _try_metric(
-    job: Job, network: GluonNetwork, metric: Metric, measurement: Callable[[], Measurement], seed: int
+    job: Job, network: JobNetwork, metric: Metric, measurement: Callable[[], Measurement], seed: int
 ) -> None:
     """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
     not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
     try:
-        evaluator_of_some(job, network, measurement, Feed(mx.cpu(), job.prepare), seed)()
+        evaluator_of_some(job, network, measurement, network.feed(job.prepare), seed)()
     except SetupError as error:
         if isinstance(error.__context__ or error, MISTAKES):
             raise
@@ -158,29 +201,10 @@ def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:
     assert isinstance(job.train, Arrays)
     with users_errors(job.file.path, job.makes_samples):
         chosen = np.array([labels.argmin(), labels.argmax(), *np.unique(labels[: 1 << 20], return_index=True)[1]])
-        targets = Feed(mx.cpu(), job.prepare)(job.train.take(chosen)).targets[0]
-    least, most = int(targets.min().asscalar()), int(targets.max().asscalar())
+        targets = Feed(job.prepare)(job.train.take(chosen)).targets[0]
+    least, most = int(targets.min()), int(targets.max())
     if not 0 <= least <= most < scores:
         raise SetupError(
             f"the targets are classes from {least} to {most}, and the network gives {scores} scores: "
             f"give one for each class from 0 on"
         )
-
-
-def _check_loss(value: Any, size: int, outputs: Any) -> None:
-    if not isinstance(value, mx.nd.NDArray):
-        raise SetupError(f"gives {described(value)}: give an mx.nd array (N,) with the loss of each sample")
-    if value.shape != (size,):
-        raise SetupError(
-            f"gives an array {value.shape} for {size} samples: give the loss of each sample, shape ({size},)"
-            + (", not their mean" if value.size == 1 else ", the mean over its other axes")
-        )
-    remedy = "compute it of the outputs, by functions of mx.nd that have a gradient, without asnumpy() or detach()"
-    try:
-        value.backward()
-        mx.nd.waitall()
-    except mx.MXNetError as error:
-        cut = "it does not depend on the outputs" if "computational graph" in str(error) else last_line(error)
-        raise SetupError(f"has no gradient, since {cut}: {remedy}") from None
-    if value.asnumpy().any() and not any(each.grad.asnumpy().any() for each in arrays_in(outputs)):
-        logging.warning("warning: the gradient of the loss is 0 for the first samples: %s", remedy)

@@ -7,7 +7,7 @@ program's loop does what the algorithm makes of them, and the own loop continues
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from trainer.datasets.sources import described
 from trainer.draws import FORWARD, seed_all
-from trainer.engine import mx
-from trainer.jobs.gluon import GluonNetwork
-from trainer.jobs.gluon_blocks import has_fresh_gradients, own_optimizers
-from trainer.passes import Batch, single
+from trainer.jobs.job_network import JobNetwork
+from trainer.passes import Batch, numpy_of, single
 from trainer.trainer import Trainer
 from utils import EXIT_SETUP, SetupError, fail
 
@@ -34,8 +32,8 @@ class Worker:
         config = loop.trainer.context.config
         self.batch_size = config.batch_size  # of `batches`, from -b
         self.seed = config.seed  # from --seed; the same on all workers
-        self.network = loop.network.block  # whose parameters' gradients a step uses
-        self.device = loop.network.device  # MXNet's context of the network
+        self.network = loop.network.layers  # whose parameters' gradients a step uses
+        self.device = loop.network.device  # of the network: MXNet's context, or torch's device
         self.is_done = False  # whether the job ends; no further step counts
 
     @property
@@ -68,7 +66,7 @@ class Worker:
 class OwnLoop:
     """The passes of a job with a loop of its own."""
 
-    def __init__(self, train: Callable[[Worker], None], network: GluonNetwork, trainer: Trainer) -> None:
+    def __init__(self, train: Callable[[Worker], None], network: JobNetwork, trainer: Trainer) -> None:
         self.trainer = trainer
         self.network = network
         self._worker = Worker(self)
@@ -80,27 +78,27 @@ class OwnLoop:
         self._loss: Any = None
         self._has_stepped = False
         self._asked = 0  # for batches, after the end
-        self._optimizers = own_optimizers(network.block)
+        self._fault = network.own_loop()
 
     def _run(self, counted: bool) -> None:  # None is no number of samples: `train` has returned
         self._train(self._worker)
 
     # ----------------------------------------------------------------------------------- called by the trainer
 
-    def forward(self, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
+    def forward(self, batch: Batch) -> None:
         """Has the own loop compute the gradients on this batch, or on one of its own loader's."""
         batches, trainer = self.trainer.context.task.batches, self.trainer
         counted = self._has_counted
         self._counted = trainer.progress.total.steps
         if not counted:
-            for batch in reversed(self._more):
-                batches.put_back(batch)
+            for unused in reversed(self._more):
+                batches.put_back(unused)
         self._more = []
-        self._pending = Batch(tuple(inputs), tuple(targets), trainer.step_samples)
+        self._pending = batch._replace(size=trainer.step_samples)
         samples = None
         if not self._greenlet.dead:
             self._greenlet.parent = getcurrent()
-            self.network.leave_host()
+            self.network.begin()
             seed_all(self.network.seed, self._worker.seed, trainer.membership.rank, FORWARD, trainer.seen.own)
             samples = self._greenlet.switch(counted)
         if samples is None:  # `train` has returned
@@ -122,7 +120,7 @@ class OwnLoop:
         if self._loss is None:
             return None
         try:
-            return float(np.mean(self._loss.asnumpy() if hasattr(self._loss, "asnumpy") else self._loss))
+            return float(np.mean(numpy_of(self._loss)))
         except (TypeError, ValueError):
             raise SetupError(
                 f"worker.step(samples, loss): loss is {described(self._loss)}: give the losses, or their mean"
@@ -131,7 +129,7 @@ class OwnLoop:
     def end(self) -> None:
         """Lets the own loop see that the job is over, and end."""
         self._worker.is_done = True
-        self.network.leave_host()
+        self.network.begin()
         if self._greenlet:
             self._greenlet.switch(self._has_counted)
 
@@ -166,24 +164,14 @@ class OwnLoop:
         self._check_thread("worker.step()")
         if self._worker.is_done:
             raise GreenletExit  # a loop that does not look at `is_done`
-        if mx.autograd.is_recording():
-            raise SetupError("worker.step() stands inside autograd.record(): call it behind loss.backward()")
         if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 0:
             raise SetupError(f"worker.step({samples!r}): give the number of samples of the step")
         if self._pending is not None:
             self._check_own_loader()
-        if own_optimizers(self.network.block) != self._optimizers:
-            raise SetupError(
-                "train(worker) has a gluon.Trainer for the weights of worker.network: leave it out, since "
-                "worker.step() changes them (--optimizer)"
-            )
-        if samples and not self._has_stepped and not self._has_gradients():
-            raise SetupError("train(worker) has computed no gradients: call loss.backward() before worker.step()")
+        if fault := self._fault(bool(samples) and not self._has_stepped):
+            raise SetupError(fault)
         self._loss, self._has_stepped = loss, True
         return bool(getcurrent().parent.switch(int(samples)))
-
-    def _has_gradients(self) -> bool:
-        return has_fresh_gradients(self.network.block) or any(each.any() for each in self.trainer.parameters.gradients)
 
     def _check_thread(self, what: str) -> None:
         if getcurrent() is not self._greenlet:

@@ -40,6 +40,17 @@ def sources(path: Path) -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
+def libraries(path: str | Path) -> set[str]:
+    """The installed packages that the job file and its modules import, by their first names; "mxnet" among them where
+    the job needs MXNet for all that is known: without torch in its files its network may be of gluon. Raises SetupError
+    as `sources`."""
+    path = Path(path)
+    read = sources(path)
+    found = {name for file, content in read.items() for name in _imports(Path(file), content, is_top=False)}
+    own = {Path(file).parts[0].removesuffix(".py") for file in read}
+    return found - own - {*OWN_MODULES, *sys.stdlib_module_names} | (set() if "torch" in found else {"mxnet"})
+
+
 def content_hash(path: str) -> str:
     """A hash of names and contents, which all workers compare; "none" without a file. Raises SetupError as
     `sources`."""

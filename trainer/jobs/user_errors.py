@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -10,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from trainer.engine import mx
 from trainer.jobs.sources import OWN_MODULES, ROOT
 from utils import JobError, SetupError
 
@@ -94,8 +94,10 @@ def _last_line(own: TracebackType, file: Path) -> int:
 
 def _uses_numpy(error: BaseException | None = None) -> bool:
     """Whether the file has switched MXNet to its numpy semantics, which ends here, or has met their operators."""
-    is_on = mx.util.is_np_array()
-    mx.npx.reset_np()
+    mx = sys.modules.get("mxnet")
+    is_on = mx is not None and mx.util.is_np_array()
+    if mx is not None:
+        mx.npx.reset_np()
     return is_on or any(name in str(error) for name in ("npx.set_np", "as_np_ndarray", "as_nd_ndarray"))
 
 

@@ -10,11 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from config import Config
 from trainer import version
-from trainer.engine import mx
 from trainer.run_logs import earlier_runs
 from trainer.run_logs.scalars import TensorBoard, check_tensorboard
 from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
@@ -126,8 +123,7 @@ class RunFolder:
             "versions": {
                 "esync": version_number(),
                 "python": platform.python_version(),
-                "mxnet": mx.__version__,
-                "numpy": np.__version__,
+                **{name: sys.modules[name].__version__ for name in ("mxnet", "numpy", "torch") if name in sys.modules},
                 "platform": platform.platform(),
             },
             "command": sys.argv,

@@ -5,6 +5,7 @@ These take time: a step, as the cluster file says of its worker (times its sprea
 server, emulated stragglers, and evaluations where the job gives them one. The machine's own time does not count.
 """
 
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -26,11 +27,9 @@ from trainer.command_line import check_job
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.emulation import Speed
-from trainer.engine import device_context
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings
-from trainer.jobs.gluon_blocks import keep_memory
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
@@ -132,7 +131,7 @@ class _Run:
         config = self._job.worker_config(rank)
         pace, trace = _pace(config.seed, rank, row.step_spread), worker.trace_of(config)
         log = logging.debug if rank else logging.info
-        built = None if self._learnt is None else build(config, self._learnt, device_context(True, 0), log)
+        built = None if self._learnt is None else build(dataclasses.replace(config, cpu=1), self._learnt, log)
         settings = run_settings(
             config,
             ACCURACY if built is None else built.metric,
@@ -151,7 +150,7 @@ class _Run:
             if task.evaluate is not None:
                 task.evaluate = partial(self._evaluate, task.evaluate)
             if len(self._rows) <= FEW_WORKERS:
-                keep_memory(built.network.block)
+                built.network.keep_memory()
             settings.saver = ModelSaver(
                 folder.path, built.network, model_card(config, self._learnt, built, folder.commit), task.metric
             )

@@ -27,7 +27,7 @@ from utils import EARLIER, SetupError
 # Flags with which a job cannot be resumed at other values. Step sizes are not among them.
 _SAME = (
     *("mode", "network", "dataset", "split_by_class", "validation", "augment", "batch_size", "seed"),
-    *("optimizer", "momentum", "weight_decay", "outer_momentum", "outer_nesterov"),
+    *("optimizer", "momentum", "weight_decay", "clip_norm", "outer_momentum", "outer_nesterov"),
     *("use_dcasgd", "dcasgd_adaptive", "max_delay", "table"),
     *("switch_order", "train_steps", "phase_momentum", "phase_batch_size"),
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import DEADLINE_S, ROOT, children, end_of, running, wait_for
+from cluster_processes import DEADLINE_S, MODULES, ROOT, children, end_of, running, wait_for
 from few_images import few_images, on_few_images
 
 from scripts.launch import fork_server
@@ -29,7 +29,7 @@ def test_what_is_forked_is_the_program_that_was_imported_whatever_becomes_of_its
     monkeypatch.setattr(pkgutil, "resolve_name", imported.append)
     monkeypatch.setattr(gc, "freeze", lambda: None)
     version.files_hash.cache_clear()
-    fork_server.warm("", "")
+    fork_server.warm("", "", MODULES)
     assert "trainer.worker" in imported
     before = version.files_hash()
     monkeypatch.setattr(version, "_PROGRAM", ("utils.py",))  # the files are others now
@@ -43,7 +43,7 @@ LOCAL = ("-m", "local", "-n", "mlp", "-c", "1", "-e", "100000", "-ld")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """A server that has imported all it needs."""
     folder = tmp_path_factory.mktemp("server")
-    server = ForkServer("mnist", str(few_images()), folder / FORK_SERVER_LOG)
+    server = ForkServer(("mnist", str(few_images()), MODULES), folder / FORK_SERVER_LOG)
     try:
         assert is_fresh(server, folder)  # while it imports
         wait_for(lambda: not is_fresh(server, folder), "its import")
@@ -92,7 +92,7 @@ def test_a_forked_process_trains_as_one_that_was_started_afresh(forks, tmp_path)
 
 
 def test_where_workers_wait_for_the_import_the_first_is_forked_and_a_scheduler_waits_for_nobody(tmp_path):
-    server = ForkServer("mnist", str(few_images()), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
+    server = ForkServer(("mnist", str(few_images()), MODULES), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
     try:
         assert is_fresh(server, tmp_path, DMLC_ROLE="scheduler")
         assert not is_fresh(server, tmp_path, DMLC_ROLE="worker")

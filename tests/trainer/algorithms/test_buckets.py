@@ -43,7 +43,7 @@ def test_neighbours_share_a_bucket_while_there_is_room(monkeypatch, sizes, numbe
 def test_lenet_is_one_bucket_also_with_weights_in_the_layout_that_an_inference_pass_leaves():
     network = GluonNetwork(models.build("lenet", (1, 28, 28), 10, mx.cpu(), 0), mx.cpu())
     before = np.concatenate([array.reshape(-1) for array in network.weights])
-    network.block(mx.nd.zeros((2, 1, 28, 28)))
+    network.layers(mx.nd.zeros((2, 1, 28, 28)))
     model = Parameters(network).model()
     (packed,) = Buckets(model).pack(model)
     np.testing.assert_array_equal(packed, before)

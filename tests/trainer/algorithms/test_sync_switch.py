@@ -47,7 +47,7 @@ def test_a_job_ends_by_itself_with_exactly_the_steps_of_its_phases(tmp_path):
 
 def start_workers(processes, port, folder, *more):
     for rank in range(2):
-        flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "--min-step-time", "0.02"]
+        flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "--min-step-time", "0.06"]
         flags += on_few_images()
         flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port)]
         flags += ["--train-steps", "20", "80", "--momentum", "0.5"]

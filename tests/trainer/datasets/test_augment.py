@@ -10,12 +10,12 @@ from ready import endless, images_of, labels_of
 
 from trainer.command_line import parse
 from trainer.datasets.augment import PADDING, crop_and_flip, randomly_changed
-from trainer.datasets.feed import Feed
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.from_flags import learning_task
 from trainer.jobs.builtin import prepared
+from trainer.jobs.gluon_blocks import GluonFeed
 from trainer.jobs.job import Job
 from trainer.jobs.job_file import JobFile
 from trainer.jobs.network import build
@@ -26,7 +26,7 @@ SAMPLES = Samples(np.random.default_rng(0).integers(1, 256, (40, 3, 8, 8), np.ui
 
 
 def batches(augment=False, seed=(0, 0)):
-    return endless(SAMPLES, np.arange(40), 16, seed, Feed(mx.cpu(), partial(prepared, 0, augment)))
+    return endless(SAMPLES, np.arange(40), 16, seed, GluonFeed(mx.cpu(), partial(prepared, 0, augment)))
 
 
 def one(down, right, flip):
@@ -103,7 +103,7 @@ def tasks(tmp_path):
         config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(tmp_path)])
         arrays, prepare = Arrays(*SAMPLES), partial(prepared, 0, augment == "1")
         job = Job(file=JobFile(), train=arrays, test=arrays, prepare=prepare, labels=lambda: None, classes=7)
-        made.append(learning_task(config, job, build(config, job, mx.cpu()), Membership()))
+        made.append(learning_task(config, job, build(config, job), Membership()))
     return made
 
 
@@ -114,7 +114,7 @@ def test_the_flag_changes_training_images_and_no_test_images(tasks):
     seen = []
     for task in tasks:
         outputs = []
-        task.network.block.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
+        task.network.layers.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
         assert 0 <= task.evaluate() <= 1
         seen.append(np.concatenate(outputs))
     np.testing.assert_array_equal(*seen)

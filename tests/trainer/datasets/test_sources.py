@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from trainer.datasets import sources
 from trainer.datasets.batches import EndlessBatches, StreamedBatches
-from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays, Stream, Subset, hash_of, source_of
 from trainer.engine import mx
+from trainer.jobs.gluon_blocks import GluonFeed
 from utils import SetupError
 
 X, Y = np.arange(24, dtype=np.float64).reshape(8, 3), np.arange(8)
@@ -66,7 +66,7 @@ def test_a_batch_has_the_samples_of_its_numbers(data, batchify, inputs):
     assert values(raw.inputs) == inputs and values(raw.targets) == [[5, 2]] and raw.size == 2
     assert source.take(slice(6, 100)).size == 2
     assert values(Subset(source, np.array([2, 5])).take(np.array([1, 0])).inputs) == inputs
-    batch = Feed(mx.cpu())(raw)
+    batch = GluonFeed(mx.cpu())(raw)
     assert {array.dtype for array in batch.inputs} == {np.float32} and batch.size == 2
 
 
@@ -158,7 +158,7 @@ def drawn(batches, number):
 
 
 def streamed(begin=stream):
-    return StreamedBatches(lambda: Stream(begin).batches(1, 2, 0), Feed(mx.cpu()), (0, 1))
+    return StreamedBatches(lambda: Stream(begin).batches(1, 2, 0), GluonFeed(mx.cpu()), (0, 1))
 
 
 def test_a_stream_is_a_workers_own_and_continues_at_its_position():
@@ -197,7 +197,7 @@ STEPS = st.lists(st.sampled_from(["prepare", "next", "give up", "resume", "resiz
 @given(steps=STEPS, streams=st.booleans())
 def test_batches_that_are_made_before_they_are_asked_for_are_the_same_ones(steps, streams):
     def begin():
-        feed = Feed(mx.cpu(), randomly_changed)
+        feed = GluonFeed(mx.cpu(), randomly_changed)
         if streams:
             return StreamedBatches(lambda: Stream(stream).batches(1, 2, 0), feed, (0, 1))
         return EndlessBatches(Arrays(X, Y), feed, np.arange(8), 3, 0)
@@ -228,7 +228,7 @@ def test_batches_that_are_made_before_they_are_asked_for_are_the_same_ones(steps
 
 def test_random_changes_continue_where_a_checkpoint_was_taken():
     def batches():
-        return EndlessBatches(Arrays(X, Y), Feed(mx.cpu(), randomly_changed), np.arange(8), 2, 0)
+        return EndlessBatches(Arrays(X, Y), GluonFeed(mx.cpu(), randomly_changed), np.arange(8), 2, 0)
 
     first = batches()
     next(first)

@@ -57,8 +57,8 @@ WAYS = [
 @pytest.mark.parametrize("name", ["lenet", "resnet20"])
 def test_parameters_are_found_by_any_names_or_by_their_order(tmp_path, name, save):
     theirs, ours = network_of(name, seed=1), network_of(name)
-    theirs.block(mx.nd.zeros((1, 1, 28, 28)))  # export needs a pass
-    save(theirs.block, path := tmp_path / "model.params")
+    theirs.layers(mx.nd.zeros((1, 1, 28, 28)))  # export needs a pass
+    save(theirs.layers, path := tmp_path / "model.params")
     number = len(arrays_of(ours))
     assert load(ours, path) == f"{number} of {number} initial parameters are from {path}"
     for mine, other in zip(arrays_of(ours), arrays_of(theirs), strict=True):
@@ -68,8 +68,8 @@ def test_parameters_are_found_by_any_names_or_by_their_order(tmp_path, name, sav
 @pytest.mark.parametrize("save", WAYS[:3])
 def test_a_changed_head_keeps_its_own_values_and_is_named(tmp_path, save):
     theirs, ours, fresh = network_of(seed=1), network_of(classes=4), network_of(classes=4)
-    theirs.block(mx.nd.zeros((1, 1, 28, 28)))
-    save(theirs.block, path := tmp_path / "model.params")
+    theirs.layers(mx.nd.zeros((1, 1, 28, 28)))
+    save(theirs.layers, path := tmp_path / "model.params")
     line = load(ours, path)
     assert "8 of 10 initial parameters" in line and "(10, 84) there, (4, 84)" in line and "\n" not in line
     for mine, other in zip(arrays_of(ours)[:8], arrays_of(theirs), strict=False):
@@ -82,7 +82,7 @@ def test_a_saved_model_is_named_by_its_description_and_gluon_loads_it_too(tmp_pa
     theirs, ours, gluons = network_of(seed=1), network_of(), network_of()
     ModelSaver(tmp_path, theirs, {"input": {"shape": [1, 28, 28]}}).save(["best"], 3, 0.5)
     assert "10 of 10" in load(ours, tmp_path / "best.json")
-    gluons.block.load_parameters(str(tmp_path / "best-0003.params"))
+    gluons.layers.load_parameters(str(tmp_path / "best-0003.params"))
     for mine, other, third in zip(arrays_of(ours), arrays_of(theirs), arrays_of(gluons), strict=True):
         np.testing.assert_array_equal(mine, other)
         np.testing.assert_array_equal(third, other)

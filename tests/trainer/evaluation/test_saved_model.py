@@ -20,7 +20,7 @@ from trainer.algorithms.local import LocalTrainer
 from trainer.command_line import parse
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
-from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
+from trainer.evaluation.saved_model import ModelSaver, SavedModel
 from trainer.jobs.gluon import GluonNetwork
 from trainer.loop import Loop
 from trainer.progress import Limits
@@ -53,7 +53,7 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
     outputs = []
 
     def evaluate():
-        outputs.append(network.block(images()).asnumpy())
+        outputs.append(network.layers(images()).asnumpy())
         return accuracies[len(outputs) - 1]
 
     context = context_of(
@@ -73,7 +73,7 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
 
 def loaded(path):
     """What a saved network makes of the images."""
-    return SavedModel.find(path).load(mx.cpu())(images()).asnumpy()
+    return SavedModel.find(path).load()(images()).asnumpy()
 
 
 # -------------------------------------------------------------------------------------------- what is saved when
@@ -176,10 +176,10 @@ def test_what_a_save_that_broke_off_left_is_removed_by_the_next(tmp_path):
 @pytest.mark.parametrize("name", ["lenet", "resnet18-v1", "resnet20"])
 def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
     network = network_of(name)
-    block = network.block
+    block = network.layers
     expected = block(images(8)).asnumpy()  # an inference pass: weights are in oneDNN's layout now
     block.export(str(tmp_path / "theirs"))
-    symbol, parameters = symbol_and_parameters(network, ["data"])
+    symbol, parameters = network.saved(["data"])
     (tmp_path / "ours.json").write_bytes(symbol)
     (tmp_path / "ours.params").write_bytes(parameters)
     ours, theirs = (mx.nd.load(str(tmp_path / file)) for file in ("ours.params", "theirs-0000.params"))
@@ -192,7 +192,7 @@ def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
     again.load_parameters(str(tmp_path / "ours.params"))
     np.testing.assert_allclose(again(images(8)).asnumpy(), expected, atol=1e-5)
     saved = SavedModel(ABOUT, tmp_path / "ours.json", tmp_path / "ours.params")
-    np.testing.assert_allclose(saved.load(mx.cpu())(images(8)).asnumpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(saved.load()(images(8)).asnumpy(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_network_of_several_inputs_and_outputs_is_saved(tmp_path):
     expected = network(*given)
     about = {"inputs": [{"name": name, "shape": [4]} for name in ("data0", "data1")]}
     ModelSaver(tmp_path, GluonNetwork(network, mx.cpu()), about).save(["best"], 1, 0.5)
-    saved = SavedModel.find(tmp_path / "best.json").load(mx.cpu())(*given)
+    saved = SavedModel.find(tmp_path / "best.json").load()(*given)
     for ours, theirs in zip(saved, expected, strict=True):
         np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), atol=1e-6)
 
@@ -257,7 +257,7 @@ def test_of_a_network_without_layers_to_save_its_parameters_are_there(tmp_path):
     saver.save(["best"], 1, 0.5)
     assert read_json(tmp_path / "best.json")["symbol"] is None
     with pytest.raises(SetupError, match=r"load it by load_parameters\(\) of the network"):
-        SavedModel.find(tmp_path / "best.json").load(mx.cpu())
+        SavedModel.find(tmp_path / "best.json").load()
     again = OfArrays()
     again.load_parameters(str(tmp_path / "best-0001.params"))
     np.testing.assert_array_equal(again(x).asnumpy(), expected)
@@ -326,7 +326,7 @@ def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
     assert about["input"] == ABOUT["input"]
     for number in (1, 8):
         (scores,) = session.run(None, {"data": images(number).asnumpy()})
-        np.testing.assert_allclose(scores, network.block(images(number)).asnumpy(), atol=1e-4)
+        np.testing.assert_allclose(scores, network.layers(images(number)).asnumpy(), atol=1e-4)
     assert {path.name for path in tmp_path.glob("*.onnx*")} == {"best.onnx"}
 
 

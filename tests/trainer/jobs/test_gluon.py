@@ -34,7 +34,7 @@ def batch(number: int) -> Batch:
 
 def test_on_the_cpu_the_arrays_are_the_networks_own_memory_and_the_same_ones_until_it_is_used() -> None:
     network = network_with_statistics()
-    block = network.block
+    block = network.layers
     parameters = block.collect_params()
     for arrays, own in (
         (network.weights, [parameters[name].data() for name in network.names]),
@@ -47,7 +47,7 @@ def test_on_the_cpu_the_arrays_are_the_networks_own_memory_and_the_same_ones_unt
     for kind in ("weights", "gradients", "statistics"):
         before = getattr(network, kind)
         assert getattr(network, kind) is before
-        network.leave_host()
+        network.begin()
         assert getattr(network, kind) is not before
 
 
@@ -65,9 +65,8 @@ def test_after_a_pass_the_arrays_are_got_again_wait_for_it_and_have_its_values()
     network = dense()
     passes = network.passes(lambda outputs, targets: outputs[:, 0] - targets, Draws(network.seed), lambda: 0)
     for number in (1 << 10, 1 << 12, 1 << 10):
-        inputs, targets, _ = batch(number)
         weights = network.weights
-        passes.forward(inputs, targets)
+        passes.forward(batch(number))
         assert network.weights is not weights
         gradients = network.gradients
         passes.backward()
@@ -79,25 +78,25 @@ def test_after_a_pass_the_arrays_are_got_again_wait_for_it_and_have_its_values()
 def test_a_write_waits_for_the_passes_that_read() -> None:
     network, size = gluon(mx.gluon.nn.Dense(2000, use_bias=False, in_units=2000)), 2000
     network.weights[0][:] = 1
-    outputs = network.block(mx.nd.ones((200, size)))  # takes some 10 ms
+    outputs = network.layers(mx.nd.ones((200, size)))  # takes some 10 ms
     network.weights[0][:] = 0
     assert (outputs.asnumpy() == size).all()
-    assert not network.block(mx.nd.ones((1, size))).asnumpy().any()
+    assert not network.layers(mx.nd.ones((1, size))).asnumpy().any()
 
 
 def test_weights_in_the_layout_that_an_inference_pass_leaves_are_read_and_written_in_their_own_order() -> None:
     network, inputs = gluon(mx.gluon.nn.Conv2D(512, 3, in_channels=512, use_bias=False)), mx.nd.ones((2, 512, 8, 8))
     before = network.weights[0].copy()
-    once = network.block(inputs).asnumpy()
+    once = network.layers(inputs).asnumpy()
     np.testing.assert_array_equal(network.weights[0], before)
     network.weights[0][:] *= 2
-    np.testing.assert_allclose(network.block(inputs).asnumpy(), 2 * once, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(network.layers(inputs).asnumpy(), 2 * once, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(network.weights[0], 2 * before)
     np.testing.assert_array_equal(network.state()["weight"], 2 * before)
 
 
 def test_frozen_weights_are_apart_from_those_that_are_trained_and_from_the_statistics() -> None:
-    block = network_with_statistics().block
+    block = network_with_statistics().layers
     block[0].collect_params().setattr("grad_req", "null")
     network = GluonNetwork(block, mx.cpu())
     assert [array.shape for array in network.frozen] == [(4, 1, 3, 3), (4,)]

@@ -59,7 +59,7 @@ def job_in(folder: Path, text: str, *flags: str) -> Config:
 def task_of(config: Config):
     """What a worker learns, by the way of worker.run."""
     job = job_of(config)
-    built = build(config, job, mx.cpu())
+    built = build(config, job)
     job.partitioned_by(config)
     return learning_task(config, job, built, Membership())
 
@@ -68,7 +68,7 @@ MISTAKES = {
     # what is changed in GOOD, and a part of the line
     "not defined": (GOOD, "x = 1", "my_job.py defines none of network, data, loss"),
     "not installed": ("import numpy", "import not_there, numpy", r"my_job.py, as a module, line 2: ModuleNotFoundErr"),
-    "no Block": ("    return net\n", "", "network(): returns None: return a gluon Block"),
+    "no Block": ("    return net\n", "", "network(): returns None: return a torch.nn.Module or a gluon"),
     "no parameters": ('net.add(gluon.nn.Dense(8, activation="relu"), gluon.nn.Dense(1))', "pass", "no parameters"),
     "raises": ("    net = ", "    raise KeyError('a')\n    net = ", "network(), line 6: KeyError: 'a'"),
     "other shape": ("Dense(8,", "Dense(8, in_units=5,", "of inputs (2, 4) and targets (2,): MXNetError: Shape"),
@@ -116,7 +116,7 @@ MISTAKES = {
         "targets): has no gradient, since it does not depend on the outputs: compute it of the outputs, by functions"),
     "constant": (LOSS, "def loss(o, t):\n    return mx.nd.ones(len(t))", "has no gradient, since it does not depend"),
     "set_np": ("\ndef network", "mx.npx.set_np()\ndef network", "my_job.py, as a module: MXNet's numpy semantics"),
-    "set_np late": ("    net = ", "    mx.npx.set_np()\n    net = ", "and targets (2,): MXNet's numpy semantics"),
+    "set_np late": ("    net = ", "    mx.npx.set_np()\n    net = ", "network(): MXNet's numpy semantics"),
     "set_np in data": ("    x = ", "    mx.npx.set_np()\n    x = ", "data(folder): MXNet's numpy semantics (npx."),
     "mx.np": (LOSS, "def loss(o, t):\n    return mx.np.abs(o[:, 0] - t)", "MXNet's numpy semantics"),
     "few scores": (f"(1))\n|y = x.sum(axis=1)|{LOSS}", "(3))\n|y = np.arange(200) % 5|", "0 to 4"),

@@ -15,10 +15,10 @@ from one_worker import HandClock
 from config import Config
 from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.batches import CountedBatches, EndlessBatches
-from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.jobs.gluon import GluonNetwork
+from trainer.jobs.gluon_blocks import GluonFeed
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
 from trainer.progress import Limits
@@ -41,7 +41,7 @@ def run(folder, train, *, rounds=4, batches=None, flags=None, gives_up=()):
 
     `gives_up` are the steps, counted from 0 without the test steps, that the algorithm gives up half-way.
     """
-    samples, feed = Arrays(X, 3 * X[:, 0]), Feed(mx.cpu())
+    samples, feed = Arrays(X, 3 * X[:, 0]), GluonFeed(mx.cpu())
     warm_up = feed(samples.take(slice(0, 2))) if batches is None else next(batches)
     batches = batches or EndlessBatches(samples, feed, np.arange(20), 2, 0)
 

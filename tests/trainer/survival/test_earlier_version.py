@@ -41,10 +41,10 @@ def test_a_job_goes_on_to_the_same_weights_and_its_log_has_all_rounds(tmp_path):
 def test_a_saved_network_is_read_with_its_layers_and_into_a_network_of_the_job():
     path = LEFT / "tree" / "job" / "esync-outer" / "virtual" / "cpu0" / "final.json"
     inputs = mx.nd.array(np.random.default_rng(1).standard_normal((5, 10)))
-    expected = SavedModel.find(path).load(mx.cpu())(inputs).asnumpy()
+    expected = SavedModel.find(path).load()(inputs).asnumpy()
     block = load(LEFT / "job.py").network()
     block.initialize()
     block(inputs)
     network = GluonNetwork(block, mx.cpu())
     assert initial_parameters.load(network, path).startswith("8 of 8 initial parameters are from")
-    np.testing.assert_allclose(network.block(inputs).asnumpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(network.layers(inputs).asnumpy(), expected, atol=1e-6)

@@ -77,7 +77,7 @@ def test_weights_in_the_layout_that_an_inference_pass_leaves_are_taken_and_given
     block.initialize()
     network = GluonNetwork(block, mx.cpu())
     before = network.weights[0].copy()
-    once = network.block(inputs).asnumpy()
+    once = network.layers(inputs).asnumpy()
     weights = network.weights
     for buffer in buffers_of(weights):
         content = buffer.take(weights)
@@ -85,7 +85,7 @@ def test_weights_in_the_layout_that_an_inference_pass_leaves_are_taken_and_given
         content *= 2
         buffer.give(weights)
     np.testing.assert_array_equal(network.weights[0], 2 * before)
-    np.testing.assert_allclose(network.block(inputs).asnumpy(), 2 * once, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(network.layers(inputs).asnumpy(), 2 * once, rtol=1e-4, atol=1e-4)
 
 
 def test_only_float32_is_added_up() -> None:

@@ -1,0 +1,258 @@
+"""What is asked of a torch.nn.Module, its loss and its samples, beside its arrays."""
+
+import contextlib
+import io
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.datasets.feed import Feed
+from trainer.datasets.sources import described
+from trainer.passes import Batch, Loss, arrays_in, single
+from utils import SetupError
+
+# Buffers that a training pass moves: BatchNorm's. All others, such as a mask, stay as network() has made them.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+EACH, MEAN, SUM = "each", "mean", "sum"  # what a loss gives: one of each sample, or one number for all
+NOT_TOLD = "give the loss of each sample, by reduction='none' where torch has it"
+
+
+class TorchFeed(Feed):
+    """Tensors: floating numbers as float32, integers as int64; tensors of float16, bfloat16 and bool as they are."""
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
+
+    def exactly(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array if array.flags.owndata else array.copy())  # a network may write to its inputs
+
+    def of_numbers(self, array: np.ndarray) -> torch.Tensor:
+        if array.dtype.kind in "iu":
+            return self.exactly(np.ascontiguousarray(array, np.int64))
+        return self.exactly(array) if array.dtype.kind == "b" else super().of_numbers(array)
+
+    def own(self, value: Any) -> torch.Tensor | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if value.dtype is torch.float64:
+            return value.float()
+        if value._is_view():  # of the data
+            value = value.clone()
+        return value if value.is_floating_point() or value.dtype is torch.bool else value.long()
+
+
+class TorchLoss:
+    """A job file's loss (None: cross-entropy), and what it gives."""
+
+    def __init__(self, function: Callable[[Any, Any], Any] | None = None, gives: str = EACH) -> None:
+        self._function = function or _cross_entropy
+        self._gives = gives
+
+    def __call__(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        """The losses of the batch's samples, added up. A mean counts as that of so many samples."""
+        value = self._function(outputs, single(batch.targets))
+        return value.sum() if self._gives == EACH else value * batch.size if self._gives == MEAN else value
+
+
+def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def plain(name: str) -> str:
+    """A name without what torch.compile puts before it."""
+    return name.replace("_orig_mod.", "")
+
+
+def found_in(arrays: Mapping[str, np.ndarray], own: Iterable[str]) -> dict[str, np.ndarray]:
+    """As JobNetwork.found_in; DistributedDataParallel puts `module.` before the names."""
+    ways = ({plain(name).removeprefix(prefix): array for name, array in arrays.items()} for prefix in ("", "module."))
+    return max(({name: way[name] for name in own if name in way} for way in ways), key=len)
+
+
+def check(module: torch.nn.Module) -> None:
+    """Raises SetupError if the module cannot be trained here."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    for name, each in named:
+        if isinstance(each, torch.nn.parameter.UninitializedTensorMixin):
+            raise SetupError(f"the shape of {name} is not known: call the network once in network(), or give its size")
+        if each.is_sparse:
+            raise SetupError(f"{name} is sparse: only dense weights can be trained here")
+        if each.device.type == "meta":
+            raise SetupError(f"{name} is on the device meta and has no values: make it on the CPU")
+        if hasattr(each, "_of_a_worker"):
+            raise SetupError("gives the same layers again when it is called for the next worker: make them anew")
+    for name, each in module.named_parameters():
+        if each.dtype is not torch.float32:
+            raise SetupError(
+                f"{name} is {each.dtype}: only float32 can be trained here (autocast in forward is possible)"
+            )
+    if not any(each.requires_grad for each in module.parameters()):
+        raise SetupError("the network has no parameters to train")
+    for _, each in named:
+        each._of_a_worker = True
+
+
+def statistics(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The buffers that a training pass moves."""
+    return [each for name, each in module.named_buffers() if name.rpartition(".")[2] in STATISTICS]
+
+
+@contextlib.contextmanager
+def inference(module: torch.nn.Module) -> Iterator[None]:
+    """The module is in evaluation mode, for the duration."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
+
+
+def leaves_no_trace(module: torch.nn.Module, work: Callable[[Batch], torch.Tensor], batch: Batch) -> list[torch.Tensor]:
+    """Does the work of a forward pass, and undoes what it does to buffers."""
+    before = [(each, each.clone()) for each in module.buffers()]
+    try:
+        return [work(batch)]
+    finally:
+        for each, value in before:
+            each.copy_(value)
+
+
+def tried(loss: Loss | None, batch: Batch, outputs: Any) -> TorchLoss:
+    """As JobNetwork.tried."""
+    function = loss or _cross_entropy
+    if type(loss).__module__.startswith("mxnet."):
+        raise SetupError("is of MXNet, and the network of torch: give a loss of torch")
+
+    def of(values: Any, targets: Any) -> torch.Tensor:
+        found = function(values, targets)
+        if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+            raise SetupError(f"gives {described(found)}: give a tensor with the loss of each sample, or their mean")
+        return found
+
+    inputs = _each(outputs, lambda leaf: leaf.detach().clone().requires_grad_(leaf.is_floating_point()))
+    targets = single(batch.targets)
+    value = of(inputs, targets)
+    if value.ndim == 0:
+        gives = _reduction(of, outputs, targets)
+    elif value.shape == (batch.size,):
+        gives = EACH
+    else:
+        raise SetupError(
+            f"gives a tensor {tuple(value.shape)} for {batch.size} samples: give the loss of each sample, shape "
+            f"({batch.size},), the mean over its other axes, or one mean of all"
+        )
+    leaves = [each for each in arrays_in(inputs) if each.requires_grad]
+    remedy = "compute it of the outputs, by functions of torch, without detach(), item() or numpy()"
+    if not value.requires_grad:
+        raise SetupError(f"has no gradient, since it does not depend on the outputs: {remedy}")
+    found = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
+    if bool(value.any()) and not any(each is not None and bool(each.any()) for each in found):
+        logging.warning("warning: the gradient of the loss is 0 for the first samples: %s", remedy)
+    return TorchLoss(loss, gives)
+
+
+def _reduction(of: Callable[[Any, Any], torch.Tensor], outputs: Any, targets: Any) -> str:
+    """Whether one number is the mean or the sum of the samples' losses, by the same samples twice: a mean stays, and a
+    sum doubles. Where the number is 0 or none, as of ignored targets, outputs that are moved a little are tried."""
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.0, 0.01, 1.0):
+
+        def moved(leaf: torch.Tensor, by: float = scale) -> torch.Tensor:
+            leaf = leaf.detach()
+            if not by or not leaf.is_floating_point():
+                return leaf
+            return leaf + by * torch.randn(leaf.shape, generator=generator).to(leaf.dtype)
+
+        once = _each(outputs, moved)
+        try:
+            with torch.no_grad():
+                before, twice = (float(of(*each)) for each in ((once, targets), (_twice(once), _twice(targets))))
+        except SetupError:
+            raise
+        except Exception as error:  # such as a probability above 1
+            if scale:
+                break
+            raise SetupError(f"fails on the first samples twice ({error}): {NOT_TOLD}") from error
+        if not before or not np.isfinite(before):
+            continue
+        for gives, factor in ((MEAN, 1.0), (SUM, 2.0)):
+            if abs(twice - factor * before) <= 1e-4 * abs(factor * before):
+                return gives
+        raise SetupError(f"gives one number, {before:g}, and {twice:g} for the same samples twice: {NOT_TOLD}")
+    raise SetupError(f"gives one number that does not say whether it is a mean: {NOT_TOLD}")
+
+
+def _each(values: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(values, (tuple, list)):
+        return type(values)([_each(value, change) for value in values])
+    return change(values) if isinstance(values, torch.Tensor) else values
+
+
+def _twice(values: Any) -> Any:
+    return _each(values, lambda leaf: torch.cat([leaf, leaf]) if leaf.ndim else leaf)
+
+
+def read(file: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file with a state_dict, which may be an entry of a training's checkpoint. Raises ValueError if it
+    is none."""
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
+        reason = (str(error).strip().splitlines() or ["it cannot be read"])[0]
+        raise ValueError(f"no file with a state_dict of torch: {reason}") from None
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not (tensors := dict(_tensors(found))):
+        raise ValueError(f"no file with a state_dict of torch: it has {described(found)}")
+    return tensors
+
+
+def _tensors(found: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    for name, each in found.items():
+        if isinstance(each, torch.Tensor):
+            yield name, (each.float() if each.dtype is torch.bfloat16 else each).detach().contiguous().numpy()
+
+
+def written(state: Mapping[str, torch.Tensor]) -> bytes:
+    """The content of a file with a state_dict."""
+    content = io.BytesIO()
+    torch.save(dict(state), content)
+    return content.getvalue()
+
+
+def read_all(file: Path, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of a file that has those of `own`, by name and shape, and no others. Raises SetupError if it has
+    not."""
+    try:
+        found = read(file)
+    except ValueError as error:
+        raise SetupError(f"{file} is {error}") from None
+    if {name: each.shape for name, each in found.items()} != {name: each.shape for name, each in own.items()}:
+        raise SetupError(f"{file} does not fit the network of this job: its names or shapes are others")
+    return found
+
+
+class FirstStep:
+    """Watches the first step of a training loop of the user's own."""
+
+    def __init__(self, trained: Sequence[torch.nn.Parameter]) -> None:
+        self._trained = trained
+        self._before: list[torch.Tensor] = []  # the weights before that step
+
+    def begin(self) -> None:
+        self._before = self._before or [each.detach().clone() for each in self._trained]
+
+    def fault(self, is_first: bool) -> str:
+        """As JobNetwork.own_loop has it."""
+        if is_first and not all(map(torch.equal, self._trained, self._before)):
+            return "train(worker) changes the weights: leave its optimizer out, since worker.step() takes the step"
+        if is_first and not any(each.grad is not None and bool(each.grad.any()) for each in self._trained):
+            return "train(worker) has computed no gradients: call loss.backward() before worker.step()"
+        return ""
