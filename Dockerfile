@@ -11,10 +11,13 @@ RUN apt-get update \
 WORKDIR /esync
 
 # Before the sources, so that a change in them does not install everything again.
-COPY requirements.txt requirements-torch.txt ./
-# With PyTorch: docker build --build-arg TORCH=1 ...
-ARG TORCH=
-RUN pip install --no-cache-dir -r requirements.txt ${TORCH:+-r requirements-torch.txt}
+COPY requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt
+
+# docker build --build-arg TORCH=1 adds PyTorch's build for the CPU.
+ARG TORCH=""
+COPY requirements-torch.txt .
+RUN [ -z "$TORCH" ] || pip install --no-cache-dir -r requirements-torch.txt
 
 COPY . .
 

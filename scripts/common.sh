@@ -114,19 +114,28 @@ project_python() {
 # $venv/.installed/FILE is the fingerprint of the installed pins; $venv/.unfinished is there after an interruption.
 # usage: ensure_venv requirements.txt|requirements-test.txt
 ensure_venv() {
-    local requirements=$1
-    if ! is_fresh "$requirements"; then
-        # Of two scripts at once the second waits, and finds the work done. The lock is on the project's folder.
-        (
-            flock 9
-            is_fresh "$requirements" || make_venv "$requirements"
-        ) 9<"$root"
-    fi
+    unless_fresh make_venv "$1"
     ensure_mxnet_hook
     need_libraries
 }
 
-# requirements-test.txt includes requirements.txt, so both go into each fingerprint.
+# Adds an extra's pins to $venv, likewise. Those of requirements.txt stay, also where the extra is not to be had.
+# usage: ensure_extra requirements-torch.txt
+ensure_extra() { unless_fresh add_extra "$1"; }
+
+# usage: unless_fresh make_venv|add_extra FILE
+unless_fresh() {
+    local make=$1 requirements=$2
+    if ! is_fresh "$requirements"; then
+        # Of two scripts at once the second waits, and finds the work done. The lock is on the project's folder.
+        (
+            flock 9
+            is_fresh "$requirements" || "$make" "$requirements"
+        ) 9<"$root"
+    fi
+}
+
+# All other lists come with requirements.txt, so both go into each fingerprint.
 fingerprint() {
     (cd "$root" && cat requirements.txt "$1" | sha256sum)
 }
@@ -149,11 +158,7 @@ make_venv() {
     fi
     touch "$venv/.unfinished"
     say "installing $requirements into $venv: some 300 MB, a minute or two"
-    # The lists are complete. Without --no-deps pip would refuse numpy 2 beside MXNet, whose metadata says numpy<2.
-    # Variables of pip that put packages elsewhere do not count.
-    env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_PYTHON -u PIP_DRY_RUN PIP_USER=0 \
-        "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$root/$requirements" </dev/null ||
-        die "pip could not install $requirements; what it said is above$(pip_settings)"
+    install_pins "$root/$requirements" || pins_missing "$requirements"
     mkdir -p "$venv/.installed"
     # The test requirements include the others, so both are fresh now.
     for file in requirements.txt "$requirements"; do
@@ -161,6 +166,25 @@ make_venv() {
     done
     rm "$venv/.unfinished"
 }
+
+# An interruption leaves an environment without the extra, and pip then does it again: nothing is unfinished.
+add_extra() {
+    rm -f "$venv/.installed/$1"
+    say "installing $1 into $venv: some 200 MB, and 900 MB on the disk"
+    # First from the index or a folder (PIP_FIND_LINKS). pip asks the list's own page for each package anew, which takes
+    # ten seconds each where the page cannot be reached.
+    install_pins <(grep -v '^--find-links' "$root/$1") 2>/dev/null || install_pins "$root/$1" || pins_missing "$1"
+    fingerprint "$1" >"$venv/.installed/$1"
+}
+
+# The lists are complete. Without --no-deps pip would refuse numpy 2 beside MXNet, whose metadata says numpy<2.
+# Variables of pip that put packages elsewhere do not count. usage: install_pins FILE
+install_pins() {
+    env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_PYTHON -u PIP_DRY_RUN PIP_USER=0 \
+        "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$1" </dev/null
+}
+
+pins_missing() { die "pip could not install $1; what it said is above$(pip_settings)"; }
 
 # Names the variables of pip that are set, since pip does not.
 pip_settings() {

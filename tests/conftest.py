@@ -66,13 +66,16 @@ def pytest_configure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how many tests were skipped, why, and what would let them run: each reason is one line."""
+    """Says how many tests, or files of them, were skipped, why, and what lets them run: each reason is one line."""
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    reasons = Counter(
+        ("file" if isinstance(report, pytest.CollectReport) else "test", report.longrepr[2].removeprefix("Skipped: "))
+        for report in skipped
+    )
     if reasons:
         terminalreporter.section("not tested here")
-    for reason, number in reasons.most_common():
-        terminalreporter.line(f"{number} test{'s'[: number > 1]}: {reason}")
+    for (what, reason), number in reasons.most_common():
+        terminalreporter.line(f"{number} {what}{'s'[: number > 1]}: {reason}")
 
 
 @pytest.fixture(scope="module")

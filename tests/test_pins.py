@@ -24,12 +24,12 @@ def pins(file: str, python: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_python_gets_one_version_of_each_package_and_the_pinned_ones(python):
-    run, test = pins("requirements.txt", python), pins("requirements-test.txt", python)
-    for pinned in (run, test, set(run + test)):
+    run, *others = (pins(f"requirements{name}.txt", python) for name in ("", "-test", "-torch"))
+    for pinned in (run, *others, set(run).union(*others)):
         assert len({name for name, _ in pinned}) == len(pinned)
     advice = "a pin was changed: run scripts/lock.sh"
-    assert set(pins("requirements.in", python)) <= set(run), advice
-    assert set(pins("requirements-test.in", python)) <= set(test), advice
+    for name, found in zip(("", "-test", "-torch"), (run, *others), strict=True):
+        assert set(pins(f"requirements{name}.in", python)) <= set(found), advice
 
 
 def test_numpy_2_is_for_the_pythons_that_have_no_numpy_1():
@@ -42,3 +42,9 @@ def test_nothing_that_is_installed_lacks_what_it_needs():
     assert lines, "there is no pip in this environment"
     known = "mxnet 1.9.1 has requirement numpy<2.0.0"  # trainer/runtime/numpy_names.py makes it run with numpy 2
     assert [line for line in lines if not line.startswith(known)] in ([], ["No broken requirements found."])
+
+
+def test_the_checksums_of_torch_are_those_that_stand_beside_its_pin():
+    by_hand, locked = ((ROOT / f"requirements-torch.{end}").read_text() for end in ("in", "txt"))
+    pin = by_hand[by_hand.index("torch==") :]
+    assert pin in locked and pin.count("--hash=sha256:") == 2 * len(PYTHONS), "run scripts/lock.sh"

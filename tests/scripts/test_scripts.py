@@ -654,6 +654,15 @@ def test_without_a_supported_python_one_line_says_which_and_how_to_get_one(copy)
     assert not (copy / ".venv").exists()
 
 
+def write_wheel(folder: Path, name: str, metadata: str = "") -> None:
+    """Version 1 of a package without files."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{metadata}")
+        wheel.writestr(f"{name}-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}-1.dist-info/RECORD", "")
+
+
 def python_of_version(path: Path, number: tuple[int, int]) -> Path:
     """A Python that takes itself for another version."""
     return stub(path, f'exec {sys.executable} -c "import sys; sys.version_info = {number}; exec(sys.argv[1])" "$2"')
@@ -676,16 +685,44 @@ def test_python_3_10_to_3_14_are_supported(copy, minor):
 
 def test_what_a_package_says_that_it_needs_is_not_asked(ready):
     """MXNet says numpy<2, so the lists are complete and pip does not look beyond them."""
-    info = "needy-1.dist-info"
-    with zipfile.ZipFile(ready / "needy-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: needy\nVersion: 1\nRequires-Dist: nowhere<2\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+    write_wheel(ready, "needy", "Requires-Dist: nowhere<2\n")
     (ready / "requirements.txt").write_text("needy==1\n")
     elsewhere = {"PIP_TARGET": str(ready / "elsewhere"), "PIP_USER": "1"}
     done = set_up(ready, PIP_FIND_LINKS=str(ready), PYTHONHOME="/nowhere", **elsewhere)
     assert done.returncode == 0, done.stderr
-    assert list((ready / ".venv").glob(f"lib/python3.*/site-packages/{info}"))
+    assert list((ready / ".venv").glob("lib/python3.*/site-packages/needy-1.dist-info"))
+
+
+def test_an_extra_is_added_once_and_where_it_is_not_to_be_had_the_rest_stays(ready):
+    extra, all_there = ready / "requirements-torch.txt", f"{ready}/.venv is ready\n"
+    (ready / "requirements.txt").write_text("# nothing\n")
+    set_up(ready, "--test")
+    extra.write_text(f"--find-links {ready}/page\nextra==1\n")
+    refused = set_up(ready, "--torch")
+    assert (refused.returncode, refused.stderr.count("\nerror: ")) == (2, 1)
+    assert "error: pip could not install requirements-torch.txt; what it said is above" in refused.stderr
+    assert set_up(ready, "--test").stderr == all_there  # the environment is not made again
+    write_wheel(ready / "page", "extra")
+    assert set_up(ready, "--torch", "--test").stderr.startswith(f"installing requirements-torch.txt into {ready}/.venv")
+    assert list((ready / ".venv").glob("lib/python3.*/site-packages/extra-1.dist-info"))
+    for options in (["--test", "--torch"], ["--torch"], []):
+        assert set_up(ready, *options).stderr == all_there
+    extra.write_text(extra.read_text() + "# changed\n")
+    assert "installing" in set_up(ready, "--torch").stderr
+    assert "error: unknown argument '--cuda'" in set_up(ready, "--torch", "--cuda").stderr
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_continuous_integration_tests_without_pytorch_where_it_is_not_to_be_had(tmp_path, code):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    stub(tmp_path / "scripts" / "setup.sh", f'echo "setup $* $PIP_RETRIES $SECRET"; exit {code}')
+    stub(tmp_path / "scripts" / "test.sh", 'echo "test $* $PIP_RETRIES $SECRET"')
+    stub(tmp_path / "bin" / "id", "echo 1000")  # it installs no Debian packages
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    done = shell([tmp_path / ".ci" / "run"], PATH=path, PIP_RETRIES="3", SECRET="heard")
+    assert (done.returncode, done.stdout) == (0, "setup --test --torch 3 \ntest  3 \n")
+    assert done.stderr == ("without PyTorch: its tests are skipped\n" if code else "")
 
 
 def test_the_tests_run_with_every_python_that_is_there(copy):
