@@ -162,7 +162,8 @@ def _learnt(
         _check_classes(job, labels, classes)
     if file.metric is not None:
         return loss, classes, *measurements.of(file.metric, file.more_is_better, file.path)
-    if is_score and (file.loss is None or labels is not None):
+    # Of arrays the targets say it, of other samples those of torch, which keep their type.
+    if is_score and first and (file.loss is None or labels is not None or "int" in str(first.targets[0].dtype)):
         return loss, classes, ACCURACY, Correct
     if loss is None:
         if job.test is None:

@@ -231,6 +231,14 @@ def test_a_mistake_is_one_line(tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
+def test_scores_with_classes_of_a_dataset_are_measured_by_accuracy(tmp_path):
+    made = DATA.replace("return (x[:160], y[:160]), (x[160:], y[160:])",
+                        "return [torch.utils.data.TensorDataset(x[k::2], y[k::2]) for k in (0, 1)]")  # fmt: skip
+    assert built_in(tmp_path, made, NETWORK, "loss = nn.CrossEntropyLoss()\n")[1].metric.is_accuracy
+    regression = made.replace(".long()", ".float()[:, None].expand(-1, 2)")
+    assert not built_in(tmp_path, regression, NETWORK, "loss = nn.MSELoss()\n")[1].metric.is_accuracy
+
+
 def test_a_gpu_is_refused_in_one_line(tmp_path):
     path = job_in(tmp_path)
     with pytest.raises(SetupError, match="GPU 0: a network of torch trains on the CPU here: give -c 1"):
