@@ -122,6 +122,7 @@ def adamw_step(
 ) -> None:
     """m and v as Adam's; w <- w - rate * (decay * w + m / (1 - 0.9 ** t) / (sqrt(v / (1 - 0.999 ** t)) + 1e-8)) in step
     t, with g the gradient / divisor."""
+    # Torch computes 1 - 0.9 and 1 - 0.999 in float64, which MXNet and Adam above do not.
     rate, root = learning_rate / (1 - 0.9**count), math.sqrt(1 - 0.999**count)
     for w, gradient_, mean, mean_square in pieces(weight, gradient, m, v):
         g = gradient_ / divisor
@@ -133,10 +134,12 @@ def adamw_step(
         w -= rate * mean / (np.sqrt(mean_square) / root + 1e-8)
 
 
-def clip(gradients: Sequence[np.ndarray], most: float) -> None:
-    """Scales gradients in place where their norm, of all together, is above `most`, as torch's clip_grad_norm_."""
+def clip(gradients: Sequence[np.ndarray], most: float, divisor: float) -> None:
+    """Scales gradients in place where the norm of the gradients / divisor, all together, is above `most`, as torch's
+    clip_grad_norm_ does."""
     flat = [gradient.reshape(-1) for gradient in gradients]
-    factor = most / (math.sqrt(sum(float(np.dot(numbers, numbers)) for numbers in flat)) + 1e-6 * most)
+    norm = math.sqrt(sum(float(np.dot(numbers, numbers)) for numbers in flat)) / divisor
+    factor = most / (norm + 1e-6)
     if factor < 1:
         for gradient in gradients:
             gradient *= factor
@@ -166,7 +169,7 @@ class Stepper:
         """A step of all weights. `learning_rate` is eta, of the gradient of one batch; `num_batches` is n, the number
         of summed batches, which may be fractional. With a limit, clips the gradients."""
         if self._rule.clip_norm:
-            clip(gradients, self._rule.clip_norm * num_batches * self._rule.batch_size)
+            clip(gradients, self._rule.clip_norm, num_batches * self._rule.batch_size)
         for position, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             self.step_one(position, weight, gradient, learning_rate, num_batches)
 

@@ -176,8 +176,9 @@ class Trainer:
 
     def clip_gradients(self, weight: float) -> None:
         """Clips the gradients before a server takes the step; `weight` as in compute_gradients."""
-        if most := self.context.run.rule.clip_norm:
-            clip(self.parameters.gradients, most * self.context.run.rule.batch_size * weight)
+        rule = self.context.run.rule
+        if rule.clip_norm:
+            clip(self.parameters.gradients, rule.clip_norm, rule.batch_size * weight)
 
     @property
     def schedule_factor(self) -> float:

@@ -231,7 +231,7 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
     workers' traces; in a job that survives also the data that its fork server reads. Raises SetupError if the log
     folder of a host cannot be written to."""
     first = job_options.first_config(job, layout)
-    forks = job_options.forked(first) if first.on_worker_death != END else None
+    forks = job_options.forked(job, first) if first.on_worker_death != END else None
     # As text that becomes the same bytes again.
     files = {f"{JOB_FOLDER}/{name}": data.decode(errors="surrogateescape") for name, data in plan.sources.items()}
     for name, node in layout.nodes.items():

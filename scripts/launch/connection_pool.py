@@ -66,13 +66,14 @@ class ConnectionPool:
         Workers' hosts must reach the address and port `toward`."""
         to_connect, connections = [*plan.hosts.hosts.values()], list[HostConnection]()
         of_workers = {worker.host for worker in plan.hosts.workers}
+        forks = forked(plan.job, worker_config)
         give_up = time.monotonic() + READY_S
 
         def are_ready() -> bool:
             if to_connect:  # one at a time: a name look-up may take long, and the other hosts need their pings
                 connection = self._connect(to_connect.pop(0))
                 name = connection.host.name
-                connection.warm(str(plan.job.remote_folder / name), forked(worker_config), name in of_workers, toward)
+                connection.warm(str(plan.job.remote_folder / name), forks, name in of_workers, toward)
                 connections.append(connection)
             self.pump()
             waiting = [connection for connection in connections if not connection.is_warm()]

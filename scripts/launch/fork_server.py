@@ -19,7 +19,7 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import main as program
@@ -39,13 +39,27 @@ def say(message: Mapping[str, Any]) -> None:
     os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
+@contextlib.contextmanager
+def stdout_to_log() -> Iterator[None]:
+    """What a library prints is no answer to the launcher."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(answers, 1)
+        os.close(answers)
+
+
 def warm(dataset: str, data_dir: str, modules: str) -> None:
     """Imports what a worker needs, and reads its data, if any; what is missing is reported by the worker. What is
     forked later runs the program as it is now, and says so, whatever becomes of the files."""
     version.files_hash()
-    for name in modules.split(","):
-        with contextlib.suppress(Exception, SystemExit):  # of any kind: a library of the job file
-            pkgutil.resolve_name(name)
+    with stdout_to_log():
+        for name in modules.split(","):
+            with contextlib.suppress(Exception, SystemExit):  # of any kind: a library of the job file
+                pkgutil.resolve_name(name)
     if dataset:
         with contextlib.suppress(SetupError):
             builtin.load(dataset, data_dir)

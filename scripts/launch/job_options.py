@@ -313,15 +313,15 @@ def worker_configs(
         yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
 
 
-def forked(worker_config: config.Config) -> tuple[str, str, str]:
+def forked(job: JobSpec, worker_config: config.Config) -> tuple[str, str, str]:
     """What a fork server reads and imports: the dataset and its folder, of a job file, which may have data of its own,
-    none; and modules."""
-    found = libraries(worker_config.job) if worker_config.job else {"mxnet"}
+    none; and modules. The job file is read here: it may not be on the host yet."""
+    found = libraries(job.job_file) if job.job_file else {"mxnet"}
     trainers = [worker_config.algorithm.trainer]
     if worker_config.collective == config.PS and worker_config.algorithm.is_distributed:
         trainers = ["trainer.transport.kvstore", *(each.trainer for each in OWNERS.values())]
     modules = ["trainer.worker", *trainers, *(["models"] if "mxnet" in found else []), *sorted(found - {"mxnet"})]
-    return "" if worker_config.job else worker_config.dataset, worker_config.data_dir, ",".join(modules)
+    return "" if job.job_file else worker_config.dataset, worker_config.data_dir, ",".join(modules)
 
 
 def first_config(job: JobSpec, layout: Layout) -> config.Config:

@@ -210,7 +210,7 @@ def run(
     """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
     allow_files(len(build_roles(job)))
     worker_config = job_options.first_config(job, local_layout(job))
-    dataset, data_dir, modules = job_options.forked(worker_config)
+    dataset, data_dir, modules = job_options.forked(job, worker_config)
     if dataset and not (ROOT / data_dir / dataset).is_dir():
         from trainer.datasets import loading  # numpy, whose threads would hear the signals of programs that import this
 

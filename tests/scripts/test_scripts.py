@@ -316,7 +316,7 @@ def test_a_job_file_names_its_logs_and_is_read_before_anything_starts(tmp_path, 
     assert given.log_folder == tmp_path / "logs" / "first" / "mine" / "sync"
     worker = command_line.parse(build_roles(given)[-1].command[2:], pytest.fail)
     assert (worker.job, worker.network) == (str(file), "lenet")
-    assert job_options.forked(worker)[0] == "", "the fork server would read data that the file may replace"
+    assert job_options.forked(given, worker)[0] == "", "the fork server would read data that the file may replace"
     with pytest.raises(SetupError, match=r"--job mine.py behind `--` contradicts the cluster, where it is not given"):
         options("-m", "sync", "--", "--job", "mine.py")
     file.write_text("import utils")

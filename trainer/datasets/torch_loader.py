@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from torch import manual_seed
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trainer.datasets.sources import Batchify, Items, Raw, Stream
 from trainer.draws import seed_all
@@ -38,12 +38,12 @@ class LoadedItems(Items):
     def __init__(self, loader: DataLoader, batchify: Batchify | None) -> None:
         collate = loader.collate_fn
         super().__init__(loader.dataset, batchify or (lambda samples: _pair(collate(samples))))
-        self._chosen = _Chosen()
+        self._parts: list[list[tuple[int, int]]] = []  # of the samples of one batch, one for each process
         self._loader: DataLoader | None = None
         if loader.num_workers:
             self._loader = DataLoader(
                 _Seeded(loader.dataset),
-                batch_sampler=self._chosen,
+                batch_sampler=self._parts,
                 collate_fn=list,
                 num_workers=loader.num_workers,
                 worker_init_fn=loader.worker_init_fn,
@@ -51,12 +51,12 @@ class LoadedItems(Items):
             )
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
-        numbers = np.arange(len(self))[chosen]
         if self._loader is None:
             return super().take(chosen)
+        numbers = np.arange(len(self))[chosen]
         seed = int(np.random.randint(1 << 31))  # of a generator that this program seeds before each batch
         parts = np.array_split(numbers, min(self._loader.num_workers, len(numbers)))
-        self._chosen.parts = [[(int(number), seed) for number in part] for part in parts]
+        self._parts[:] = [[(int(number), seed) for number in part] for part in parts]
         return self.made([sample for part in self._loader for sample in part])
 
 
@@ -70,19 +70,6 @@ class _Seeded(Dataset):  # type: ignore[misc]
         number, seed = chosen
         seed_all(manual_seed, seed, number)
         return self._items[number]
-
-
-class _Chosen(Sampler):  # type: ignore[misc]
-    """The samples of one batch, a part for each process."""
-
-    def __init__(self) -> None:
-        self.parts: list[list[tuple[int, int]]] = []
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter(self.parts)
-
-    def __len__(self) -> int:
-        return len(self.parts)
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:

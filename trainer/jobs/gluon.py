@@ -1,4 +1,4 @@
-"""A gluon network as trainer.network.Network, the only file that knows gluon's inside."""
+"""A gluon network as JobNetwork. Only this file and gluon_blocks.py know gluon's inside."""
 
 from __future__ import annotations
 

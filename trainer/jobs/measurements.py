@@ -15,7 +15,7 @@ from trainer.metric import Metric
 from trainer.passes import Batch, numpy_of, single
 from utils import SetupError
 
-_ERRORS = {"MAE", "MSE", "RMSE", "CrossEntropy", "Perplexity", "Loss"}  # MXNet's own metrics of which less is better
+_ERRORS = ("MAE", "MSE", "RMSE", "CrossEntropy", "Perplexity", "Loss")  # MXNet's own metrics of which less is better
 
 
 def of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Metric, Callable[[], Measurement]]:
@@ -25,8 +25,8 @@ def of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Met
     is_own = mx is not None and isinstance(metric, mx.metric.EvalMetric)
     name = metric.name if is_own else getattr(metric, "__name__", type(metric).__name__)
     if more_is_better is None:
-        kinds = type(metric).__mro__ if is_own else ()
-        more_is_better = not any(kind.__name__ in _ERRORS and kind.__module__ == "mxnet.metric" for kind in kinds)
+        errors = tuple(getattr(mx.metric, name) for name in _ERRORS) if mx is not None else ()
+        more_is_better = not isinstance(metric, errors)
     with users_errors(file, "metric"):
         described = Metric(name, more_is_better)
     return described, partial(EvalMetric if is_own else OfAllOutputs, metric, file)

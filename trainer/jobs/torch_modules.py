@@ -13,7 +13,7 @@ import torch
 
 from trainer.datasets.feed import Feed
 from trainer.datasets.sources import described
-from trainer.passes import Batch, Loss, arrays_in, single
+from trainer.passes import Batch, Loss, arrays_in, numpy_of, single
 from utils import SetupError
 
 # Buffers that a training pass moves: BatchNorm's. All others, such as a mask, stay as network() has made them.
@@ -217,7 +217,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 def _tensors(found: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     for name, each in found.items():
         if isinstance(each, torch.Tensor):
-            yield name, (each.float() if each.dtype is torch.bfloat16 else each).detach().contiguous().numpy()
+            yield name, np.asarray(numpy_of(each), order="C")
 
 
 def written(state: Mapping[str, torch.Tensor]) -> bytes:
@@ -255,4 +255,6 @@ class FirstStep:
             return "train(worker) changes the weights: leave its optimizer out, since worker.step() takes the step"
         if is_first and not any(each.grad is not None and bool(each.grad.any()) for each in self._trained):
             return "train(worker) has computed no gradients: call loss.backward() before worker.step()"
+        if is_first:
+            self._trained, self._before = (), []  # a copy of the model that nobody needs any more
         return ""

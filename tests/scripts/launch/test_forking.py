@@ -100,6 +100,17 @@ def test_where_workers_wait_for_the_import_the_first_is_forked_and_a_scheduler_w
         server.close()
 
 
+def test_what_a_library_of_the_job_prints_at_its_import_is_no_answer(tmp_path, monkeypatch):
+    (tmp_path / "noisy_library.py").write_text("import os\nprint('hello')\nos.write(1, b'{\\n')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer(("", "", f"{MODULES},noisy_library"), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
+    try:
+        assert not is_fresh(server, tmp_path)
+    finally:
+        server.close()
+    assert "hello\n" in (tmp_path / FORK_SERVER_LOG).read_text()
+
+
 def test_its_exit_code_and_its_log_are_its_own(forks, tmp_path):
     process = forks.start(program(tmp_path, "-m", "local", "-b", "many"))
     assert forked()

@@ -140,6 +140,14 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     assert net.commands() == []
 
 
+def test_a_job_file_is_read_here_where_a_lost_worker_is_to_be_forked_there(net, tmp_path):
+    (tmp_path / "mine.py").write_text("from mxnet.gluon.nn import Dense\n\n\ndef network():\n    return Dense(10)\n")
+    flags = ["-m", "esync", "--collective", "ring", "--job", str(tmp_path / "mine.py"), "--", *DATASET]
+    flags += ["--max-rounds", "3", "-e", "3", "--min-step-time", "0.02", "--on-worker-death", "continue"]
+    code, output = Launcher(net, tmp_path, hosts_of(net, 2), *flags).end()
+    assert code == 0, output
+
+
 def start(net: Network, folder: Path, mode: str, *options: str, more: Sequence[str] = (), count: int = 2) -> Launcher:
     """A job without an end on the first hosts, once all have done some rounds, and the launcher has heard of one."""
     for host in net.hosts:  # what a job before has left is not to be taken for its rounds
