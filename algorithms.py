@@ -20,6 +20,7 @@ class TransportKind(enum.Enum):
     NONE = "nothing: one process alone"
     SUM = "the sum over all workers"
     SERVER = "an optimizer on the parameter server"
+    HUB = "a server part of its own, on the hub"
 
 
 class Workers(enum.Enum):
@@ -112,14 +113,14 @@ class Entry:
 class Algorithm(Entry):
     """A row. Its name is the value of -m."""
 
-    trainer: str  # module:function that builds it; imported by workers alone, since it needs MXNet
+    trainer: str  # module:function that builds it; imported by workers, and with a hub by that
+    server: str = ""  # module:class of its server part on the hub; imported by the hub
     transport: TransportKind
     flags: tuple[str, ...]  # fields of Config that count in this mode and not in all
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
-    page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
+    page_only: bool = False  # the server part on the hub decides by the rule; a state server is told, for its page
     shares_batch: bool = False  # the rule decides on the sizes of the workers' batches
     waits: bool = True  # a worker waits for others in its exchanges
-    one_server: bool = False  # exactly one parameter server, which has the whole model; else any number
     # module:function(config, num_workers) that raises SetupError where its flags do not fit together; num_workers is
     # None where it is not known yet.
     check: str = ""
@@ -128,7 +129,7 @@ class Algorithm(Entry):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there are other processes, such as a scheduler and servers."""
+        """Whether there are other processes, such as a hub."""
         return self.transport is not TransportKind.NONE
 
     @property
@@ -248,10 +249,10 @@ TABLE = (
         title="Backup workers",
         paper="Chen et al., 2016, arXiv:1604.00981",
         trainer="trainer.algorithms.backup:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.backup:BackupServer",
+        transport=TransportKind.HUB,
         flags=("learning_rate", *STEP_FLAGS, "backup"),
         events=(MEMBERS,),
-        one_server=True,
         check="trainer.algorithms.backup_versions:check_flags",
         stem="Backup",
         own_look=Look("#8800EE", (0, (7, 1, 1, 1)), "H", "\\-"),
@@ -366,12 +367,12 @@ TABLE = (
         title="WBSP",
         paper="Yang et al., Parallel Computing 121, 2024, 103092",
         trainer="trainer.algorithms.wbsp:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.wbsp:WBSPServer",
+        transport=TransportKind.HUB,
         flags=("local_lr", *OWN_STEP_FLAGS, "wbsp_overlap"),
         rule="wbsp",
         page_only=True,
         waits=False,
-        one_server=True,
         stem="WBSP",
         own_look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),
         presets=(
@@ -390,14 +391,14 @@ TABLE = (
         title="Async local SGD",
         paper="Liu et al., 2024, arXiv:2401.09135",
         trainer="trainer.algorithms.async_local:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.async_local:AsyncLocalServer",
+        transport=TransportKind.HUB,
         flags=(
             *("local_lr", "global_lr", "outer_momentum", *OWN_STEP_FLAGS),
             *("sync_every", "dylu", "delay_momentum"),
         ),
         tuned=(("outer_momentum", 0.9), ("global_lr", 0.5)),
         waits=False,
-        one_server=True,
         events=(MEMBERS,),
         stem="AsyncLocal",
     ),
@@ -406,13 +407,13 @@ TABLE = (
         title="Quorum merge",
         paper="Douillard et al., 2026, arXiv:2604.21428",
         trainer="trainer.algorithms.decoupled:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.decoupled:QuorumServer",
+        transport=TransportKind.HUB,
         flags=("local_lr", "global_lr", "outer_momentum", *OWN_STEP_FLAGS, "sync_every", "quorum", "grace"),
         tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),  # as in the paper
         rule="quorum",
         page_only=True,
         waits=False,
-        one_server=True,
         check="trainer.algorithms.inbox:check_flags",
         stem="Decoupled",
         events=(RELEASE, MEMBERS),
@@ -422,14 +423,14 @@ TABLE = (
         title="Sync-Switch",
         paper="Li et al., ICDCS 2021, arXiv:2104.08364",
         trainer="trainer.algorithms.sync_switch:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.sync_switch:SyncSwitchServer",
+        transport=TransportKind.HUB,
         flags=(
             *("learning_rate", *STEP_FLAGS, "switch_order", "train_steps", "straggler_policy"),
             *("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"),
         ),
         rule="sync-switch-{straggler_policy}",
         page_only=True,
-        one_server=True,
         check="trainer.algorithms.schedule:check_flags",
         stem="SyncSwitch",
         own_look=Look("#332288", (0, (12, 2)), "X", "oo"),

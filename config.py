@@ -551,12 +551,12 @@ class Config:
         END,
         "effect of a lost process: the job ends (end); the launchers restart it from the newest checkpoint (restart, "
         "with --ckpt-frequency); or the others go on and lost workers come back (continue): with --collective ring, "
-        "butterfly or binary-blocks, where others can join too, or in the modes of MXNet's dist_async",
+        "butterfly or binary-blocks, where others can join too, or in modes whose server goes on without lost ones",
         choices=ON_WORKER_DEATH,
     )
     min_workers: int = _flag(
         1,
-        "with fewer workers the job waits until others join; with a parameter server, or where the launchers have "
+        "with fewer workers the job waits until others join; with a server, or where the launchers have "
         "given up the others, it ends; with restart no worker is left out below this",
         type=values.at_least(1),
         needs=("on_worker_death", (RESTART, CONTINUE)),
@@ -587,17 +587,13 @@ class Config:
         return ALGORITHMS[self.mode]
 
     @property
-    def has_parameter_server(self) -> bool:
-        return self.algorithm.is_distributed and self.collective == PS
-
-    @property
     def survives(self) -> bool:
         """Whether workers may be lost or join: the remaining ones sum among themselves, in the same processes."""
         return self.on_worker_death == CONTINUE and self.collective != PS
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a parameter server continues with the remaining workers, and lost ones can come back."""
+        """Whether a server continues with the remaining workers, and lost ones can come back."""
         return self.on_worker_death == CONTINUE and self.collective == PS
 
     @property

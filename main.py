@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from algorithms import TransportKind
 from config import MPI, PS, Config
-from trainer.command_line import check_step_time, parse
+from trainer.command_line import check_job, check_step_time, parse
 from trainer.jobs.sources import sources
 from trainer.rendezvous.cluster import ClusterSpec, allow_files
 from trainer.runtime.environment import prepare_environment
@@ -40,6 +41,8 @@ def run_role(config: Config) -> int:
         allow_files(cluster.num_processes if cluster else 1)
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)
+        if cluster.has_hub:
+            return serve_hub(cluster, config)
         roles.serve(cluster, config.start_timeout)
         return EXIT_OK
     if cluster is None and config.algorithm.is_distributed and config.collective != MPI:
@@ -61,11 +64,23 @@ def run_role(config: Config) -> int:
     return worker.run(config, cluster, signals)
 
 
+def serve_hub(cluster: ClusterSpec, config: Config) -> int:
+    """Runs the hub, where this process is the server."""
+    from trainer.hub import hub
+
+    if cluster.role == "scheduler":
+        logging.info("mode %s has no scheduler: its workers meet at the server", config.mode)
+    else:
+        check_job(config, cluster.num_servers, cluster.num_workers)
+        hub.serve(cluster, config)
+    return EXIT_OK
+
+
 def cluster_of(config: Config) -> ClusterSpec | None:
     """The other processes of the job from the environment; None without its variables. Raises SetupError if a variable
     is missing or has an impossible value."""
     if config.collective == PS:
-        return ClusterSpec.from_environment()
+        return ClusterSpec.from_environment(has_hub=config.algorithm.transport is TransportKind.HUB)
     return None if config.collective == MPI else ClusterSpec.of_workers()
 
 

@@ -135,27 +135,29 @@ chmod -R a+rX "$scratch/jobs"
 docker run --rm "${options[@]}" "${mounts[@]}" -v "$scratch/jobs:/jobs:ro" "$image" -m local -c 1 --job /jobs/mine.py \
     -e 1000 --max-rounds 50 >"$scratch/job.log" 2>&1 || wrong "$(tail -n 3 "$scratch/job.log")"
 
-check "a job of one state server, scheduler, server and three workers, by docker run"
-roles=()
 start() { # usage: start name argument...; with more options in $more
     docker run -d --name "$project-$1" "${options[@]}" "${mounts[@]}" -e DMLC_NUM_WORKER=3 -e OMP_NUM_THREADS=1 \
         -e DMLC_PS_ROOT_PORT="$port" -e STATE_SERVER_PORT="$state_port" "$image" "${@:2}" >/dev/null
     roles+=("$project-$1")
 }
-start state-server state-server
-start scheduler scheduler
-start server server
-for worker in 0 1 2; do
-    start "worker$worker" worker -m esync -c 1 -n lenet -e 1000 --max-seconds 5 -port "$state_port" --device-name "cpu$worker" \
-        -ld logs/lenet/esync/containers --min-step-time "0.0$((worker + 2))"
-done
-for role in "${roles[@]:1}"; do
-    code=$(timeout 120 docker wait "$role") || wrong "$role does not end: $(docker logs "$role" 2>&1 | tail -n 3)"
-    [[ "$code" == 0 ]] || wrong "$role ended with $code: $(docker logs "$role" 2>&1 | tail -n 3)"
-done
-docker rm -f "${roles[@]}" >/dev/null
-for worker in 0 1 2; do
-    [[ -e "$logs/lenet/esync/containers/cpu$worker/iter-1.txt" ]] || wrong "worker $worker left no logs"
+for mode in esync wbsp; do # wbsp's server is a hub, beside which the scheduler ends at once
+    check "a job of one state server, scheduler, server and three workers, by docker run, -m $mode"
+    roles=()
+    start state-server state-server
+    start scheduler scheduler -m "$mode"
+    start server server -m "$mode"
+    for worker in 0 1 2; do
+        start "worker$worker" worker -m "$mode" -c 1 -n lenet -e 1000 --max-seconds 5 -port "$state_port" \
+            --device-name "cpu$worker" -ld "logs/lenet/$mode/containers" --min-step-time "0.0$((worker + 2))"
+    done
+    for role in "${roles[@]:1}"; do
+        code=$(timeout 120 docker wait "$role") || wrong "$role does not end: $(docker logs "$role" 2>&1 | tail -n 3)"
+        [[ "$code" == 0 ]] || wrong "$role ended with $code: $(docker logs "$role" 2>&1 | tail -n 3)"
+    done
+    docker rm -f "${roles[@]}" >/dev/null
+    for worker in 0 1 2; do
+        [[ -e "$logs/lenet/$mode/containers/cpu$worker/iter-1.txt" ]] || wrong "worker $worker left no logs"
+    done
 done
 
 check "the same by compose.yaml"

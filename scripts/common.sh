@@ -263,16 +263,17 @@ role_variables() {
     cat <<'END'
 environment variables (defaults in brackets), the same in every process of the job; with --collective other than ps the
 workers are all processes, and the first three do not count:
-  DMLC_PS_ROOT_URI    address of the scheduler's host (127.0.0.1)
-  DMLC_PS_ROOT_PORT   port of the scheduler (9091)
-  DMLC_NUM_SERVER     number of parameter servers (1)
+  DMLC_PS_ROOT_URI    address of the scheduler's host (127.0.0.1); of the server's in modes without a scheduler
+                      (wbsp, async-local, decoupled, backup, sync-switch)
+  DMLC_PS_ROOT_PORT   port of the scheduler, or of that server (9091)
+  DMLC_NUM_SERVER     number of servers (1); 1 in these modes
   DMLC_NUM_WORKER     number of workers (2)
 and for this process:
-  DMLC_INTERFACE      network interface to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else
-                      the one that leads to the scheduler)
+  DMLC_INTERFACE      network interface to the other hosts, such as eth0 (lo where DMLC_PS_ROOT_URI is 127.0.0.1, else
+                      the one that leads to it); these modes have no use for it
   OMP_NUM_THREADS     CPU threads; set it to 1 where several processes share a host (as many as cores)
   PORT                port at which MXNet listens (a free one); fix it, a different one for each process of a host, if
-                      a firewall has to open it
+                      a firewall has to open it. In these modes nothing listens there; it orders a host's workers
   PS_VERBOSE          1 or 2: MXNet logs connections (0)
 END
 }

@@ -178,7 +178,8 @@ def test_the_page_says_what_an_algorithm_needs():
         return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 
     assert f"The state server decides for {titles([row for row in TABLE if row.needs_state_server])}, " in text
-    assert f". {titles([row for row in TABLE if row.one_server])} take exactly one parameter server;" in text
+    of_hub = titles([row for row in TABLE if row.transport is TransportKind.HUB])
+    assert f". {of_hub} have [a hub](hosts.md#with-a-hub) in place of scheduler and parameter servers;" in text
     alone = titles([row for row in TABLE if not row.is_distributed])
     assert f"; {alone.lower()} SGD takes no other process than that of the page." in text
 

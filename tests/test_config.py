@@ -139,7 +139,7 @@ def test_a_preset_of_the_launchers_is_told_from_a_misspelt_mode(preset, instead,
 def test_workers_that_sum_among_themselves_ask_the_state_server_in_every_mode(capsys):
     where = ["-ip", "10.0.0.1", "-port", "8000", "--query-delay", "0.1"]
     config = parse(["-m", "sync", "--collective", "ring", "--job-name", "mine", *where], pytest.fail)
-    assert (config.job_name, config.needs_state_server, config.has_parameter_server) == ("mine", True, False)
+    assert (config.job_name, config.needs_state_server) == ("mine", True)
     assert not parse(["-m", "sync"]).needs_state_server
     with pytest.raises(SystemExit):
         parse(["-m", "sync", "--job-name", "mine"])

@@ -266,7 +266,7 @@ def test_every_program_of_the_pages_is_asked_above_and_scripts_without_arguments
     scripts = {f"scripts/{name}.sh" for name in (*SHELL, *WITHOUT)}
     assert commands().keys() <= parsed | scripts | {".venv/bin/python -m scripts.flags"}
     for name in WITHOUT:
-        assert {"--test", "--torch"} >= {*commands().get(f"scripts/{name}.sh", [])} - {""}, name
+        assert {"--test", "--torch", "-m wbsp"} >= {*commands().get(f"scripts/{name}.sh", [])} - {""}, name
 
 
 def test_the_shell_finds_loops_variables_and_what_other_programs_start():

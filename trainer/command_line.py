@@ -149,15 +149,16 @@ def _check_survival(config: Config) -> None:
 
 def _check_leaving_out(config: Config) -> None:
     asked = f"--on-worker-death {CONTINUE}"
-    if config.algorithm.transport is not TransportKind.SERVER:
-        modes = [name for name, row in ALGORITHMS.items() if row.transport is TransportKind.SERVER]
+    of_server = (TransportKind.SERVER, TransportKind.HUB)
+    if config.algorithm.transport not in of_server:
+        modes = [name for name, row in ALGORITHMS.items() if row.transport in of_server]
         raise SetupError(
-            f"{asked} needs workers that sum among themselves, or a mode of MXNet's dist_async: "
+            f"{asked} needs workers that sum among themselves, or a mode whose server goes on without lost ones: "
             f"also give --collective {one_of(AMONG_WORKERS)}, or choose mode {one_of(modes)}, or {RESTART}"
         )
     if config.ckpt_frequency:
         raise SetupError(
-            f"{asked} with a parameter server: lost workers rejoin with its model, not from a checkpoint: leave "
+            f"{asked} with a server: lost workers rejoin with its model, not from a checkpoint: leave "
             f"--ckpt-frequency out, or choose {RESTART}"
         )
 
@@ -200,10 +201,10 @@ def check_step_time(config: Config) -> None:
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:
     """Checks the flags against the size of the cluster. Raises SetupError if they do not fit."""
-    if config.algorithm.one_server and num_servers != 1:
+    if config.algorithm.transport is TransportKind.HUB and num_servers != 1:
         raise SetupError(
-            f"mode {config.mode} keeps the model on one parameter server, here there are {num_servers}: set "
-            "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1)"
+            f"mode {config.mode} has one server, which is its hub, here there are {num_servers}: set DMLC_NUM_SERVER=1 "
+            "in every process (local_cluster.sh: --servers 1)"
         )
     if config.ckpt_frequency and config.algorithm.transport is TransportKind.SERVER and num_servers != 1:
         raise SetupError(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainer.datasets.batches import Batches
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
+    from trainer.hub.hub_trainer import Exchange
     from trainer.network import Network
     from trainer.passes import Batch, Passes
     from trainer.recovering import Recovers
@@ -49,7 +50,7 @@ class Peers:
     """The other processes of the job, and this worker's place among them."""
 
     membership: Callable[[], Membership] = Membership  # called at the start of each round
-    transport: Transport | None = None  # of a distributed algorithm
+    transport: Transport | None = None  # of a distributed algorithm without a hub
     num_servers: int = 0
     state_server: StateClient | None = None  # of an algorithm that uses one
     recovery: Callable[[Any], Recovers] | None = None  # makes the loop's recovery object in a job that survives losses
@@ -62,6 +63,7 @@ class Peers:
     is_evaluator: Callable[[float], bool] = lambda step_s: True  # whether this worker evaluates; all workers call it
     gather: Callable[[str, Any], list[Any] | None] = lambda label, mine: [mine]  # rendezvous_info.Gather
     watch: Callable[[Measure], None] = lambda measure: None  # called when training begins
+    hub: Exchange | None = None  # of an algorithm with a server part there
 
     def lost(self) -> frozenset[int]:
         """Ranks of lost workers; with a parameter server alone."""
@@ -105,6 +107,11 @@ class Context:
     def shared(self) -> Transport:
         assert self.peers.transport is not None
         return self.peers.transport
+
+    @property
+    def hub(self) -> Exchange:
+        assert self.peers.hub is not None
+        return self.peers.hub
 
     @property
     def state(self) -> StateClient:

@@ -20,7 +20,6 @@ from utils import DIVERGED, JobError
 
 NOT_FINITE = "is not finite"
 LOWER = "lower the learning rate (-l or -ll)"
-Unpack = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 def first_not_finite(
@@ -107,19 +106,16 @@ class NumberChecks:
         _warn(self.steps.bad(where, f"the gradient of {self._parameters.names[position]}", _what(largest)))
         return False
 
-    def update_is_good(
-        self, where: str, update: Sequence[np.ndarray], unpack: Unpack, largest: float = math.inf
-    ) -> bool:
-        """Returns whether a model update is finite, and its weights are of at most this magnitude.
-        `unpack`: turns the update into arrays of the model's shapes. Raises JobError if too many bad updates in a
-        row."""
+    def update_is_good(self, where: str, update: Sequence[np.ndarray], largest: float = math.inf) -> bool:
+        """Returns whether a model update is finite, and its weights are of at most this magnitude. Raises JobError
+        after too many bad updates in a row."""
         if not self.are_on:
             return True
         names = self._parameters.names
-        if first_not_finite(update, largest, len(names)) is None:
+        position = first_not_finite(update, largest, len(names))
+        if position is None:
             self.updates.good()
             return True
-        position = first_not_finite(unpack(update), largest, len(names)) or 0
         _warn(self.updates.bad(where, f"the update of {[*names, 'the statistics'][position]}", _what(largest)))
         return False
 

@@ -13,7 +13,7 @@ import numpy as np
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
 from trainer.emulation import FORWARD_SHARE, Emulation
-from trainer.nan_guard import NumberChecks, Unpack
+from trainer.nan_guard import NumberChecks
 from trainer.parameters import Parameters
 from trainer.passes import Passes
 from trainer.progress import Newest, Progress
@@ -226,9 +226,9 @@ class Trainer:
             self.parameters.set_statistics(self._statistics_before)
         return not self.step_is_bad
 
-    def update_is_good(self, update: Sequence[np.ndarray], unpack: Unpack = list, largest: float = math.inf) -> bool:
+    def update_is_good(self, update: Sequence[np.ndarray], largest: float = math.inf) -> bool:
         """Checks the update that this worker is about to send (nan_guard.py)."""
-        return self.checks.update_is_good(self._place(self.steps), update, unpack, largest)
+        return self.checks.update_is_good(self._place(self.steps), update, largest)
 
     def _place(self, step: int) -> str:
         return f"worker {self.membership.name_of(self.membership.rank)}, round {self.rounds}, step {step}"

@@ -27,6 +27,7 @@ from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings, target_of
+from trainer.hub import hub_link
 from trainer.jobs.job import job_of
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.network import build
@@ -110,6 +111,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
             gather=joined.gather if joined else lambda label, mine: [mine],
+            hub=joined.hub if joined else None,
             watch=partial(_watch, config, joined) if joined and not job.file.train else lambda measure: None,
         )
         context = Context(config, task, others, settings)
@@ -229,14 +231,16 @@ def _joined(
         others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
         )
+    elif cluster.has_hub:
+        others = hub_link.join(cluster, config, setup)
     elif config.collective == MPI:
         others = mpi_job.join(config, setup)
     else:
         assert link is not None
         others = peers.join(config, cluster, setup, link)
     with others as joined:
-        setup_logging(f"worker {joined.transport.rank} {config.device}")
-        tell_launcher({"rank": joined.transport.rank})
+        setup_logging(f"worker {joined.rank} {config.device}")
+        tell_launcher({"rank": joined.rank})
         yield joined
 
 
@@ -251,7 +255,7 @@ def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> C
             return of_all(labels, len(members), config, places)[generations.taken.start.rank]
 
         return lambda: of_generation(generations.taken.number)
-    rank, num_workers = (joined.transport.rank, joined.transport.num_workers) if joined else (0, 1)
+    rank, num_workers = (joined.rank, joined.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
     membership = of_all(labels, num_workers, config, places)[rank]
@@ -269,7 +273,7 @@ def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) 
     """This worker's checkpoints, where there are any."""
     if joined is None:
         return checkpoints_of(config, data_hash, 0, 1, lambda mine: [mine])
-    rank, num_workers = joined.transport.rank, joined.transport.num_workers
+    rank, num_workers = joined.rank, joined.num_workers
 
     def gather(mine: list[int]) -> list[list[int]]:
         found = joined.gather("checkpoints", mine)
@@ -296,7 +300,7 @@ def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
     """What says whether this worker evaluates."""
     if joined is None:
         return Choice(config, lambda: 0, lambda mine: None)
-    transport, gather_all = joined.transport, joined.gather
+    gather_all = joined.gather
 
     def gather(mine: Candidate) -> list[Any] | None:
         answers = gather_all("evaluator", mine)
@@ -304,4 +308,4 @@ def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return answers
 
-    return Choice(config, lambda: transport.rank, gather, joined.changes)
+    return Choice(config, lambda: joined.rank, gather, joined.changes)

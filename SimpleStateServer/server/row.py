@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from server.worker import Action, Activity, Decision, Device
 
-if TYPE_CHECKING:  # the parameter server imports this file and needs no messages
+if TYPE_CHECKING:  # the hub imports this file and needs no messages
     from server.messages import Total
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from

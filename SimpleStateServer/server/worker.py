@@ -1,4 +1,4 @@
-"""A worker's actions, its activities and its device. Standard library only: the parameter server imports this too."""
+"""A worker's actions, its activities and its device. Standard library only: the hub imports this too."""
 
 import enum
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ FAULTS = {
     "freeze": Fault("a worker is frozen for 20 s", ["worker2"], freeze_s=20.0, leaves_out=True),
     "late": Fault("a worker comes", ways=(CONTINUE,), comes=True),
     "late-closed": Fault("a worker comes behind a firewall", ways=(CONTINUE,), comes=True, is_closed=True),
-    "server": Fault("the parameter server is killed", ["server0"], ways=(RESTART,)),
+    "server": Fault("the parameter server, or the hub, is killed", ["server0"], ways=(RESTART,)),
     "scheduler": Fault("the scheduler is killed", ["scheduler"], ways=(RESTART,)),
     "worker-and-server": Fault("a worker and the parameter server are killed", ["worker2", "server0"], ways=(RESTART,)),
     "damaged": Fault("a worker is killed, and its checkpoint damaged", ["worker2"], ways=(RESTART,), damages=True),
@@ -104,10 +104,12 @@ def leaves_out(way: str, mode: str) -> bool:
 
 def can_happen(fault: str, way: str, mode: str) -> bool:
     """Whether a job of this mode can survive in this way, and the fault can happen to it."""
+    if OWNERS[mode].transport is TransportKind.HUB and fault in ("server", "scheduler"):
+        return fault == "server"  # the hub is started again alone
     if way not in FAULTS[fault].ways:
         return False
     if FAULTS[fault].cuts == SERVER and not leaves_out(way, mode):
         return False
     if leaves_out(way, mode):
-        return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
+        return FAULTS[fault].leaves_out and OWNERS[mode].transport in (TransportKind.SERVER, TransportKind.HUB)
     return not fault.startswith("state-server") or OWNERS[mode].has_state_server or way == CONTINUE

@@ -43,7 +43,7 @@ class HostChanges:
         self._before: LaunchPlan | None = None
         # Returns the names of its hosts that are not lost
         self.there: Callable[[], Collection[str]] = lambda: self.plan.hosts.hosts
-        self.toward: tuple[str, int] | None = None  # the scheduler, if any, which the hosts must reach
+        self.toward: tuple[str, int] | None = None  # address and port, if any, that the hosts must reach
         self.has_changed = False  # the plan is not the first
         self._is_asked = False  # to read the file again
         self._are_ready: Callable[[], bool] | None = None  # while hosts get ready

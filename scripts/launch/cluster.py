@@ -2,8 +2,8 @@
 
     scripts/cluster.sh --hosts hosts.csv -m esync -n resnet18-v1 -- -ll 0.0005 --max-seconds 600
 
-The hosts file has a header and one line a host; only the column address is needed. The scheduler, the parameter servers
-and the state server run on the first host, unless the column roles says otherwise. What follows `--` goes to every
+The hosts file has a header and one line a host; only the column address is needed. The scheduler, the servers and the
+state server run on the first host, unless the column roles says otherwise. What follows `--` goes to every
 worker's main.py. Each host needs the project with its .venv, the workers' hosts also the data (scripts/setup.sh,
 scripts/get_data.sh); ssh must log in without a password. Ctrl-C ends the job with the workers' rounds, a second one at
 once; a process that dies ends it, and so does the end of this program or of a connection. With --ckpt-frequency N
@@ -47,6 +47,7 @@ from scripts.launch.hosts_layout import (
     make_layout,
     num_ports,
     port_ranges,
+    root_of,
     trace_file,
 )
 from scripts.launch.previous_run import PreviousRun, previous_run
@@ -199,7 +200,7 @@ def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> di
     """Asks the hosts what only they know. Raises SetupError if a host cannot be reached, or cannot take part. The
     message names the host."""
     hellos = {name: connection.hello() for name, connection in connections.items()}
-    first = plan.hosts.places["scheduler"][0]
+    first = root_of(plan)
     toward = ""
     infos = {}
     for name in sorted(connections, key=lambda name: name != first):
@@ -299,10 +300,10 @@ def run_once(
     begin(plan, connections, job, layout)
     for line in job_options.warnings(job, layout):
         say(line)
-    address = f"{layout.scheduler.address}:{job.root_port}"
-    meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
+    which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
+    meeting = f"; the {which} is at {address}" if job.has_server else ""
     say(f"connected to {', '.join(connections)}{meeting}")
-    changes.there, changes.toward = partial(reachable, connections), scheduler_of(job, layout)
+    changes.there, changes.toward = partial(reachable, connections), meeting_place(job, layout)
     outcome = supervise(
         job, layout, connections, say, policy_of(plan, infos, job, layout, connections, say), changes, before
     )
@@ -345,7 +346,7 @@ def policy_of(
 
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
-        toward = scheduler_of(job, layout) if has_begun else None
+        toward = meeting_place(job, layout) if has_begun else None
         return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S, say)
 
     def build_again(flags: Sequence[str]) -> list[Role]:
@@ -365,9 +366,9 @@ def policy_of(
     return policy
 
 
-def scheduler_of(job: JobSpec, layout: Layout) -> tuple[str, int] | None:
-    """Address and port of the scheduler; None: there is none."""
-    return (layout.scheduler.address, job.root_port) if job.has_parameter_server else None
+def meeting_place(job: JobSpec, layout: Layout) -> tuple[str, int] | None:
+    """Address and port of the hub, or of the scheduler; None: there is neither."""
+    return (layout.root.address, job.root_port) if job.has_server else None
 
 
 def checkpoints(
@@ -380,7 +381,7 @@ def checkpoints(
 ) -> dict[str, int]:
     """The checkpoints in folders of hosts, and when each was written; without those of hosts that are gone.
 
-    When another host has answered, one that does not reach the scheduler at `toward` is lost, and one that stays silent
+    When another host has answered, one that does not reach `toward` is lost, and one that stays silent
     for SILENT_S: its connection is ended. Without `gives_up` none may be missing. The first answer may take
     `longest_s`, in which the launcher does nothing else. Raises SetupError if no host can answer, or one that may not
     be missing.

@@ -3,8 +3,8 @@
 Standard library only. All workers of a job on this machine are forked from one fork server, so they cost one import. On
 several hosts, a job that survives or changes its hosts has a fork server on each for what is started again; the first
 processes there are started afresh while it imports. So is every process that is started while the server is not ready,
-or after it was killed. The state server imports no MXNet and is always started afresh; scheduler and parameter server
-import little of it, and do not wait for the import.
+or after it was killed. The state server imports no MXNet and is always started afresh; scheduler, parameter server and
+hub import little or nothing of it, and do not wait for the import.
 """
 
 import contextlib

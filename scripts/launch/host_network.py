@@ -62,7 +62,7 @@ def check_way(address: str, port: int) -> None:
     except ConnectionRefusedError:
         return
     except OSError as error:
-        raise SetupError(f"there is no way from here to the scheduler's {address}:{port}: {error}") from None
+        raise SetupError(f"there is no way from here to the job's {address}:{port}: {error}") from None
 
 
 def _source(toward: str) -> str:
@@ -70,7 +70,7 @@ def _source(toward: str) -> str:
         try:
             probe.connect((toward, 9))  # sends nothing: the system looks up the route
         except OSError as error:
-            raise SetupError(f"there is no route from here to the scheduler's {toward}: {error.strerror}") from None
+            raise SetupError(f"there is no route from here to the job's {toward}: {error.strerror}") from None
         return str(probe.getsockname()[0])
 
 

@@ -33,7 +33,7 @@ COLUMNS = {
     "user": "to log in as",
     "port": "of its sshd",
     "folder": "of the project there; as on this machine",
-    "interface": "its network interface to the other hosts; the one with the route to the scheduler",
+    "interface": "its network interface to the other hosts; the one with the route to the scheduler, or to the hub",
     "roles": f"what else runs there: {', '.join(ROLES)}, with spaces; what no row has runs on the first host",
     "step_time_s": "shortest time of a step: emulates a slower device",
     "sample_time_s": "seconds that each sample of its batch adds to that",

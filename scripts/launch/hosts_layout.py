@@ -55,17 +55,16 @@ def make_layout(
     """Places the job's processes. `infos` are by host, and so are `ports`: free ones, ascending, `num_ports` of
     them."""
     left = {name: iter(numbers) for name, numbers in ports.items()}
-    scheduler, state_server, servers = _places(plan)
-    has_scheduler = plan.job.has_parameter_server
+    root, state_server, servers = _places(plan)
     job = dataclasses.replace(
         plan.job,
-        root_port=plan.job.root_port or (next(left[scheduler]) if has_scheduler else 0),
+        root_port=plan.job.root_port or (next(left[root]) if plan.job.has_server else 0),
         state_server_port=plan.job.state_server_port or next(left[state_server]),
     )
     processes = Counter([*servers, *(worker.host for worker in plan.hosts.workers)])
     nodes = {name: _node(job, name, infos[name], processes[name]) for name in plan.hosts.hosts}
-    scheduler_port = next(left[scheduler]) if has_scheduler else 0
-    server_ports = tuple(next(left[name]) for name in servers)
+    scheduler_port = next(left[root]) if job.has_scheduler else 0
+    server_ports = () if job.has_hub else tuple(next(left[name]) for name in servers)
     workers = []
     for worker in plan.hosts.workers:
         node = nodes[worker.host]
@@ -82,26 +81,30 @@ def make_layout(
             )
         )
     where = tuple(nodes[name] for name in servers)
-    return job, Layout(nodes[scheduler], nodes[state_server], where, tuple(workers), scheduler_port, server_ports)
+    return job, Layout(nodes[root], nodes[state_server], where, tuple(workers), scheduler_port, server_ports)
+
+
+def root_of(plan: LaunchPlan) -> str:
+    """The host at which the processes meet: that of the hub, or of the scheduler."""
+    return plan.hosts.places["server" if plan.job.has_hub else "scheduler"][0]
 
 
 def _places(plan: LaunchPlan) -> tuple[str, str, list[str]]:
-    """The hosts of the scheduler, if any, of the state server, and of each parameter server."""
-    places = plan.hosts.places
-    among = places["server"]
-    count = plan.job.num_servers if plan.job.has_parameter_server else 0
+    """The hosts at which the processes meet, of the state server, and of each server."""
+    among = plan.hosts.places["server"]
+    count = plan.job.num_servers if plan.job.has_server else 0
     servers = [among[number % len(among)] for number in range(count)]
-    return places["scheduler"][0], places["state-server"][0], servers
+    return root_of(plan), plan.hosts.places["state-server"][0], servers
 
 
 def num_ports(plan: LaunchPlan) -> Counter[str]:
     """The number of ports that each host must find, beside those that have a flag. The scheduler has two: the
-    rendezvous, and its MXNet's."""
-    scheduler, state_server, servers = _places(plan)
+    rendezvous, and its MXNet's. The hub has one, as the rendezvous."""
+    root, state_server, servers = _places(plan)
     found = [] if plan.job.state_server_port else [state_server]
-    if plan.job.has_parameter_server:
-        found += [scheduler] if plan.job.root_port else [scheduler, scheduler]
-    return Counter([*found, *servers, *(worker.host for worker in plan.hosts.workers)])
+    found += [root] if plan.job.has_server and not plan.job.root_port else []
+    found += [root, *servers] if plan.job.has_scheduler else []
+    return Counter([*found, *(worker.host for worker in plan.hosts.workers)])
 
 
 def port_ranges(plan: LaunchPlan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import config
-from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, TransportKind, Workers, entry_name, filed_as
 from config import preset_flags
 from flag_parser import FlagParser
 from flag_values import at_least, several, zero_or_one
@@ -147,11 +147,13 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         help="how the workers of esync, sync, local-sgd and lb-bsp sum: on the parameter server (ps), or among "
         "themselves, without scheduler and servers",
     )
-    parser.add_argument("--servers", type=at_least(1), default=1, help="number of parameter servers")
+    hubs = ", ".join(name for name, row in ALGORITHMS.items() if row.transport is TransportKind.HUB)
+    words = f"number of parameter servers; modes {hubs} have one server each, the hub, and no scheduler"
+    parser.add_argument("--servers", type=at_least(1), default=1, help=words)
     add_log_base(parser, ROOT / "logs")
     parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
     parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
-    parser.add_argument("--root-port", type=port_or_zero, default=0, help="port of the scheduler; 0: a free one")
+    parser.add_argument("--root-port", type=port_or_zero, default=0, help="port of scheduler or hub; 0: a free one")
     parser.add_argument(
         "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
     )
@@ -165,8 +167,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         default=DEFAULT_RESTARTS,
         help=f"with --on-worker-death {config.RESTART} behind `--`: most starts of the job again without a new "
         f"checkpoint between them; with {config.CONTINUE}: most starts of a worker again, each less than a minute "
-        "after the one before; then the others continue without it; with --requeue of scripts/slurm.sh: most times "
-        "that the job begins again",
+        "after the one before; then the others continue without it (of the hub again: then the job ends); with "
+        "--requeue of scripts/slurm.sh: most times that the job begins again",
     )
 
 
@@ -318,7 +320,7 @@ def forked(job: JobSpec, worker_config: config.Config) -> tuple[str, str, str]:
     none; and modules. The job file is read here: it may not be on the host yet."""
     found = libraries(job.job_file) if job.job_file else {"mxnet"}
     trainers = [worker_config.algorithm.trainer]
-    if worker_config.collective == config.PS and worker_config.algorithm.is_distributed:
+    if job.has_scheduler:
         trainers = ["trainer.transport.kvstore", *(each.trainer for each in OWNERS.values())]
     modules = ["trainer.worker", *trainers, *(["models"] if "mxnet" in found else []), *sorted(found - {"mxnet"})]
     return "" if job.job_file else worker_config.dataset, worker_config.data_dir, ",".join(modules)

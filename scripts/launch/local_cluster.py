@@ -1,6 +1,6 @@
 """Runs a whole job on this machine, and leaves no process behind whatever happens.
 
-The state server (if the mode has one), scheduler, parameter servers and CPU workers run on 127.0.0.1. Each worker pads
+The state server (if the mode has one), scheduler, servers and CPU workers run on 127.0.0.1. Each worker pads
 its steps to a given time, so one machine emulates several of different speeds. What follows `--` goes to every worker's
 main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a process in
 LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once. A process that dies ends it

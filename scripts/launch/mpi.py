@@ -85,7 +85,7 @@ def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
     about = (sys.executable, str(ROOT), len(usable_cores()))
     infos = {name: HostInfo(*about, address, "") for name, address in addresses.items()}
     job, layout = make_layout(plan, infos, port_ranges(plan, plan.base_port, addresses))
-    here, _ = host_network.find("", "", toward=layout.scheduler.address)
+    here, _ = host_network.find("", "", toward=layout.root.address)
 
     environment = base_environment(os.environ)
     service = dataclasses.replace(layout.state_server, address=here, environment=environment, is_here=True)

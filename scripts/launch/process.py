@@ -30,6 +30,7 @@ class Kind(enum.Enum):
 
     WORKER = "worker"  # ends by itself; the job is done when all have
     SERVER = "server"  # ends by itself once the workers have (scheduler, parameter server)
+    HUB = "hub"  # likewise; where the workers go on without a lost one, it is started again alone, as a service is
     SERVICE = "service"  # does not end by itself (state server, connection to a host)
 
 

@@ -10,7 +10,7 @@ launcher or the connection is gone, or when it receives nothing for a minute, it
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
     {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written;
-                                            an error where the host does not reach the scheduler
+                                            an error where the host does not reach the hub or scheduler
     {"do": "warm", "folder": ..., ...}  ->  {"is": "warm"} once it is known whether processes can be forked here;
                                             {"is": "cold", "text": ...}: why this host cannot get ready
     {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's

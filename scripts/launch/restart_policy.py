@@ -32,7 +32,7 @@ class RestartPolicy:
         others_continue: bool = False,  # workers continue without the failed ones
         # Whether a worker that is restarted alone has a checkpoint of this job, by its role
         resumes: Callable[[Role], bool] = lambda role: False,
-        beside_server: bool = False,  # where workers continue, they need the scheduler and the parameter servers
+        beside_server: bool = False,  # where workers continue, they need the hub, or scheduler and parameter servers
         min_workers: int = 1,  # with fewer no worker is left out: the job ends
         left_out: set[str] | None = None,  # the names of workers without which all are restarted; it grows
     ) -> None:
@@ -87,7 +87,7 @@ class RestartPolicy:
         is_worker = role.kind is Kind.WORKER and RESUME[0] not in role.command
         flags = RESUME if is_worker and self._resumes(role) else ()
         environment, number = dict(role.environment), "DMLC_NUM_WORKER"
-        if number in environment and num_workers and not self.beside_server:  # MXNet's scheduler keeps it
+        if number in environment and num_workers and not self.beside_server:  # which keeps it
             environment[number] = str(num_workers)
         return dataclasses.replace(role, command=[*role.command, *flags], environment=environment, appends=True)
 

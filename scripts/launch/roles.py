@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from algorithms import OWNERS, Algorithm, folder_name
+from algorithms import OWNERS, Algorithm, TransportKind, folder_name
 from config import PS, name_in_logs, preset_flags
 from scripts.launch.health import Health
 from scripts.launch.process import Kind, Role
@@ -61,9 +61,17 @@ class JobSpec:
         return OWNERS[self.mode]
 
     @property
-    def has_parameter_server(self) -> bool:
-        """Whether there are a scheduler and parameter servers."""
+    def has_server(self) -> bool:
+        """Whether there is a hub, or there are a scheduler and parameter servers."""
         return self.algorithm.is_distributed and self.collective == PS
+
+    @property
+    def has_hub(self) -> bool:
+        return self.algorithm.transport is TransportKind.HUB
+
+    @property
+    def has_scheduler(self) -> bool:
+        return self.has_server and not self.has_hub
 
     @property
     def needs_state_server(self) -> bool:
@@ -156,7 +164,7 @@ class Placement:
     node: Node
     device: str  # its log folder
     flags: tuple[str, ...]  # for main.py: the device, its speed
-    port: int  # it listens there; MXNet's scheduler ranks the workers of one host by it
+    port: int  # the workers of one host are ranked by it; it listens there, unless there is a hub
     name: str
     log: str  # file name
     more_flags: tuple[str, ...] = ()  # the user's for this worker
@@ -166,16 +174,16 @@ class Placement:
 class Layout:
     """The hosts of a job's processes."""
 
-    scheduler: Node
+    root: Node  # where the processes meet, at the job's `root_port`: the host of the hub, or of the scheduler
     state_server: Node
     servers: tuple[Node, ...]
     workers: tuple[Placement, ...]
-    scheduler_port: int = 0  # its MXNet's; 0: any. The processes meet at the job's `root_port`
-    server_ports: tuple[int, ...] = ()  # empty: any
+    scheduler_port: int = 0  # its MXNet's; 0: any
+    server_ports: tuple[int, ...] = ()  # empty: any; of a hub, which has the job's `root_port` alone
 
     @property
     def nodes(self) -> dict[str, Node]:
-        nodes = (self.scheduler, self.state_server, *self.servers, *(worker.node for worker in self.workers))
+        nodes = (self.root, self.state_server, *self.servers, *(worker.node for worker in self.workers))
         return {node.name: node for node in nodes}
 
 
@@ -224,7 +232,7 @@ def build_roles(job: LocalJobSpec, environment: Mapping[str, str] = os.environ) 
 
 def build(job: JobSpec, layout: Layout) -> list[Role]:
     """The processes of a job."""
-    roles = [*_servers(job, layout)] if job.has_parameter_server else []
+    roles = [*_servers(job, layout)] if job.has_server else []
     if job.needs_state_server or job.page:
         roles.insert(0, _state_server(job, layout.state_server))
     return [*roles, *_workers(job, layout)]
@@ -254,8 +262,9 @@ def _state_server(job: JobSpec, node: Node) -> Role:
 
 
 def _servers(job: JobSpec, layout: Layout) -> Iterator[Role]:
-    """The scheduler and the parameter servers."""
-    yield _server(job, layout, layout.scheduler, "scheduler", "scheduler", layout.scheduler_port)
+    """The hub, or the scheduler and the parameter servers."""
+    if job.has_scheduler:
+        yield _server(job, layout, layout.root, "scheduler", "scheduler", layout.scheduler_port)
     ports = layout.server_ports or (0,) * len(layout.servers)
     for number, (node, port) in enumerate(zip(layout.servers, ports, strict=True)):
         yield _server(job, layout, node, "server", f"server {number}", port)
@@ -264,8 +273,8 @@ def _servers(job: JobSpec, layout: Layout) -> Iterator[Role]:
 def _server(job: JobSpec, layout: Layout, node: Node, role: str, name: str, port: int) -> Role:
     return Role(
         name=f"{node.prefix}{name}",
-        kind=Kind.SERVER,
-        command=[node.python, str(node.root / "main.py")],
+        kind=Kind.HUB if job.has_hub else Kind.SERVER,
+        command=[node.python, str(node.root / "main.py"), *(("-m", job.algorithm.name) if job.has_hub else ())],
         environment=_cluster(job, layout, node, role) | ({"PORT": str(port)} if port else {}),
         folder=node.root,
         log=job.log_folder / f"{name.replace(' ', '')}.log",
@@ -333,13 +342,13 @@ drawn_token = functools.cache(secrets.token_urlsafe)  # of the jobs of this laun
 
 def _cluster(job: JobSpec, layout: Layout, node: Node, role: str) -> dict[str, str]:
     others = {
-        "DMLC_PS_ROOT_URI": layout.scheduler.address,
+        "DMLC_PS_ROOT_URI": layout.root.address,
         "DMLC_PS_ROOT_PORT": str(job.root_port),
         "DMLC_NUM_SERVER": str(len(layout.servers)),
     }
     return dict(node.environment) | {
         "DMLC_ROLE": role,
-        **(others if job.has_parameter_server else {}),
+        **(others if job.has_server else {}),
         "DMLC_NUM_WORKER": str(len(layout.workers)),
         "DMLC_INTERFACE": node.interface,
     }

@@ -5,11 +5,12 @@ noticed within a second, and a process that does not answer blocks nothing here.
 
     RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round, also where the hosts change
        |                   |
-       +--workers done-----+--> SETTLING: the parameter servers end by themselves --> everything is stopped
+       +--workers done-----+--> SETTLING: the servers end by themselves --> everything is stopped
 
 A failure, a second signal or a timeout ends any of these states: everything is killed. With a restart policy a failure
 in RUNNING kills all but the services and starts all again. A service, or a worker without which the others continue, is
-started again alone while the others run, or is left out where its tries are spent or its host is gone.
+started again alone while the others run, or is left out where its tries are spent or its host is gone. So is the hub
+where the workers continue, but it is not left out.
 """
 
 import dataclasses
@@ -34,6 +35,7 @@ POLL_S = 0.1
 CAUSE_S = 0.5  # the end of a killed process may be seen this much later than that of the peer that has lost it
 
 _DONE = (EXIT_OK, EXIT_INCOMPLETE)
+_SERVERS = (Kind.SERVER, Kind.HUB)
 _TOO_EARLY = "stopped before every worker had begun"
 
 
@@ -105,7 +107,7 @@ class Supervisor:
         self._say = say
         self._start_role = start
         self._connections = connections
-        self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
+        self._leave_together = leave_together or any(role.kind in _SERVERS for role in roles)
         self._others_continue = policy is not None and policy.others_continue
         self._is_beside_server = policy is not None and policy.beside_server
         self._leave_together &= not self._others_continue  # one may leave
@@ -181,7 +183,7 @@ class Supervisor:
         """Starts what does not run, and steps until the job is over."""
         self._service_was_away = False
         self._enter(_State.RUNNING, time.monotonic())
-        self._start(Kind.SERVICE, Kind.SERVER)
+        self._start(Kind.SERVICE, *_SERVERS)
         self._wait_until_ready()
         for page in pages:
             self._say(f"the job's status page: {page}")
@@ -312,8 +314,8 @@ class Supervisor:
     def _enter(self, state: _State, now: float) -> None:
         self._state, self._since = state, now
 
-    def _of(self, kind: Kind) -> list[RunningProcess]:
-        return [process for process in self._processes if process.role.kind is kind]
+    def _of(self, *kinds: Kind) -> list[RunningProcess]:
+        return [process for process in self._processes if process.role.kind in kinds]
 
     def _kill_frozen(self) -> None:
         """Kills the services that answer no longer: they are started again as those that died."""
@@ -365,13 +367,14 @@ class Supervisor:
             time.sleep(POLL_S / 2)
 
     def _await_workers(self, now: float) -> None:
-        for server in self._of(Kind.SERVER):
-            if server.ended_at is not None and now > server.ended_at + self._timeouts.lead_s:
+        due = [process for _, process in self._due]
+        for server in self._of(*_SERVERS):
+            if server.ended_at is not None and server not in due and now > server.ended_at + self._timeouts.lead_s:
                 if self._others_are_done(server):
                     self._enter(_State.SETTLING, now)
                     return
                 self._fail([server])
-        due = [process for _, process in self._due if process.role.kind is Kind.WORKER]
+        due = [process for process in due if process.role.kind is Kind.WORKER]
         workers = self._of(Kind.WORKER)
         ended_at = [worker.ended_at for worker in workers if worker.ended_at is not None and worker not in due]
         left = [worker for worker in workers if worker.ended_at is None]
@@ -406,7 +409,7 @@ class Supervisor:
         self._end(Failure(left, f"{names} did not end within {when}"), exit_code)
 
     def _settle(self, now: float) -> None:
-        left = [server.role.label for server in self._of(Kind.SERVER) if server.ended_at is None]
+        left = [server.role.label for server in self._of(*_SERVERS) if server.ended_at is None]
         settle_s = self._timeouts.settle_s
         if left and now <= self._since + settle_s:
             return

@@ -75,7 +75,7 @@ def end_of(process: Process, deadline_s: float = DEADLINE_S) -> int:
 
 
 class Processes:
-    """A scheduler, servers and workers. Output goes to one file a process in `folder`."""
+    """A scheduler, servers and workers, or a hub and workers. Output goes to one file a process in `folder`."""
 
     def __init__(self, folder: Path, num_workers: int, num_servers: int = 1) -> None:
         self._folder = folder
@@ -142,12 +142,17 @@ class Processes:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, num_workers: int, num_servers: int = 1, start: bool = True) -> Iterator[Processes]:
-    """A cluster whose processes do not outlive the block. Scheduler and servers are started, unless `start` says no."""
+def cluster(
+    folder: Path, num_workers: int, num_servers: int = 1, start: bool = True, hub: str = ""
+) -> Iterator[Processes]:
+    """A cluster whose processes do not outlive the block. Scheduler and servers are started, unless `start` says no, or
+    the `hub` of this mode."""
     folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(folder, num_workers, num_servers)
     try:
-        if start:
+        if hub:
+            processes.start("server0", "server", "main.py", "-m", hub)
+        elif start:
             processes.start_servers()
         yield processes
     finally:

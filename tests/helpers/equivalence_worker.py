@@ -27,6 +27,7 @@ from run_all import run_all
 
 import models
 from algorithms import TransportKind
+from config import Config
 from flag_values import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
@@ -34,7 +35,6 @@ from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.sync_switch_optimizer import SyncSwitchSettings
 from trainer.clock import Clock, RealClock
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
@@ -50,6 +50,7 @@ from trainer.run_logs.measure import Measure
 from trainer.runtime.environment import prepare_environment
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.trainer import Trainer
@@ -59,7 +60,9 @@ ROUNDS = 3
 BIG_BATCH = 32
 LEARNING_RATE = 0.002
 WITH_ALL = "-with-all"  # behind an algorithm's name: with momentum, weight decay and a schedule
-RULE = Rule(momentum=0.5, weight_decay=0.01, batch_size=BIG_BATCH // 2, schedule=parse_schedule("warmup:64"))
+OF_ALL: dict[str, Any] = {"momentum": 0.5, "weight_decay": 0.01}
+SCHEDULE = "warmup:64"
+RULE = Rule(**OF_ALL, batch_size=BIG_BATCH // 2, schedule=parse_schedule(SCHEDULE))
 
 
 class OneStepARound:
@@ -111,6 +114,22 @@ def kind_of(algorithm: str) -> TransportKind:
     return TransportKind.SUM if algorithm in ("sync", "esync") else TransportKind.SERVER
 
 
+def config_of(algorithm: str, num_workers: int) -> Config:
+    """The flags of a phase of Sync-Switch. Other trainers get what they need of these from `trainer_of`."""
+    is_bsp, more = algorithm.startswith("bsp"), {}
+    if algorithm.endswith(WITH_ALL):
+        more = {**OF_ALL, "lr_schedule": SCHEDULE}
+    return Config(
+        mode="sync-switch",
+        switch_order="1" if is_bsp else "0",
+        train_steps=(ROUNDS if is_bsp else 1000,),
+        # ASP divides it by the number of workers.
+        learning_rate=LEARNING_RATE if is_bsp else LEARNING_RATE * num_workers,
+        batch_size=BIG_BATCH // num_workers,
+        **more,
+    )
+
+
 def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: Any) -> Trainer:
     """An algorithm: sync, esync, async, dcasgd-LAMBDA, or bsp or asp (phases of Sync-Switch), or one WITH_ALL."""
     rule = RULE if algorithm.endswith(WITH_ALL) else PLAIN
@@ -123,18 +142,7 @@ def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: An
     if algorithm == "esync":
         return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.run.clock, waits=True))
     if algorithm in ("bsp", "asp"):
-        # ASP divides the learning rate by the number of workers.
-        bsp = algorithm == "bsp"
-        settings = SyncSwitchSettings(
-            order="1" if bsp else "0",
-            steps=(ROUNDS if bsp else 1000,),
-            learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
-            momentum=rule.momentum,
-            policy="none",
-            weight_decay=rule.weight_decay,
-            schedule=rule.schedule,
-        )
-        return SyncSwitchTrainer(mine, settings)
+        return SyncSwitchTrainer(mine)
     if algorithm == "async":
         return AsyncTrainer(mine, LEARNING_RATE)
     strength = float(algorithm.removeprefix("dcasgd-"))
@@ -170,11 +178,15 @@ def train_in_cluster(algorithm: str, path: str) -> None:
 
 
 def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarray]]:
-    """The final weights by rank of workers in one process, whose steps take the same time."""
-    clock = VirtualClock()
-    server = MemoryServer(clock, kind_of(algorithm), [WorkerLink()] * num_workers)
+    """The final weights by rank of workers in one process, whose steps take the same time. Those of Sync-Switch are at
+    a hub, and use nothing but the barrier of the MemoryServer."""
+    clock, links, config = VirtualClock(), [WorkerLink()] * num_workers, config_of(algorithm, num_workers)
+    server, hub = MemoryServer(clock, kind_of(algorithm), links), VirtualHub(clock, config, links)
     shared = [MemoryTransport(server, rank) for rank in range(num_workers)]
-    trainers = [trainer_of(algorithm, each, 1, clock=clock, min_step_s=1.0) for each in shared]
+    more = {"clock": clock, "min_step_s": 1.0}
+    if algorithm.startswith(("bsp", "asp")):
+        more["config"] = config
+    trainers = [trainer_of(algorithm, each, 1, hub=VirtualExchange(hub, each.rank), **more) for each in shared]
     done: dict[int, list[np.ndarray]] = {}
 
     def work(rank: int) -> Callable[[], None]:

@@ -25,12 +25,14 @@ from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
+from trainer.hub.server_part import JOB, Answer, Arrays, Message
 from trainer.loop import Loop
 from trainer.membership import Membership, lost_of, number_of_change
 from trainer.progress import Limits
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryArrays, MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
@@ -133,6 +135,14 @@ class Rejoining(MemoryTransport):
     def barrier(self) -> None: ...
 
 
+class Returning(VirtualExchange):
+    """Of a worker in the place of a lost one: no other worker waits for it to begin."""
+
+    def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
+        message, newest = self._hub.part.joined(self.rank)
+        return self._taken(Answer({**message, JOB: self._hub.name}, newest))
+
+
 def train(
     kind: TransportKind,
     workers: Sequence[Worker],
@@ -149,6 +159,7 @@ def train(
     leaving: Mapping[int, int] | None = None,
     rule: Rule = PLAIN,
     mode: str = Config().mode,
+    config: Config | None = None,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
@@ -160,13 +171,18 @@ def train(
         back_s: by rank, seconds until a new process is in the place of one of these.
         leaving: as `killed`, of those that were asked to leave.
         mode: that the flags name.
+        config: all flags, with the mode.
     """
     changes: dict[int, int] = {}
     numbers = itertools.count(1)
     clock = VirtualClock()
     links = [worker.link for worker in workers]
-    place: Callable[[int], Transport]
-    if collective == PS:
+    flags = config or Config(mode=mode)
+    hub = VirtualHub(clock, flags, links, server_bytes_per_s)
+    place: Callable[[int], Transport | None]
+    if kind is TransportKind.HUB:
+        place = {}.get
+    elif collective == PS:
         server = MemoryServer(clock, kind, links, server_bytes_per_s)
         place = partial(MemoryTransport, server)
     else:
@@ -193,6 +209,9 @@ def train(
                     is_lost = True
                 if is_lost or trainers[rank].has_left:
                     changes[rank] = number_of_change(next(numbers), is_lost=True)
+                    if kind is TransportKind.HUB:
+                        hub.answers |= hub.part.lost(rank)
+                        clock.changed()
                     if rank in (back_s or {}):
                         clock.sleep((back_s or {})[rank])
                         trainers[rank] = build(context(rank, **in_its_place(rank)))
@@ -210,7 +229,8 @@ def train(
                 return False
 
             return {
-                "transport": Rejoining(server, rank),
+                "transport": None if kind is TransportKind.HUB else Rejoining(server, rank),
+                "hub": Returning(hub, rank),
                 "job_age_s": clock.now,
                 "changes": lambda: changes | mine,
                 "leaves": lambda: False,
@@ -238,11 +258,12 @@ def train(
                 "changes": lambda: dict(changes),
                 "leaves": lambda: rank in (leaving or {}) and trainers[rank].rounds >= leaving[rank],
                 "transport": place(rank),
+                "hub": VirtualExchange(hub, rank),
                 "compression": compression,
                 "num_servers": 1,
                 "state_server": state_server.client(clock) if state_server else None,
                 "gather": lambda label, mine: [[7, 7]],
-                "config": Config(mode=mode),
+                "config": flags,
                 "rule": rule,
                 "min_step_s": worker.step_s,
                 "sample_s": worker.sample_s,

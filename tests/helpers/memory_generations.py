@@ -230,7 +230,7 @@ class Job:
         )
         first = worker.generations.begin(joining.wait(0.0))
         transport = CollectiveTransport(first.group, self.clock)
-        group = RendezvousInfo(transport, gather_over(transport), [], worker.generations)
+        group = RendezvousInfo(transport, gather_over(transport), [], generations=worker.generations)
         context = self._context(number, transport, partial(Recovery, group))
         if self._policy:
             context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)

@@ -15,7 +15,7 @@ from few_images import few_images
 from ready import endless, ready
 
 import models
-from algorithms import TransportKind
+from config import Config
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.clock import RealClock
 from trainer.coordinator.client import StateClient
@@ -23,10 +23,11 @@ from trainer.coordinator.http import HttpLink
 from trainer.datasets import loading
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
+from trainer.hub import hub_link
+from trainer.hub.server_part import KEPT
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.progress import Limits
-from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
 
@@ -50,29 +51,30 @@ class Recorded(WBSPTrainer):
             total += new - old
         return done
 
-    def _upload(self, update, about, save):
-        self.uploads.append((about.steps, [array.copy() for array in update]))
-        uploaded = super()._upload(update, about, save)
-        if uploaded.model is not None:
-            self.releases.append((uploaded.status, [array.copy() for array in uploaded.model]))
-        return uploaded
+    def _send(self, message, update):
+        self.uploads.append((message["report"].steps, [array.copy() for array in update]))
+        answer = super()._send(message, update)
+        if answer.arrays:
+            self.releases.append((answer.message, [array.copy() for array in answer.arrays]))
+        return answer
 
 
 def main(port: str, overlap: str, step_time: str, output: str) -> None:
-    cluster = ClusterSpec.from_environment()
+    cluster = ClusterSpec.from_environment(has_hub=True)
     assert cluster is not None
-    with tempfile.TemporaryDirectory() as folder, roles.join(cluster, TransportKind.SERVER, 60) as joined:
-        shared = joined.transport
+    config = Config(mode="wbsp", device_name=f"cpu{Path(output).stem}", start_timeout=60)
+    with tempfile.TemporaryDirectory() as folder, hub_link.join(cluster, config, {}) as joined:
         train = loading.load("mnist", str(few_images())).train
-        rank = shared.rank
+        rank, num_workers = joined.rank, joined.num_workers
         clock = RealClock()
         context = context_of(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
-            batches=endless(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
+            batches=endless(train, np.arange(rank, 2000, num_workers), BATCH, seed=(0, rank)),
             warm_up_batch=ready(Samples(*(part[:BATCH] for part in train))),
             limits=Limits(max_seconds=SECONDS),
-            membership=lambda: Membership(rank, shared.num_workers),
-            transport=shared,
+            membership=lambda: Membership(rank, num_workers),
+            hub=joined.hub,
+            config=config,
             state_server=StateClient(HttpLink("127.0.0.1", port, clock), clock, "wbsp", 0.0),
             clock=clock,
             min_step_s=float(step_time),
@@ -80,7 +82,6 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
         trainer = Recorded(context, 0.003, bool(int(overlap)))
         Loop(trainer).run(lambda: Path(folder))
         save(trainer, output)
-        del trainer
 
 
 def save(trainer: Recorded, path: str) -> None:
@@ -94,8 +95,8 @@ def save(trainer: Recorded, path: str) -> None:
         rounds=trainer.rounds,
         steps=np.array([steps for steps, _ in trainer.uploads]),
         uploads=np.stack([flat(update) for _, update in trainer.uploads]),
-        releases=np.array([status.release for status, _ in trainer.releases]),
-        included=np.array([status.uploads for status, _ in trainer.releases]),
+        releases=np.array([message[KEPT]["release"] for message, _ in trainer.releases]),
+        included=np.array([message["uploads"] for message, _ in trainer.releases]),
         models=np.stack([flat(model) for _, model in trainer.releases]),
     )
 

@@ -21,7 +21,7 @@ from cluster_processes import ROOT
 from stand_ins import role as stand_in
 from stand_ins import tells
 
-from algorithms import ENTRIES, OWNERS, modes_of
+from algorithms import ENTRIES, OWNERS, TransportKind, modes_of
 from config import one_of
 from scripts import demo, get_data
 from scripts.launch import job_options, local_cluster
@@ -31,6 +31,7 @@ from trainer import command_line
 from utils import EXIT_SETUP, SetupError
 
 SCRIPTS = ROOT / "scripts"
+HUB_MODES = [name for name, row in OWNERS.items() if row.transport is TransportKind.HUB]
 
 # ------------------------------------------------------------------------------------------ roles from options
 
@@ -48,13 +49,28 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
         return [role.name for role in build_roles(options("--workers", "0,0.5", *arguments))]
 
     trained = ["worker 0", "worker 1"]
-    for mode in ("esync", "wbsp", "wbsp-pcc", "sync-switch"):
-        assert names("-m", mode) == ["state server", "scheduler", "server 0", *trained]
+    assert names("-m", "esync") == ["state server", "scheduler", "server 0", *trained]
+    for mode in HUB_MODES:
+        assert names("-m", mode) == ["state server", "server 0", *trained]
     watched = ["state server", "scheduler", "server 0", "server 1", *trained]
     assert names("-m", "dcasgd", "--servers", "2") == watched
     assert names("-m", "dcasgd", "--servers", "2", "--page", "0") == watched[1:]
     assert names("-m", "local", "--page", "0") == trained
     assert [role.name for role in build_roles(options("-m", "local"))] == ["state server", "worker 0"]
+
+
+def test_the_workers_of_a_job_with_a_hub_meet_at_its_server():
+    given = options("-m", "wbsp-pcc", "--workers", "0,0.5", "--root-port", "9000")
+    _, hub, worker, _ = build_roles(given, {})
+    assert (hub.kind, [*hub.command[2:]]) == (Kind.HUB, ["-m", "wbsp"])
+    places = [(each.environment["DMLC_PS_ROOT_URI"], each.environment["DMLC_PS_ROOT_PORT"]) for each in (hub, worker)]
+    assert places == [("127.0.0.1", "9000")] * 2
+    assert [each.environment["DMLC_NUM_SERVER"] for each in (hub, worker)] == ["1", "1"]
+    assert "PORT" not in hub.environment  # it listens at that one port
+    modules = job_options.forked(given, job_options.first_config(given, local_cluster.local_layout(given)))[2]
+    assert modules == "trainer.worker,trainer.algorithms.wbsp:build,models"
+    with pytest.raises(SetupError, match="mode wbsp has one server, which is its hub, here there are 2"):
+        options("-m", "wbsp", "--servers", "2")
 
 
 def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_server(capsys):

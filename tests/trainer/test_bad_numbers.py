@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,12 @@ from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
+from config import Config
 from trainer.algorithms.async_local import AsyncLocalTrainer
-from trainer.algorithms.async_local_optimizer import LocalSteps
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
-from trainer.algorithms.decoupled import DecoupledTrainer, Merging
-from trainer.algorithms.delayed_nesterov import DelayedNesterov
+from trainer.algorithms.decoupled import DecoupledTrainer
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -165,8 +165,8 @@ def test_a_server_applies_no_gradient_that_is_not_finite_whoever_pushes_it() -> 
 def test_backup_workers_make_no_version_of_it_and_its_worker_has_another_try() -> None:
     """Nobody is spare: version 1 waits for worker 1's second batch, and is SSGD's step along the good ones."""
     workers = [Worker([batch(0)]), Worker([batch(1), batch(2), batch(3)])]
-    build = spoil(lambda context: BackupTrainer(context, ETA, 0), {1})
-    trained = train(TransportKind.SERVER, workers, build, rounds=1)
+    config = Config(mode="backup", backup=0, learning_rate=ETA)
+    trained = train(TransportKind.HUB, workers, spoil(BackupTrainer, {1}), rounds=1, config=config)
     expected = ZERO - ETA / 2 * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(2)))
     np.testing.assert_allclose(trained.weights(0), expected, **CLOSE)
 
@@ -199,16 +199,18 @@ def of_page(build: Callable[[Context], Trainer]) -> Callable[[Context], Trainer]
     return built
 
 
-def sync_switch(order: str) -> Callable[[Context], Trainer]:
-    def build(context: Context) -> Trainer:
-        from trainer.algorithms.sync_switch_optimizer import SyncSwitchSettings
-
-        return SyncSwitchTrainer(context, SyncSwitchSettings(order, (6,), ETA, 0.9, "none"))
-
-    return of_page(build)
-
-
-SUM, SERVER = TransportKind.SUM, TransportKind.SERVER
+SYNC_SWITCH = {"momentum": 0.9, "train_steps": (6,), "straggler_policy": "none"}
+# Flags of the modes with a server part on the hub.
+HUB_FLAGS: dict[str, dict[str, Any]] = {
+    "backup": {"backup": 1},
+    "wbsp": {},
+    "wbsp, overlap": {},
+    "async-local": {"global_lr": 0.7, "outer_momentum": 0.9, "sync_every": 2},
+    "decoupled": {"global_lr": 0.7, "outer_momentum": 0.9, "quorum": 2},
+    "sync-switch, BSP": {**SYNC_SWITCH, "switch_order": "1"},
+    "sync-switch, ASP": {**SYNC_SWITCH, "switch_order": "0"},
+}
+SUM, SERVER, HUB = TransportKind.SUM, TransportKind.SERVER, TransportKind.HUB
 MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     "sync": (SUM, lambda context: SyncTrainer(context, ETA), ""),
     "esync": (
@@ -225,29 +227,25 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     ),
     "local-sgd": (SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, 2), ""),
     "lb-bsp": (SUM, lambda context: LBBSPTrainer(context, ETA, 1), "lb-bsp"),
-    "backup": (SERVER, lambda context: BackupTrainer(context, ETA, 1), ""),
+    "backup": (HUB, BackupTrainer, ""),
     "async": (SERVER, lambda context: AsyncTrainer(context, ETA), ""),
     "dcasgd": (SERVER, lambda context: AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=0.04), ""),
     "ssp": (SERVER, lambda context: SSPTrainer(context, ETA, 1), ""),
-    "wbsp": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
-    "wbsp, overlap": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
-    "async-local": (
-        SERVER,
-        lambda context: AsyncLocalTrainer(context, ETA, DelayedNesterov(0.7, 0.9), LocalSteps(2, True, 3)),
-        "",
-    ),
-    "decoupled": (SERVER, of_page(lambda context: DecoupledTrainer(context, ETA, 2, Merging(2, None, 0.7, 0.9))), ""),
-    "sync-switch, BSP": (SERVER, sync_switch("1"), ""),
-    "sync-switch, ASP": (SERVER, sync_switch("0"), ""),
+    "wbsp": (HUB, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
+    "wbsp, overlap": (HUB, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
+    "async-local": (HUB, lambda context: AsyncLocalTrainer(context, ETA), ""),
+    "decoupled": (HUB, of_page(lambda context: DecoupledTrainer(context, ETA, 2)), ""),
+    "sync-switch, BSP": (HUB, of_page(SyncSwitchTrainer), ""),
+    "sync-switch, ASP": (HUB, of_page(SyncSwitchTrainer), ""),
 }
 
 
 def trained_in(mode: str, steps: Collection[int], rounds: int = 6) -> Trained:
     kind, build, policy = MODES[mode]
     workers = [Worker([batch(rank), batch(rank + 3)], step_s=1.0 + rank / 8, samples=rank + 1) for rank in range(3)]
-    return train(
-        kind, workers, spoil(build, steps), rounds, dense, state_server=StateServer(policy) if policy else None
-    )
+    flags = {"mode": mode.partition(",")[0], "learning_rate": ETA, **HUB_FLAGS[mode]} if kind is HUB else {}
+    state_server = StateServer(policy) if policy else None
+    return train(kind, workers, spoil(build, steps), rounds, dense, state_server=state_server, config=Config(**flags))
 
 
 @pytest.mark.parametrize("mode", MODES)

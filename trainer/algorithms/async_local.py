@@ -1,7 +1,7 @@
 """Asynchronous local SGD with dynamic local updates and delayed Nesterov momentum (Liu et al., "Asynchronous local-SGD
 training for language modeling", 2024, arXiv:2401.09135). Worker k takes H_k local steps from the global model w that it
-has, and uploads delta_k = w_k - w. The server applies it at once (async_local_optimizer.py) and answers with its w,
-from which the worker goes on. No worker waits for another.
+has, and uploads delta_k = w_k - w. The server applies it at once (delayed_nesterov.py) and answers with its w, from
+which the worker goes on. No worker waits for another.
 
 Dynamic local updates (DyLU): H_k = max(1, floor(H * v_k / max v)), v_k = 1 / (seconds of a local step), so that the
 uploads of all workers come about as often. The server decides, from the times of the uploads. As long as a worker's
@@ -11,58 +11,124 @@ An update is weighed by N * n_k / n, as in the other modes. BatchNorm's statisti
 upload moves them by its difference over N.
 """
 
-from collections.abc import Sequence
+import math
+from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.async_local_optimizer import AsyncLocalOptimizer, AsyncLocalStatus, LocalSteps
-from trainer.algorithms.buckets import Buckets
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
-from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
+from trainer.hub.hub_trainer import HubTrainer
+from trainer.hub.server_part import (
+    BAD,
+    KEPT,
+    SHOWN,
+    WANTS_STOP,
+    Answer,
+    Answers,
+    Arrays,
+    Message,
+    Served,
+    in_shapes,
+)
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
-from trainer.trainer import Trainer
 
 
-class AsyncLocalTrainer(Trainer):
+class LocalSteps:
+    """How many local steps each worker takes: H_k = max(1, floor(H * v_k / max v)) with DyLU, else H."""
+
+    def __init__(self, most: int, is_dynamic: bool, num_workers: int) -> None:
+        """`most` is H, `is_dynamic` DyLU."""
+        self._most, self._is_dynamic = most, is_dynamic
+        self.times_s = [math.inf] * num_workers  # by rank, of a local step; infinite: not known, or the worker is lost
+
+    def of(self, rank: int) -> int:
+        """H_k; 1 as long as this worker's time is not known."""
+        if not self._is_dynamic:
+            return self._most
+        own_s = self.times_s[rank]
+        if math.isinf(own_s):
+            return 1
+        share = min(self.times_s) / own_s if own_s else 1.0  # v_k / max v
+        return max(1, math.floor(self._most * share * (1 + 1e-6)))  # times are not exact: 0.1 / 0.3 is a third
+
+
+class AsyncLocalServer:
+    """Applies each upload to the global model, and answers with that, in the upload's own arrays."""
+
+    def __init__(self, job: Served) -> None:
+        config, saved, outer = job.config, job.saved, job.saved.get("outer", {})
+        self._job, self._model, self._weights = job, job.model, job.model[: job.num_weights]
+        self._outer = DelayedNesterov(config.global_lr, config.outer_momentum)
+        self._outer.begin(
+            self._weights,
+            {name: in_shapes(kept, self._weights) if isinstance(kept, list) else kept for name, kept in outer.items()},
+        )
+        self._local_steps = LocalSteps(config.sync_every, bool(config.dylu), job.num_workers)
+        if len(times_s := saved.get("times_s", ())) == job.num_workers:  # else the ranks are other workers
+            self._local_steps.times_s = list(times_s)
+        self._samples, self._stop = saved.get("samples", 0), False  # of all uploads; all stop
+        self._there = set(range(job.num_workers))  # ranks of workers that are not lost
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        self._stop |= message[WANTS_STOP]
+        if not arrays:  # its answer is on its way
+            return {}
+        report, num_weights = UploadReport(*message["report"]), self._job.num_weights
+        self._local_steps.times_s[rank] = report.step_s
+        if BAD not in message and report.samples:
+            self._samples += report.samples
+            num_workers = len(self._there)
+            # The period P is the number of workers, or 1.
+            self._outer.apply(
+                self._weights, arrays[:num_weights], num_workers if self._job.config.delay_momentum else 1
+            )
+            for statistics, update in zip(self._model[num_weights:], arrays[num_weights:], strict=True):
+                statistics += update / num_workers
+        for array, target in zip(self._model, arrays, strict=True):
+            target[...] = array
+        return {rank: self._answer(rank, arrays)}
+
+    def joined(self, rank: int) -> Answer:
+        self._there.add(rank)
+        return self._answer(rank, [array.copy() for array in self._model])
+
+    def lost(self, rank: int) -> Answers:
+        self._there.discard(rank)
+        self._local_steps.times_s[rank] = math.inf
+        return {}
+
+    def _answer(self, rank: int, model: Arrays) -> Answer:
+        message = {
+            KEPT: {"samples": self._samples},
+            "stop": self._stop,
+            "local_steps": self._local_steps.of(rank),  # H_k of the worker's next round
+        }
+        return Answer(message, model)
+
+    def state(self) -> dict[str, Any]:
+        times_s = [*self._local_steps.times_s]
+        return {SHOWN: self._model, "samples": self._samples, "times_s": times_s, "outer": self._outer.state()}
+
+
+class AsyncLocalTrainer(HubTrainer):
     """A round is H_k local steps, and one upload with its answer."""
 
     rounds_in_step = False
 
-    def __init__(
-        self,
-        context: Context,
-        learning_rate: float,
-        outer: DelayedNesterov,
-        local_steps: LocalSteps,
-        delay_momentum: bool = True,
-    ) -> None:
-        """`learning_rate` is that of the local steps. With `delay_momentum` the period P of `outer` is the number of
-        workers; else it is 1."""
+    def __init__(self, context: Context, learning_rate: float) -> None:
         super().__init__(context)
         self._learning_rate = learning_rate
-        self._buckets = Buckets(self.parameters.model(), apart=len(self.parameters.statistics()))
-        self._base = self._packed_model()  # the local model at the begin of the round
-        keys = Keys(len(self._base), self.membership.num_workers)
-        self._optimizer = AsyncLocalOptimizer(
-            keys, len(Buckets(self.parameters.weights)), outer, local_steps, delay_momentum
-        )
-        self.exchange = self._link = ModelLink(self, keys)
-        self._status: AsyncLocalStatus
+        self._base: Arrays = []  # the local model at the begin of the round
+        self._local_steps = 1
         self._samples = 0  # of the round's good steps
 
     def broadcast(self) -> None:
-        model = self._packed_model()
-        self._link.define(self._optimizer, model)
-        self._take(model)
-        self._status = AsyncLocalStatus.read(self._link.status())
-        self.seen.of_all = max(self.seen.of_all, self._status.samples)  # it may have taken the place of a lost worker
-        self._link.take_traffic()  # only rounds count
-
-    def save_server(self) -> None:
-        self._link.command(SAVE, self.rounds)
+        said = self.begin_at_hub()
+        self._base, self._local_steps = self._model(), said["local_steps"]
+        self.seen.of_all = max(self.seen.of_all, said[KEPT]["samples"])  # it may have taken the place of a lost worker
 
     def begin_round(self) -> None:
         self._samples = 0
@@ -74,33 +140,29 @@ class AsyncLocalTrainer(Trainer):
 
     def ready(self) -> bool:
         self.measure.next_step()  # each local step and the upload have log entries of their own, as local SGD's have
-        return self.steps >= self._status.local_steps
+        return self.steps >= self._local_steps
 
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
-        update = [(own - before) * weight for own, before in zip(self._packed_model(), self._base, strict=True)]
-        if not self.update_is_good(update, self._buckets.unpack):
+        update = [(own - before) * weight for own, before in zip(self._model(), self._base, strict=True)]
+        if not self.update_is_good(update):
             update, self._samples = [np.zeros_like(array) for array in update], 0
-        self._link.begin_to_upload(update)
-        self._link.upload(UploadReport(wants_stop, self.steps, self._samples, self.step_s, 0.0))
-        numbers, model = self._link.status_and_answer()
-        self._status = AsyncLocalStatus.read(numbers)
-        self._take(model)
-        self.seen.update(self._status.samples, self._samples)
-        return self._status.stop
+        report = UploadReport(self.steps, self._samples, self.step_s, 0.0)
+        said, model = self.ask({"report": report, WANTS_STOP: wants_stop}, update)
+        self.parameters.replace(model)
+        self._base, self._local_steps = self._model(), said["local_steps"]
+        self.seen.update(said[KEPT]["samples"], self._samples)
+        stop: bool = said["stop"]
+        return stop
 
-    def _take(self, model: Sequence[np.ndarray]) -> None:
-        self.parameters.replace(self._buckets.unpack(model))
-        self._base = self._packed_model()
+    def newest_model(self) -> Arrays:
+        return self._base
 
-    def _packed_model(self) -> list[np.ndarray]:
-        return self._buckets.pack(self.parameters.model())
+    def _model(self) -> list[np.ndarray]:
+        return [array.copy() for array in self.parameters.model()]
 
 
 def build(context: Context) -> AsyncLocalTrainer:
     """From the flags."""
-    config = context.config
-    outer = DelayedNesterov(config.global_lr, config.outer_momentum)
-    local_steps = LocalSteps(config.sync_every, bool(config.dylu), context.peers.membership().num_workers)
-    return AsyncLocalTrainer(context, config.local_lr, outer, local_steps, bool(config.delay_momentum))
+    return AsyncLocalTrainer(context, context.config.local_lr)

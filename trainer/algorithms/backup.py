@@ -1,60 +1,141 @@
 """SSGD with backup workers (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981): of N
 workers b are spare. The first N - b gradients of a version of the model make the next one,
 w <- w - eta * (sum of these) / (N - b); the b late ones are dropped, and a late worker continues with the newest
-version.
+version (backup_versions.py).
 
 As in SSGD each gradient is weighed by N * n_k / n before it is sent, so that all samples of the workers in time count
 alike. With b = 0 this is SSGD. The paper has N + b workers of which N count; here b of N are spare, so that the number
 of workers is the same in every mode.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
-from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
+from flag_values import parse_schedule
+from trainer.algorithms.backup_versions import Arrival, Versions
 from trainer.context import Context
+from trainer.hub.hub_trainer import HubTrainer
+from trainer.hub.server_part import (
+    BAD,
+    KEPT,
+    SHOWN,
+    WANTS_STOP,
+    Answer,
+    Answers,
+    Arrays,
+    GlobalModel,
+    Message,
+    Served,
+)
 from trainer.passes import Batch
+from trainer.pieces import sum_of
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
-from trainer.steps import which_decay
-from trainer.trainer import Trainer
+from trainer.steps import Rule, Stepper
 
 
-class BackupTrainer(Trainer):
-    """A round sends one gradient and pulls the newest model: a late worker at once, the others when N - b gradients
+class BackupServer:
+    """The newest version, and the gradients that wait for the next one."""
+
+    def __init__(self, job: Served) -> None:
+        config, saved = job.config, job.saved
+        self._model, self._num_weights = GlobalModel(job.model), job.num_weights
+        self._versions = Versions(job.num_workers, config.backup)
+        self._versions.begin_with(saved.get("version", 0))
+        self._num_batches = saved.get("batches", 0)  # that counted
+        # The schedule follows the samples whose gradients counted. Workers clip their gradients themselves.
+        self._learning_rate, schedule = config.learning_rate, parse_schedule(config.lr_schedule)
+        self._rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
+        self._stepper = Stepper(self._rule, job.decays)
+        if "steps" in saved:
+            self._stepper.restore(saved["steps"])
+            weights = job.model[: job.num_weights]
+            for velocity, weight in zip(self._stepper.arrays(weights), weights, strict=False):
+                velocity.shape = weight.shape  # version 0.6.0 kept it flat
+        self._sample_counts = job.sample_counts or (1,) * job.num_workers
+        self._arrived: dict[int, Arrays] = {}  # by rank, gradients and statistics that wait
+        self._lost: set[int] = set()
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        if message[WANTS_STOP]:
+            self._versions.want_stop()
+        if not arrays:  # it waits, or its answer is on its way
+            return {}
+        self._model.heard(rank)
+        if BAD in message:
+            self._versions.skip(rank)
+            return {rank: self._answer(rank)}
+        waits = rank in self._arrived  # it had no answer, and began again on a new connection
+        self._arrived[rank] = arrays
+        return {} if waits else self._answers(self._versions.arrive(rank))
+
+    def joined(self, rank: int) -> Answer:
+        if rank in self._lost:
+            self._lost.discard(rank)
+            self._versions.add_worker(rank)
+        return self._answer(rank)
+
+    def lost(self, rank: int) -> Answers:
+        if rank in self._lost:
+            return {}
+        self._lost.add(rank)
+        self._model.heard(rank)
+        self._arrived.pop(rank, None)
+        return self._answers(self._versions.remove_worker(rank))
+
+    def _answers(self, arrival: Arrival) -> Answers:
+        if arrival.apply:
+            self._apply(arrival.apply)
+        for rank in arrival.answered:
+            self._arrived.pop(rank, None)
+        return {rank: self._answer(rank) for rank in arrival.answered}
+
+    def _answer(self, rank: int) -> Answer:
+        """With the newest version."""
+        dropped = self._versions.dropped[rank]  # number of the worker's gradients that came too late
+        message = {KEPT: self._counts(), "over": self._versions.over, "dropped": dropped}
+        return Answer(message, self._model.give(rank))
+
+    def _apply(self, ranks: Sequence[int]) -> None:
+        """Makes the next version of these workers' gradients, summed in the order of ranks, not of arrival."""
+        samples = sum(self._sample_counts[rank] for rank in ranks)
+        self._num_batches += len(ranks)
+        rate = self._learning_rate * self._rule.schedule.factor(self._num_batches * self._rule.batch_size)
+        uploads = zip(*(self._arrived[rank] for rank in ranks), strict=True)
+        for position, (target, arrived) in enumerate(zip(self._model.to_change(), uploads, strict=True)):
+            if position < self._num_weights:
+                self._stepper.step_one(position, target, sum_of(arrived), rate, len(ranks))
+            else:
+                shares = (self._sample_counts[rank] / samples for rank in ranks)
+                target[...] = sum_of([array * share for array, share in zip(arrived, shares, strict=True)])
+
+    def _counts(self) -> dict[str, int]:
+        return {"version": self._versions.version, "batches": self._num_batches}
+
+    def state(self) -> dict[str, Any]:
+        # Without the gradients that wait for others.
+        return {SHOWN: self._model.arrays, **self._counts(), "steps": self._stepper.state()}
+
+
+class BackupTrainer(HubTrainer):
+    """A round sends one gradient and gets the newest model: a late worker at once, the others when N - b gradients
     are there.
 
     BatchNorm's statistics become the mean over the workers that counted, weighed by their samples.
     """
 
-    def __init__(self, context: Context, learning_rate: float, num_backup: int) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._keys = Keys(len(self.parameters.model()), self.membership.num_workers)
-        self.exchange = self._link = ModelLink(self, self._keys)
-        self._learning_rate = learning_rate  # eta
-        self._num_backup = num_backup  # b, from 0 to N - 1
-        self._status = BackupStatus(over=False, version=0, answered=0, at_once=False, dropped=0)
-        self._gradients_sent = 0
+        self._version = 0  # of the model here
+        self._dropped = 0  # gradients of this worker
         self._is_lost = False  # the gradient of this round was dropped
 
     def broadcast(self) -> None:
-        model = self.parameters.model()
-        decays, counts = which_decay(self.parameters.weights), self.membership.sample_counts
-        optimizer = BackupOptimizer(
-            self._keys, self._num_backup, self._learning_rate, decays, counts, self.context.run.rule
-        )
-        self._link.define(optimizer, model)
-        self.parameters.write_back(model)
-        self._status = BackupStatus.read(self._link.status())
-        self._gradients_sent = self._status.answered  # those of the lost worker in whose place it is
-
-    def save_server(self) -> None:
-        self._link.command(SAVE, self.rounds)
+        self._take(self.begin_at_hub())
 
     def local_step(self, batch: Batch) -> bool:
         self.compute_gradients(batch, self.membership.weight)
         if self.gradients_are_good():
             self.clip_gradients(self.membership.weight)
-            self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = self.emulation.step_age_s
         return True
@@ -66,30 +147,20 @@ class BackupTrainer(Trainer):
     def synchronize(self, wants_stop: bool) -> bool:
         """Waits until the gradient is applied or dropped, and takes the model of the answer."""
         self.measure.enter(GLOBAL_AGGREGATE)
-        self._link.upload((wants_stop,))
-        self._gradients_sent += 1
-        before, model = self._status, None
-        if self._link.expects_model:
-            numbers, model = self._link.status_and_answer()
-        else:
-            numbers = self._link.status()
-        self._status = BackupStatus.read(numbers)
-        self._link.note(self._status.at_once)
-        if not self._status.at_once:  # else what was pulled with the status is the answer
-            self.clock.wait_until(self._is_answered)
-            model = None
-        self.parameters.replace(model or self._link.answer())
-        self._is_lost = self._status.dropped > before.dropped
-        return self._status.over
-
-    def _is_answered(self) -> bool:
-        self._status = BackupStatus.read(self._link.poll(self.stop_request))
-        return self._status.answered >= self._gradients_sent
+        said, model = self.ask({WANTS_STOP: wants_stop}, [*self.parameters.gradients, *self.parameters.statistics()])
+        self.parameters.replace(model)
+        self._take(said)
+        over: bool = said["over"]
+        return over
 
     def notes(self) -> dict[str, Any]:
-        return {"version": self._status.version} | ({"steps_lost": 1} if self._is_lost else {})
+        return {"version": self._version} | ({"steps_lost": 1} if self._is_lost else {})
+
+    def _take(self, said: Message) -> None:
+        self._is_lost = said["dropped"] > self._dropped
+        self._version, self._dropped = said[KEPT]["version"], said["dropped"]
 
 
 def build(context: Context) -> BackupTrainer:
     """From the flags."""
-    return BackupTrainer(context, context.config.learning_rate, context.config.backup)
+    return BackupTrainer(context)

@@ -2,56 +2,99 @@
 for another, and the updates of K workers are enough for a new global model.
 
 Worker k takes H local steps and uploads delta_k = x_k - base_k. The server adds up what it has of each worker since the
-last merge: D_k, of S_k samples in T_k steps. When at least K workers are in, and waiting for further ones would cost
-something (--grace), it merges:
+last merge: D_k, of S_k samples in T_k steps. When at least K workers are in, and a longer wait would delay one
+(--grace), it merges:
 
     Delta = sum_k weight_k * D_k / sum_k weight_k over those that are in, weight_k = S_k * (S_k / T_k)
     v <- beta * v + Delta;  w <- w + eps * (Delta + beta * v)
 
-What comes later counts in the next merge, with its own weight. A worker takes w with its next upload, else it goes on
-from its own x_k; its base is the model with which it goes on.
+What comes later counts in the next merge, with its own weight. The answer to an upload has w, if that is new to the
+worker. The worker goes on from w, else from its own x_k: that is its next base_k.
 
-Whole models travel, the paper's are in fragments; and the mean is the plain weighed one. An update is weighed by N *
-n_k / n, as in the other modes. BatchNorm's statistics are the weighed mean of the workers' own, without momentum.
+Two differences from the paper: whole models travel, not fragments, and the mean is a plain weighted one. An update is
+weighted by N * n_k / n, as in the other modes. BatchNorm's statistics are the weighted mean of the workers' own,
+without momentum.
 """
+
+from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.buckets import Buckets
-from trainer.algorithms.decoupled_optimizer import DecoupledOptimizer, Merging
-from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.algorithms.whole_models import Keys
+from trainer.algorithms.inbox import Inbox, mean_of
+from trainer.algorithms.outer_momentum import OuterMomentum
+from trainer.algorithms.server_policies import Action, Decision, UploadReport, merging
+from trainer.algorithms.wbsp import ReleasingServer, WBSPTrainer
 from trainer.context import Context
+from trainer.hub.server_part import Arrays, Served, in_shapes
+
+
+class QuorumServer(ReleasingServer):
+    """Adds up each worker's uploads in its inbox. A release is a step of the outer optimiser on their mean. The policy
+    counts uploads, not local steps."""
+
+    def __init__(self, job: Served) -> None:
+        config, saved = job.config, job.saved
+        self.policy = merging(config.quorum, config.grace if isinstance(config.grace, float) else None)
+        super().__init__(job)
+        self._outer = OuterMomentum(config.outer_momentum, nesterov=True)  # beta
+        self._outer.velocities = in_shapes(saved.get("outer", ()), job.model[: job.num_weights])
+        self._inboxes = [Inbox() for _ in range(job.num_workers)]
+        inboxes = saved.get("inboxes", ())
+        same = len(inboxes) == job.num_workers  # else the ranks are other workers
+        for rank, kept in enumerate(inboxes if same else ()):
+            if kept["steps"]:
+                self.runner.enter(rank, self.number + 1, job.now())
+                arrays = in_shapes(kept["arrays"], job.model)
+                self._inboxes[rank].add(arrays, job.num_weights, kept["samples"], kept["steps"])
+
+    def take_in(self, rank: int, report: UploadReport, update: Arrays, is_bad: bool) -> Decision:
+        if is_bad or not report.samples:
+            return Decision(Action.TRAIN, "nothing of its upload counts")
+        inbox, now = self._inboxes[rank], self.job.now()
+        if not inbox.steps:
+            self.runner.enter(rank, self.number + 1, now)
+        inbox.add(update, self.job.num_weights, report.samples, report.steps)
+        self.samples += report.samples
+        self.arrivals[rank] += 1
+        self.runner.uploaded(rank, report._replace(steps=1, step_s=report.steps * report.step_s), now)
+        self.runner.exclude_silent(now)
+        return self.runner.decide(rank, now)
+
+    def release(self) -> None:
+        """w <- w + eps * (Delta + beta * v) with the mean of the inboxes; BatchNorm's statistics are their mean."""
+        model, means, num_weights = self.model.to_change(), mean_of(self._inboxes), self.job.num_weights
+        self._outer.step(model[:num_weights], means[:num_weights], self.job.config.global_lr)
+        for statistics, mean in zip(model[num_weights:], means[num_weights:], strict=True):
+            statistics[...] = mean
+        for inbox in self._inboxes:
+            inbox.clear()
+
+    def state(self) -> dict[str, Any]:
+        inboxes = [{"samples": each.samples, "steps": each.steps, "arrays": each.arrays} for each in self._inboxes]
+        return {**super().state(), "outer": self._outer.velocities, "inboxes": inboxes}
 
 
 class DecoupledTrainer(WBSPTrainer):
     """A worker of WBSP with rounds of H steps: it waits for its own upload and for the answer to that."""
 
-    packs_apart = True
-
-    def __init__(self, context: Context, learning_rate: float, sync_every: int, settings: Merging) -> None:
+    def __init__(self, context: Context, learning_rate: float, sync_every: int) -> None:
         super().__init__(context, learning_rate, overlap=False)
         self._sync_every = sync_every  # H
-        self._settings = settings
-        self._num_weights = len(Buckets(self.parameters.weights))  # groups
-
-    def optimizer(self, keys: Keys) -> DecoupledOptimizer:
-        return DecoupledOptimizer(keys, self._num_weights, self._settings)
 
     def ready(self) -> bool:
         self.measure.next_step()  # each local step and the upload have log entries of their own, as local SGD's have
         return self.steps >= self._sync_every
 
-    def update_of(self, model: list[np.ndarray], base: list[np.ndarray]) -> list[np.ndarray]:
+    def update_of(self, model: Arrays, base: Arrays) -> list[np.ndarray]:
         """Differences of weights, and the statistics as they are: a difference from old ones could make a variance
         negative."""
-        statistics = [array.copy() for array in model[self._num_weights :]]  # a release is pulled into what is sent
-        return [*super().update_of(model, base)[: self._num_weights], *statistics]
+        num_weights = len(self.parameters.weights)
+        statistics = [
+            array.copy() for array in model[num_weights:]
+        ]  # the answer is received into the arrays that were sent
+        return [*super().update_of(model, base)[:num_weights], *statistics]
 
 
 def build(context: Context) -> DecoupledTrainer:
     """From the flags."""
-    config = context.config
-    grace_s = config.grace if isinstance(config.grace, float) else None
-    settings = Merging(config.quorum, grace_s, config.global_lr, config.outer_momentum)
-    return DecoupledTrainer(context, config.local_lr, config.sync_every, settings)
+    return DecoupledTrainer(context, context.config.local_lr, context.config.sync_every)

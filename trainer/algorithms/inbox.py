@@ -1,9 +1,11 @@
 """What the workers have uploaded since the last merge (decoupled.py): pure, without MXNet."""
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from config import Config
+from trainer.pieces import pieces
 from utils import SetupError
 
 
@@ -14,14 +16,15 @@ class Inbox:
         self.clear()
 
     def clear(self) -> None:
-        self.arrays: list[Any] = []  # D_k, the sum of the updates of the weights; then the newest statistics
+        self.arrays: list[np.ndarray] = []  # D_k, the sum of the updates of the weights; then the newest statistics
         self.samples = self.steps = 0  # S_k, T_k: of all uploads
 
-    def add(self, arrays: Sequence[Any], num_weights: int, samples: int, steps: int) -> None:
-        """An upload of `samples` samples in `steps` steps; of its arrays the first `num_weights` are of weights."""
-        before = self.arrays or [0] * num_weights
-        sums = [old + new for old, new in zip(before, arrays[:num_weights], strict=False)]
-        self.arrays = [*sums, *(array.copy() for array in arrays[num_weights:])]
+    def add(self, arrays: Sequence[np.ndarray], num_weights: int, samples: int, steps: int) -> None:
+        """Takes the arrays of an upload of `samples` samples in `steps` steps; the first `num_weights` are of
+        weights."""
+        for total, new in zip(self.arrays[:num_weights], arrays, strict=False):
+            total += new
+        self.arrays = [*(self.arrays or arrays)[:num_weights], *arrays[num_weights:]]
         self.samples += samples
         self.steps += steps
 
@@ -31,14 +34,16 @@ class Inbox:
         return self.samples * (self.samples / self.steps) if self.steps else 0.0
 
 
-def mean_of(inboxes: Sequence[Inbox]) -> list[Any]:
-    """The weighed mean of the arrays; at least one inbox is not empty."""
+def mean_of(inboxes: Sequence[Inbox]) -> list[np.ndarray]:
+    """The weighted mean of the arrays, in the memory of one inbox; at least one is not empty."""
     full = [inbox for inbox in inboxes if inbox.weight]
     total = sum(inbox.weight for inbox in full)
-    return [
-        sum(inbox.weight / total * array for inbox, array in zip(full, arrays, strict=True))
-        for arrays in zip(*(inbox.arrays for inbox in full), strict=True)
-    ]
+    for arrays in zip(*(inbox.arrays for inbox in full), strict=True):
+        for first, *others in pieces(*arrays):
+            first *= full[0].weight / total
+            for inbox, other in zip(full[1:], others, strict=True):
+                first += inbox.weight / total * other
+    return full[0].arrays
 
 
 def check_flags(config: Config, num_workers: int | None) -> None:

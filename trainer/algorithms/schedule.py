@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config import SAME, Config, names_of
-from utils import FLOAT32_COUNTS_TO, SetupError
+from utils import SetupError
 
 
 class SyncProtocol(enum.Enum):
@@ -94,12 +94,6 @@ class Schedule:
         self._out_of_step: set[int] = set()
         self._stop_wanted = False
         self._enter_phase()
-
-    def resumed(self, done: Sequence[int], batches: int) -> Schedule:
-        """The schedule of the same job after these parts of each phase and these batches."""
-        steps = [phase.parts // self._parts for phase in self.phases]
-        order = "".join(str(int(phase.bsp)) for phase in self.phases)
-        return Schedule(order, steps, self._parts, self.policy, done, batches)
 
     @property
     def steps(self) -> int:
@@ -249,6 +243,3 @@ def check_flags(config: Config, num_workers: int | None) -> None:
         )
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
-    batches = sum(config.train_steps) * (num_workers or 1)
-    if batches > FLOAT32_COUNTS_TO:
-        raise SetupError(f"--train-steps makes {batches} batches of all workers; {FLOAT32_COUNTS_TO} can be counted")

@@ -1,4 +1,4 @@
-"""Runs the policies of WBSP, the quorum merge and Sync-Switch on the parameter server.
+"""Runs the policies of WBSP, the quorum merge and Sync-Switch on the hub.
 
 The policies are the state server's (SimpleStateServer/server/policies/), pure functions on its table. The numbers that
 they need of a worker travel with its upload.
@@ -7,7 +7,6 @@ they need of a worker travel with its upload.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
@@ -24,16 +23,10 @@ __all__ = ["Action", "Decision", "Policy", "PolicyRunner", "UploadReport", "merg
 class UploadReport(NamedTuple):
     """The numbers that travel with a worker's upload."""
 
-    wants_stop: bool  # the worker wants all to stop
     steps: int  # local steps in the upload
     samples: int  # in these steps
     step_s: float  # seconds of the last step
     transmission_s: float  # seconds of this worker's own push and pull, smoothed; 0: not known yet
-
-    @classmethod
-    def read(cls, numbers: Sequence[float]) -> UploadReport:
-        wants_stop, steps, samples, step_s, transmission_s = list(numbers)[: len(cls._fields)]
-        return cls(bool(wants_stop), round(steps), round(samples), float(step_s), float(transmission_s))
 
 
 class PolicyRunner:

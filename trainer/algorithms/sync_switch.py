@@ -3,52 +3,238 @@ arXiv:2104.08364): phases under BSP and under ASP in one running job (schedule.p
 v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the learning rate follows the samples of an update, so
 it is divided by N from BSP to ASP and multiplied back, and the momentum does not change.
 
-The optimizer on the server holds weights and velocity, knows the phases and decides which workers stay in step
-(sync_switch_optimizer.py). The server switches modes between two updates; workers do not stop.
+The server part holds weights and velocity, knows the phases and decides which workers stay in step. It switches modes
+between two updates; workers do not stop.
 """
 
 import logging
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from algorithms import ELASTIC, GREEDY, SWITCH, EventKind
 from config import SAME, Config
 from flag_values import parse_ramp, parse_schedule
-from rates import Ramp
-from trainer.algorithms.schedule import Schedule, phase_under
-from trainer.algorithms.server_policies import UploadReport
-from trainer.algorithms.sync_switch_optimizer import (
-    PhaseRule,
-    SyncSwitchOptimizer,
-    SyncSwitchSettings,
-    SyncSwitchStatus,
-)
-from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
+from rates import Ramp, RateSchedule
+from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
+from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
 from trainer.context import Context
-from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
+from trainer.hub.hub_trainer import HubTrainer
+from trainer.hub.server_part import (
+    BAD,
+    KEPT,
+    SHOWN,
+    WANTS_STOP,
+    Answer,
+    Answers,
+    Arrays,
+    GlobalModel,
+    Message,
+    Served,
+    in_shapes,
+)
 from trainer.passes import Batch
+from trainer.pieces import sum_of
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
-from trainer.steps import which_decay
-from trainer.trainer import Trainer
+from trainer.steps import sgd_step
 from utils import JobOver, SetupError
 
 TELL_EVERY_S = 1.0  # between reports to the state server without news
+GOES_ON_WAITING = "waits"  # in a message: the worker was told that it is left out, and asks for its answer
 
 
-class SyncSwitchTrainer(Trainer):
-    """A round sends one gradient and pulls the weights: under ASP at once, under BSP when the update is done.
+class PhaseRule(NamedTuple):
+    """Hyper-parameters of a phase."""
+
+    learning_rate: float  # eta, of the mean of all N workers' gradients; an update of n of them takes n / N of it
+    momentum: Ramp  # mu, by the samples of the phase
+    schedule: RateSchedule  # factor on eta, by the samples of the phase
+    batch_size: int
+    of_each: bool = False  # eta is of each single gradient, not of N
+
+
+def phase_rules(config: Config) -> tuple[PhaseRule, ...]:
+    """The hyper-parameters of each phase, from the flags."""
+    flags = (config.phase_lr, config.phase_momentum, config.phase_lr_schedule, config.phase_batch_size)
+    return tuple(
+        PhaseRule(
+            rate or config.learning_rate,
+            Ramp.constant(config.momentum) if momentum == SAME else parse_ramp(momentum),
+            parse_schedule(schedule),
+            size or config.batch_size,
+            of_each=bool(rate) and kind == "0",
+        )
+        for kind, rate, momentum, schedule, size in zip(config.switch_order, *map(config.of_phases, flags), strict=True)
+    )
+
+
+class Status(NamedTuple):
+    """Where the job is, and one worker in it: in each answer."""
+
+    over: bool  # the job has ended for all workers
+    finished: bool  # all phases are done
+    phase: int  # index of the current one
+    bsp: bool  # the job runs under BSP
+    steps: int  # done in all phases
+    dropped: int  # number of this worker's gradients that were not applied
+    processed_at: int  # batches of all workers when its last gradient was applied or dropped
+    in_step: bool  # the latest decision tells it to stay in step with the others
+    left_out: Sequence[int]  # ranks that elastic has left out
+    reason: str  # of the latest decision on this worker, in words
+
+
+class SyncSwitchServer:
+    """Weights, velocity and schedule, and the policy that tells workers to stay in step."""
+
+    def __init__(self, job: Served) -> None:
+        config, saved, num_workers = job.config, job.saved, job.num_workers
+        self._job, self._model, self._rules = job, GlobalModel(job.model), phase_rules(config)
+        self._rate_schedule = parse_schedule(config.lr_schedule)  # factor on eta, by the samples of all phases
+        order, done, batches = config.switch_order, saved.get("done"), saved.get("batches", 0)
+        self._schedule = Schedule(order, config.train_steps, num_workers, config.straggler_policy, done, batches)
+        self._samples = list(saved.get("samples", [0] * len(order)))  # of all workers, by phase
+        weights = job.model[: job.num_weights]
+        self._velocity: list[np.ndarray] = []
+        if not all(rule.momentum.is_zero for rule in self._rules):
+            zeros = [np.zeros_like(weight) for weight in weights]
+            self._velocity = in_shapes(saved.get("velocity", ()), weights) or zeros
+        self._policy = PolicyRunner(f"sync-switch-{config.straggler_policy}", num_workers, job.now())
+        self._uploads = [0] * num_workers
+        self._arrived: dict[int, tuple[int, Arrays]] = {}  # by rank, samples and arrays of its newest upload
+        self._in_step, self._reasons = [True] * num_workers, [""] * num_workers
+        self._left_out: set[int] = set()  # ranks, as all have heard
+        self._told: set[int] = set()  # those of them that have heard it, and do not wait again yet
+        self._lost: set[int] = set()
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        if message[WANTS_STOP]:
+            self._schedule.want_stop()
+        if GOES_ON_WAITING in message:
+            self._told.discard(rank)
+            waits = rank in self._schedule.left_out and not self._schedule.over
+            return {} if waits else self._answers((rank,))
+        if not arrays:  # it waits, or its answer is on its way
+            return {}
+        self._model.heard(rank)
+        if BAD in message:  # the worker continues at once with its next batch
+            return self._answers((rank,))
+        report = UploadReport(*message["report"])
+        self._arrived[rank] = report.samples, arrays
+        return self._answers(self._arrive(rank, report).answered)
+
+    def joined(self, rank: int) -> Answer:
+        if rank in self._lost:
+            self._lost.discard(rank)
+            self._schedule.add_worker(rank)
+        self._told.discard(rank)
+        return self._answer(rank, self._model.give(rank))
+
+    def lost(self, rank: int) -> Answers:
+        if rank in self._lost:
+            return {}
+        self._lost.add(rank)
+        self._model.heard(rank)
+        self._told.discard(rank)
+        self._policy.remove_worker(rank)
+        phase = self._phase_of_gradients
+        answers = self._answers(self._applied(self._schedule.remove_worker(rank), phase).answered)
+        self._arrived.pop(rank, None)
+        return answers
+
+    def _arrive(self, rank: int, report: UploadReport) -> Outcome:
+        """In a BSP phase the policy decides whether the worker stays in step; the schedule decides the rest."""
+        now = self._job.now()
+        self._uploads[rank] += 1
+        self._policy.enter(rank, self._uploads[rank], now)
+        self._policy.uploaded(rank, report, now)
+        out_of_step = False
+        if self._schedule.policy_applies:
+            decision = self._policy.decide(rank, now)
+            out_of_step = decision.action is Action.TRAIN
+            self._in_step[rank], self._reasons[rank] = not out_of_step, decision.reason
+        phase = self._phase_of_gradients  # before it may be the next one
+        return self._applied(self._schedule.arrive(rank, out_of_step, wants_stop=False), phase)
+
+    @property
+    def _phase(self) -> int:
+        return min(self._schedule.current, len(self._schedule.phases) - 1)
+
+    @property
+    def _phase_of_gradients(self) -> int:
+        is_bsp = self._schedule.protocol is SyncProtocol.BSP
+        return phase_under(self._job.config.switch_order, self._phase, is_bsp)
+
+    def _applied(self, outcome: Outcome, phase: int) -> Outcome:
+        """Makes one update of the gradients that are to be applied, summed in the order of ranks, not of arrival; the
+        phase gives the hyper-parameters."""
+        if not (count := len(outcome.apply)):
+            return outcome
+        rule, uploads = self._rules[phase], [self._arrived.pop(rank) for rank in outcome.apply]
+        share = count / self._schedule.num_left
+        samples = sum(number for number, _ in uploads)
+        self._samples[phase] += samples
+        of_phase = self._samples[phase]
+        factor = self._rate_schedule.factor(sum(self._samples)) * rule.schedule.factor(of_phase)
+        momentum = rule.momentum.value(of_phase)
+        arrays = zip(self._model.to_change(), *(uploaded for _, uploaded in uploads), strict=True)
+        for position, (target, *arrived) in enumerate(arrays):
+            mean = arrived[0] if count == 1 else sum_of(arrived) / count
+            if position >= self._job.num_weights:
+                target += share * (mean - target)
+                continue
+            decay = self._job.config.weight_decay * samples / count * self._job.decays[position]
+            velocity = self._velocity[position] if self._velocity else None
+            rate = rule.learning_rate * (count if rule.of_each else share)
+            sgd_step(target, mean, rate * factor, decay, velocity, momentum)
+        return outcome
+
+    def _answers(self, ranks: Iterable[int]) -> Answers:
+        """To these workers. One that elastic leaves out hears of it at once, and asks again for its answer."""
+        answers = {rank: self._answer(rank, self._model.give(rank)) for rank in ranks if rank not in self._told}
+        news = self._schedule.left_out - self._left_out - answers.keys()
+        self._left_out = set(self._schedule.left_out)
+        self._told |= news
+        return answers | {rank: self._answer(rank) for rank in sorted(news)}
+
+    def _answer(self, rank: int, model: Arrays = ()) -> Answer:
+        schedule = self._schedule
+        status = Status(
+            schedule.over,
+            schedule.finished,
+            self._phase,
+            schedule.protocol is SyncProtocol.BSP,
+            schedule.steps,
+            schedule.dropped[rank],
+            schedule.processed_at[rank],
+            self._in_step[rank],
+            sorted(schedule.left_out),
+            self._reasons[rank],
+        )
+        return Answer({KEPT: self._counts(), "status": status}, model)
+
+    def _counts(self) -> dict[str, Any]:
+        done = [phase.done for phase in self._schedule.phases]
+        return {"done": done, "batches": self._schedule.batches, "samples": [*self._samples]}
+
+    def state(self) -> dict[str, Any]:
+        # Without the gradients that wait for others.
+        return {SHOWN: self._model.arrays, **self._counts(), "velocity": self._velocity}
+
+
+class SyncSwitchTrainer(HubTrainer):
+    """A round sends one gradient and gets the weights: under ASP at once, under BSP when the update is done.
 
     BatchNorm's statistics move to the mean of an update's workers by the share n / N.
     """
 
-    def __init__(self, context: Context, settings: SyncSwitchSettings) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._settings = settings
+        self._rules = phase_rules(context.config)
         self._state = context.state  # for its page only
-        self._keys = Keys(len(self.parameters.model()), self.membership.num_workers)
-        self.exchange = self._link = ModelLink(self, self._keys)
         self._told_at = 0.0  # clock time of the last report to the state server
-        self._gradients_sent = 0
+        self._status: Status
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
         self._events: list[dict[str, str]] = []
         self._steps_lost = 0
@@ -56,15 +242,7 @@ class SyncSwitchTrainer(Trainer):
     # ---------------------------------------------------------------------------------------------- the hooks
 
     def broadcast(self) -> None:
-        announce_job(self.context, self.progress, self.resumes)
-        settings = self._settings
-        model = self.parameters.model()
-        schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy)
-        optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights))
-        self._link.define(optimizer, model)
-        self.parameters.write_back(model)
-        self._status = SyncSwitchStatus.read(self._link.status())
-        self._gradients_sent = self._status.answered  # those of the lost worker in whose place it is
+        self._status = Status(*self.begin_at_hub()["status"])
         if self._status.finished:
             if self.context.peers.job_age_s() is not None:  # in the place of a lost worker
                 raise JobOver("all workers are done")
@@ -73,14 +251,10 @@ class SyncSwitchTrainer(Trainer):
         if not self.resumes:
             self._state.tell(1, 0, self.step_s, 0.0)
 
-    def save_server(self) -> None:
-        self._link.command(SAVE, self.rounds)
-
     def begin_round(self) -> None:
         """Takes the phase's batch size; reports a resumed job to the state server."""
-        status = self._status
-        if size := self._settings.rule(phase_under(self._settings.order, status.phase, status.bsp)).batch_size:
-            self.context.task.batches.resize(size)
+        phase = phase_under(self.context.config.switch_order, self._status.phase, self._status.bsp)
+        self.context.task.batches.resize(self._rules[phase].batch_size)
         if self.is_first_of_resumed:
             self._tell(0)
 
@@ -88,7 +262,6 @@ class SyncSwitchTrainer(Trainer):
         self.compute_gradients(batch, self.membership.weight)
         if self.gradients_are_good():
             self.clip_gradients(self.membership.weight)
-            self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = self.emulation.step_age_s
         return True
@@ -96,36 +269,28 @@ class SyncSwitchTrainer(Trainer):
     def ready(self) -> bool:
         if self.step_is_bad:  # others may wait for this worker's gradient: the next batch belongs to the same round
             return False
-        if self._policy_applies:
+        if self._policy_applies or self.clock.now() - self._told_at >= TELL_EVERY_S:
             self._tell(1)
-        else:
-            self._tell_if_due()
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Waits until the server answers the gradient, and pulls the weights.
+        """Waits until the server answers the gradient, and takes the weights.
 
         Push and pull are timed without that wait, so the time is this worker's own even at the slowest one's pace.
         """
         self.measure.enter(GLOBAL_AGGREGATE)
-        begin = self.clock.now()
-        self._link.upload(UploadReport(wants_stop, 1, self.step_samples, self.step_s, self._transmission.value))
-        push_s = self.clock.now() - begin
-        self._gradients_sent += 1
-        begin, model = self.clock.now(), self.parameters.model()
-        is_pulled = self._link.expects_model
-        status = SyncSwitchStatus.read(self._link.status_and_pull(model) if is_pulled else self._link.status())
-        self._link.note(status.at_once)
-        self._update_status(status)
-        if not (is_pulled and status.at_once):  # a model that was pulled may be older than the update
-            if status.answered < self._gradients_sent:
-                self.clock.wait_until(self._poll)
-            begin = self.clock.now()
-            self._link.pull(model)
-        self._transmission.add(push_s + self.clock.now() - begin)
-        self.parameters.write_back(model)
+        report = UploadReport(1, self.step_samples, self.step_s, self._transmission.value)
+        arrays = [*self.parameters.gradients, *self.parameters.statistics()]
+        answer, push_s = self.ask({"report": report, WANTS_STOP: wants_stop}, arrays), self.push_s
+        while not answer.arrays:  # it is left out
+            self._update_status(answer.message)
+            answer = self.ask({GOES_ON_WAITING: True, WANTS_STOP: False})
+        self._update_status(answer.message)
+        self._transmission.add(push_s + self.pull_s)
+        self.parameters.replace(answer.arrays)
         if self._status.finished:
-            self.finished = f"all {sum(self._settings.steps)} steps of {len(self._settings.order)} phase(s) done"
+            steps = self.context.config.train_steps
+            self.finished = f"all {sum(steps)} steps of {len(steps)} phase(s) done"
         return self._status.over
 
     def notes(self) -> dict[str, Any]:
@@ -144,7 +309,7 @@ class SyncSwitchTrainer(Trainer):
     @property
     def _policy_applies(self) -> bool:
         """As `Schedule.policy_applies`."""
-        return self._settings.order[self._status.phase] == "1"
+        return self.context.config.switch_order[self._status.phase] == "1"
 
     def _tell(self, steps: int) -> None:
         status = self._status
@@ -152,26 +317,21 @@ class SyncSwitchTrainer(Trainer):
         self._state.tell(self.rounds, steps, self.step_s, self._transmission.value, decision)
         self._told_at = self.clock.now()
 
-    def _tell_if_due(self) -> None:
-        if self.clock.now() - self._told_at >= TELL_EVERY_S:
-            self._tell(1)
-
     def _note_protocol(self) -> None:
         self.progress.protocol = "BSP" if self._status.bsp else "ASP"
 
     # ---------------------------------------------------------------------------------------------- the server
 
-    def _update_status(self, status: SyncSwitchStatus) -> None:
+    def _update_status(self, said: Message) -> None:
         """Takes a new status; records events and reports what has changed."""
-        before, self._status = self._status, status
+        before, self._status = self._status, Status(*said["status"])
+        status = self._status
         self._note_protocol()
         if status.phase != before.phase and not status.finished:
-            self._add_event(
-                SWITCH, f"phase {status.phase + 1} of {len(self._settings.order)}: {self.progress.protocol}"
-            )
+            self._add_event(SWITCH, f"phase {status.phase + 1} of {len(self._rules)}: {self.progress.protocol}")
         elif status.bsp != before.bsp and not status.over and self._policy_applies:
             self._add_event(GREEDY, "back to BSP" if status.bsp else "ASP while a straggler lasts")
-        self._steps_lost += status.dropped - before.dropped
+        self._steps_lost += max(0, status.dropped - before.dropped)  # a hub that is started again counts from 0
         if new := set(status.left_out) - set(before.left_out):
             why = f": {status.reason}" if self.membership.rank in new else ""
             self._add_event(
@@ -179,47 +339,16 @@ class SyncSwitchTrainer(Trainer):
             )
         if status.in_step != before.in_step:
             # Under elastic only the straggler knows it. A console shows rank 0's lines, and of others the warnings.
-            kind = "warning: " if self._settings.policy == ELASTIC.name and not status.in_step else ""
-            logging.info("%sthe parameter server says: %s", kind, status.reason)
+            is_elastic = self.context.config.straggler_policy == ELASTIC.name
+            kind = "warning: " if is_elastic and not status.in_step else ""
+            logging.info("%sthe hub says: %s", kind, status.reason)
             self._tell(1)
-
-    def _poll(self) -> bool:
-        """Takes the newest status; returns whether the last gradient is answered."""
-        self._tell_if_due()
-        self._update_status(SyncSwitchStatus.read(self._link.poll(self.stop_request)))
-        return self._status.answered >= self._gradients_sent
 
     def _add_event(self, kind: EventKind, text: str) -> None:
         self._events.append({"kind": kind.name, "text": text})
         logging.info("%s: %s", kind.name, text)
 
 
-def phase_rules(config: Config) -> tuple[PhaseRule, ...]:
-    """The hyper-parameters of each phase, from the flags."""
-    flags = (config.phase_lr, config.phase_momentum, config.phase_lr_schedule, config.phase_batch_size)
-    return tuple(
-        PhaseRule(
-            rate or config.learning_rate,
-            Ramp.constant(config.momentum) if momentum == SAME else parse_ramp(momentum),
-            parse_schedule(schedule),
-            size or config.batch_size,
-            of_each=bool(rate) and kind == "0",
-        )
-        for kind, rate, momentum, schedule, size in zip(config.switch_order, *map(config.of_phases, flags), strict=True)
-    )
-
-
 def build(context: Context) -> SyncSwitchTrainer:
     """From the flags."""
-    config = context.config
-    settings = SyncSwitchSettings(
-        order=config.switch_order,
-        steps=config.train_steps,
-        learning_rate=config.learning_rate,
-        momentum=config.momentum,
-        policy=config.straggler_policy,
-        weight_decay=config.weight_decay,
-        schedule=parse_schedule(config.lr_schedule),
-        rules=phase_rules(config),
-    )
-    return SyncSwitchTrainer(context, settings)
+    return SyncSwitchTrainer(context)

@@ -1,110 +1,177 @@
 """WBSP, worker-busy synchronous parallel (Yang et al., "Worker-busy synchronous parallel", Parallel Computing 121,
 2024, 103092): no worker waits. After every local step a worker uploads its update u, w_shadow <- w_shadow + u / N; when
 the slowest worker has uploaded, the server releases w <- w_shadow, and every worker takes w after its next upload. So
-all workers take the same models. An upload contains the worker's times, from which the server finds the slowest worker
-(wbsp_optimizer.py).
+all workers take the same models. An upload contains the worker's times, from which the server finds the slowest worker.
 """
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from algorithms import RELEASE
-from trainer.algorithms.buckets import Buckets
-from trainer.algorithms.server_policies import UploadReport
-from trainer.algorithms.wbsp_optimizer import WBSPOptimizer, WBSPStatus
-from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
+from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
 from trainer.clock import Task
 from trainer.context import Context
-from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
+from trainer.hub.hub_trainer import HubTrainer
+from trainer.hub.server_part import (
+    ANEW,
+    BAD,
+    KEPT,
+    SAVE,
+    SHOWN,
+    WANTS_STOP,
+    Answer,
+    Answers,
+    Arrays,
+    GlobalModel,
+    Message,
+    Served,
+    in_shapes,
+)
 from trainer.passes import Batch
+from trainer.pieces import pieces
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
-from trainer.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class UploadResult:
-    """The server's answer to an upload."""
+class ReleasingServer:
+    """A server part that releases a new global model now and then; each worker gets it with its next upload."""
 
-    model: list[np.ndarray] | None  # a new release, in arrays of its own; None: there is none
-    status: WBSPStatus
-    traffic: dict[str, int]
-    samples: int  # of the upload
+    policy: Policy | str  # decides when to release
+
+    def __init__(self, job: Served) -> None:
+        saved, num_workers = job.saved, job.num_workers
+        self.job = job
+        self.model = GlobalModel(job.model)  # the newest release
+        self.number = saved.get("release", 0)  # of that release
+        self.samples = saved.get("samples", 0)  # in all uploads
+        self._stop = False
+        # Number of uploads by rank: all, and those in the newest release, by which that can be checked.
+        counts = saved.get("arrivals", ()), saved.get("released", ())
+        self.arrivals, self._released = (
+            list(each) if len(each) == num_workers else [0] * num_workers for each in counts
+        )
+        self._has = [self.number] * num_workers  # by rank, the newest release that it got
+        self.there = set(range(num_workers))  # ranks of workers that are not lost
+        self.runner = PolicyRunner(self.policy, num_workers, job.now())
+
+    def take_in(self, rank: int, report: UploadReport, update: Arrays, is_bad: bool) -> Decision:
+        """Takes an upload, and decides whether to release a model. A bad update must not count."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Changes the model to the next release."""
+        raise NotImplementedError
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        self._stop |= message[WANTS_STOP]
+        if "report" not in message:  # it only wishes to stop, and its answer is on the way
+            return {}
+        self.model.heard(rank)
+        decision = self.take_in(rank, UploadReport(*message["report"]), arrays, BAD in message)
+        if decision.action is Action.SYNC:
+            self.release()
+            self.number += 1
+            self._released = list(self.arrivals)
+        return {rank: self._answer(rank, action=decision.action.name, reason=decision.reason)}
+
+    def joined(self, rank: int) -> Answer:
+        self.there.add(rank)
+        self._has[rank] = -1
+        return self._answer(rank)
+
+    def lost(self, rank: int) -> Answers:
+        self.there.discard(rank)
+        self.model.heard(rank)
+        self.runner.remove_worker(rank)
+        return {}
+
+    def _answer(self, rank: int, **decision: str) -> Answer:
+        """With the newest release where the worker does not have it."""
+        is_new, self._has[rank] = self._has[rank] != self.number, self.number
+        message = {KEPT: self._counts(), "uploads": self._released, "stop": self._stop, **decision}
+        return Answer(message, self.model.give(rank) if is_new else ())
+
+    def _counts(self) -> dict[str, int]:
+        return {"release": self.number, "samples": self.samples}
+
+    def state(self) -> dict[str, Any]:
+        by_rank = {"arrivals": self.arrivals, "released": self._released}
+        return {SHOWN: self.model.arrays, **by_rank, **self._counts()}
 
 
-class UploadTraffic:
-    """Bytes of the uploads that ended in this round."""
+class WBSPServer(ReleasingServer):
+    """A release is the initial model plus the sum of all uploads over N."""
 
-    def __init__(self) -> None:
-        self._bytes = Counter(bytes_pushed=0, bytes_pulled=0)
+    policy = "wbsp"
 
-    def add(self, traffic: Mapping[str, int]) -> None:
-        self._bytes.update(traffic)
+    def __init__(self, job: Served) -> None:
+        super().__init__(job)
+        self._shadow = in_shapes(job.saved.get("shadow", job.model), job.model)
 
-    def take_traffic(self) -> dict[str, int]:
-        taken, self._bytes = self._bytes, Counter(bytes_pushed=0, bytes_pulled=0)
-        return dict(taken)
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        answers = super().act(rank, message, arrays)
+        if rank in answers and answers[rank].arrays:  # it goes on from this release
+            self.runner.enter(rank, self.number + 1, self.job.now())
+        return answers
+
+    def take_in(self, rank: int, report: UploadReport, update: Arrays, is_bad: bool) -> Decision:
+        now = self.job.now()
+        if not is_bad:  # of a bad one only the times count
+            for shadow, array in zip(self._shadow, update, strict=True):
+                for s, u in pieces(shadow, array):
+                    s += u / len(self.there)
+            self.samples += report.samples
+        self.arrivals[rank] += 1
+        self.runner.uploaded(rank, report, now)
+        self.runner.exclude_silent(now)  # one that evaluates for long
+        return self.runner.decide(rank, now)
+
+    def release(self) -> None:
+        for shown, shadow in zip(self.model.to_change(), self._shadow, strict=True):
+            shown[...] = shadow
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "shadow": self._shadow}
 
 
-class WBSPTrainer(Trainer):
+class WBSPTrainer(HubTrainer):
     """A round is one local step, and an upload of all steps that were not uploaded yet.
 
     With overlap (PCC, parallel communication and computation) a second thread uploads while this one trains, and its
-    result is applied after the running step; an upload may contain several steps. The two threads share no array: an
-    update is computed into new arrays and handed over, and a release is pulled into the same arrays and handed back.
-    During training only this thread uses the weights, and only the other one the kvstore. Without overlap this thread
-    waits for each upload.
+    answer is taken after the running step; an upload may contain several steps. The two threads share no array: an
+    update is computed into new arrays and handed over, and a release comes back in them.
     """
 
     rounds_in_step = False
-    packs_apart = False  # whether BatchNorm's statistics have buckets of their own
 
     def __init__(self, context: Context, learning_rate: float, overlap: bool) -> None:
         super().__init__(context)
-        apart = len(self.parameters.statistics()) if self.packs_apart else 0
-        self._buckets = Buckets(self.parameters.model(), apart)
-        self._keys = Keys(len(self._buckets), self.membership.num_workers)
-        self._link = ModelLink(self, self._keys)
-        self._learning_rate = learning_rate
+        self._learning_rate, self._overlap = learning_rate, overlap
         self._state = context.state  # for its page only
-        self._overlap = overlap
-        self._upload_task: Task[UploadResult] | None = None
-        # Models in buckets: the newest release here; the local model less those steps that no upload has yet.
-        self._released: list[np.ndarray] = []
-        self._base: list[np.ndarray] = []
+        self._upload: Task[Answer] | None = None
+        # The newest release here; the local model less those steps that no upload has yet.
+        self._released: Arrays = []
+        self._base: Arrays = []
         self._pending_steps = self._pending_samples = 0
-        self._pending_stop = False
+        self._samples = 0  # of the upload under way
+        self._sent_steps = self._sent_samples = 0  # in all uploads since the newest release here
+        self._wants_stop = False
         self._round_to_save = 0  # of the server's next checkpoint; 0: none is due
         self._release = 0  # number of the newest release here
         self._stop = False  # the answer to the last upload says that all stop
-        self.exchange = self._traffic = UploadTraffic()
-        self._events: list[dict[str, str]] = []
-        # Used by the communication thread only:
-        self._pull_s = 0.0  # seconds that the pull of the last release took
         self._transmission = Smoothed()
         self._steps_since = 0  # local steps uploaded since that release
+        self._events: list[dict[str, str]] = []
 
     def broadcast(self) -> None:
-        announce_job(self.context, self.progress, self.resumes)
-        self._released = self._base = self._packed_model()
-        self._link.define(self.optimizer(self._keys), self._released)
-        self.parameters.replace(self._buckets.unpack(self._released))
-        status = WBSPStatus.read(self._link.status())
-        self._release = status.release
-        self.seen.of_all = max(self.seen.of_all, status.samples)  # this worker may replace a lost one
+        kept = self.begin_at_hub()[KEPT]
+        self._released = self._base = self._model()
+        self._release = kept["release"]
+        self.seen.of_all = max(self.seen.of_all, kept["samples"])  # this worker may replace a lost one
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
-
-    def optimizer(self, keys: Keys) -> WBSPOptimizer:
-        """For the parameter server."""
-        return WBSPOptimizer(keys)
-
-    def save_server(self) -> None:
-        self._round_to_save = self.rounds  # the communication thread asks for it after the next upload
 
     def local_step(self, batch: Batch) -> bool:
         is_complete = self.whole_step(batch, self._learning_rate)
@@ -112,12 +179,13 @@ class WBSPTrainer(Trainer):
         return is_complete
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Applies an upload's result and begins the next upload; with overlap it waits for neither."""
+        """Takes an upload's answer and begins the next upload; with overlap it waits for neither."""
         self.measure.enter(GLOBAL_AGGREGATE)
         self._pending_steps += self.steps
-        self._pending_stop |= wants_stop
-        if self._upload_task is None or self._upload_task.done():
+        self._wants_stop |= wants_stop
+        if self._upload is None or self._upload.done():
             self._finish_upload()
+            self._save()
             self._begin_upload()
         if not self._overlap:
             self._finish_upload()
@@ -126,8 +194,8 @@ class WBSPTrainer(Trainer):
     @contextlib.contextmanager
     def global_model(self) -> Iterator[None]:
         """The newest release in place of the local model."""
-        own = [array.copy() for array in self.parameters.model()]
-        self.parameters.replace(self._buckets.unpack(self._released))
+        own = self._model()
+        self.parameters.replace(self._released)
         yield
         self.parameters.replace(own)
 
@@ -140,97 +208,89 @@ class WBSPTrainer(Trainer):
         if self._pending_steps:
             self._begin_upload()
             self._finish_upload()
-        if self._round_to_save:
-            self._link.command(SAVE, self._round_to_save)
+        self._save()
         self._state.leave()
 
-    # ------------------------------------------------------------------------------------- the training thread
+    def save_server(self) -> None:
+        """Once the server has the upload under way, which is of this round or earlier ones."""
+        self._round_to_save = self.rounds
+        if not self._overlap:
+            self._save()
+
+    def _save(self) -> None:
+        if self._round_to_save:
+            self.hub.tell({SAVE: self._round_to_save})
+            self._round_to_save = 0
+
+    def newest_model(self) -> Arrays:
+        upload = self._upload
+        came = upload.result().arrays if upload is not None and upload.done() else ()  # with overlap
+        return came or self._released
+
+    def update_of(self, model: Arrays, base: Arrays) -> list[np.ndarray]:
+        """The update to upload, in new arrays."""
+        return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
+
+    def _model(self) -> list[np.ndarray]:
+        return [array.copy() for array in self.parameters.model()]
 
     def _begin_upload(self) -> None:
         """Begins to upload the difference between the local model and its base."""
-        model = self._packed_model()
+        model = self._model()
         update = self.update_of(model, self._base)
-        if not self.update_is_good(update, self._buckets.unpack):  # the worker returns to the newest release
-            model, self._pending_samples = self._released, 0
-            self.parameters.replace(self._buckets.unpack(model))
+        if not self.update_is_good(update):  # the worker returns to the newest release
+            model, self._pending_samples = list(self._released), 0
+            self.parameters.replace(model)
             update = [np.zeros_like(array) for array in model]
         self._base = model
-        report = UploadReport(
-            self._pending_stop,
-            self._pending_steps,
-            self._pending_samples,
-            self.step_s,
-            self._transmission.value,
-        )
+        report = UploadReport(self._pending_steps, self._pending_samples, self.step_s, self._transmission.value)
+        self._samples = self._pending_samples
+        self._sent_steps += self._pending_steps
+        self._sent_samples += self._samples
         self._pending_steps = self._pending_samples = 0
-        save, self._round_to_save = self._round_to_save, 0
-        self._upload_task = self.clock.start(lambda: self._upload(update, report, save), "communication")
+        message = {"report": report, WANTS_STOP: self._wants_stop}
+        self._upload = self.clock.start(lambda: self._send(message, update), "communication")
 
-    def update_of(self, model: list[np.ndarray], base: list[np.ndarray]) -> list[np.ndarray]:
-        """The update to upload; like `model` and `base` it is in buckets."""
-        return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
+    def _send(self, message: Message, update: Arrays) -> Answer:
+        """Run beside the training."""
+        answer = self.ask(message, update)
+        # The pull counts too: a worker whose pull takes longer than the others' steps is the slowest.
+        self._transmission.add(self.push_s + self.pull_s)
+        report = UploadReport(*message["report"])
+        self._steps_since = 0 if answer.arrays else self._steps_since + report.steps
+        said = answer.message
+        self._state.tell(
+            said[KEPT]["release"] + 1,
+            self._steps_since,
+            report.step_s,
+            self._transmission.value,
+            (said["action"], said["reason"]) if "action" in said else None,
+        )
+        return answer
 
     def _finish_upload(self) -> None:
         """Waits for the running upload, if any, and takes its release.
 
         The difference between model and base, the steps since the hand-over, stays in the model.
         """
-        if self._upload_task is None:
+        if self._upload is None:
             return
-        uploaded = self._upload_task.result()
-        self._upload_task = None
-        self._stop = uploaded.status.stop
-        self._traffic.add(uploaded.traffic)
-        self.seen.update(uploaded.status.samples, uploaded.samples)
-        if uploaded.model is None:
+        (message, release), self._upload = self._upload.result(), None
+        kept, self._stop = message[KEPT], message["stop"]
+        self.seen.update(kept["samples"], self._samples)
+        if not release:
             return
-        trio = zip(uploaded.model, self._packed_model(), self._base, strict=True)
-        self.parameters.replace(self._buckets.unpack([release + (own - before) for release, own, before in trio]))
-        self._released = self._base = uploaded.model
-        self._release = uploaded.status.release
-        self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})
-
-    def _packed_model(self) -> list[np.ndarray]:
-        return self._buckets.pack(self.parameters.model())
-
-    # -------------------------------------------------------------------------------- the communication thread
-
-    def _upload(self, update: list[np.ndarray], report: UploadReport, save: int) -> UploadResult:
-        """Uploads, and pulls a new release: along with the status if one is expected, else in a further exchange.
-        `save` is the round of a checkpoint that the server is to write; 0: none."""
-        begin = self.clock.now()
-        self._link.begin_to_upload(update)
-        self._link.upload(report)
-        push_s = self.clock.now() - begin
-        if save:
-            self._link.command(SAVE, save)
-        begin = self.clock.now()
-        model = None
-        if self._link.expects_model:
-            numbers, model = self._link.status_and_answer()
-            status = WBSPStatus.read(numbers)
+        if message.get(ANEW) and kept["release"] == self._release:
+            # Uploads since then are lost: the next one has their steps again.
+            self._pending_steps += self._sent_steps
+            self._pending_samples += self._sent_samples
         else:
-            status = WBSPStatus.read(self._link.status())
-        if status.is_new:
-            if model is None:
-                begin = self.clock.now()
-                model = self._link.answer()
-            self._pull_s = self.clock.now() - begin
-        # The pull counts too: a worker whose pull takes longer than the others' steps is the slowest.
-        self._transmission.add(push_s + self._pull_s)
-        self._link.note(status.is_new)
-        self._steps_since = 0 if status.is_new else self._steps_since + report.steps
-        self._state.tell(
-            status.release + 1,
-            self._steps_since,
-            report.step_s,
-            self._transmission.value,
-            ("SYNC" if status.released else "TRAIN", status.reason),
-        )
-        if not status.is_new:
-            return UploadResult(None, status, self._link.take_traffic(), report.samples)
-        assert model is not None
-        return UploadResult(model, status, self._link.take_traffic(), report.samples)
+            trio = zip(release, self._model(), self._base, strict=True)
+            self.parameters.replace([new + (own - before) for new, own, before in trio])
+            self._release = kept["release"]
+            self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})
+        self._sent_steps = self._sent_samples = 0
+        self._released = self._base = release
 
 
 def build(context: Context) -> WBSPTrainer:

@@ -4,7 +4,6 @@ without a rule."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,22 +21,11 @@ JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
     """Rank 0 begins the job on the state server, or with `resumed` continues it from a checkpoint; when this returns on
     any rank, the job has begun and is joined."""
-    _agree(context, progress, lambda: context.state.begin_job(resumed))
-
-
-def announce_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """Like `begin_job`, but training does not depend on the state server, which hears of the job with what is told
-    next."""
-    _agree(context, progress, lambda: None)
-    context.state.announce(resumed)
-
-
-def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> None:
     state, membership = context.state, context.peers.membership()
     number = np.array(draw_job_number(), np.float32)
     if membership.rank == 0:
         state.join(job_id(number), membership.rank, membership.num_workers, progress)
-        begin()
+        state.begin_job(resumed)
     context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
     state.join(job_id(number), membership.rank, membership.num_workers, progress)
 

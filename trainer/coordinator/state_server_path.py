@@ -1,4 +1,4 @@
-"""Puts SimpleStateServer/, a project of its own, on sys.path: the optimizers on the parameter server use its policies,
+"""Puts SimpleStateServer/, a project of its own, on sys.path: the server parts on the hub use its policies,
 and a virtual cluster runs its handlers in its own process.
 
     from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)

@@ -119,6 +119,16 @@ def first_ipv6_address(card: str) -> str:
     return ""
 
 
+def is_own(address: str) -> bool:
+    """Whether this is an address of this host."""
+    with socket.socket(family_of(address)) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
     """MXNet's port as PORT fixes it; None where any will do. Raises SetupError where PORT is no port."""
     text = environment.get("PORT")

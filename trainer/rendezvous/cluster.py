@@ -22,14 +22,15 @@ class ClusterSpec:
     """The job's processes as the environment variables give them."""
 
     role: str  # one of ROLES
-    root_uri: str  # of the scheduler; empty in a job of workers alone
+    root_uri: str  # of the scheduler, or the hub; empty in a job of workers alone
     root_port: int
     num_servers: int
     num_workers: int
+    has_hub: bool = False  # the server is one, and there is no scheduler
 
     @property
     def has_scheduler(self) -> bool:
-        return bool(self.root_uri)
+        return bool(self.root_uri) and not self.has_hub
 
     @property
     def num_processes(self) -> int:
@@ -44,7 +45,7 @@ class ClusterSpec:
         return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec | None:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, has_hub: bool = False) -> ClusterSpec | None:
         """None where DMLC_ROLE is not set: the process trains alone. Raises SetupError where a variable is missing or
         has a value that no cluster can have."""
         role = environment.get("DMLC_ROLE")
@@ -54,13 +55,17 @@ class ClusterSpec:
             raise SetupError(f"DMLC_ROLE={role!r} is unknown; choose from {', '.join(ROLES)}")
         missing = [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]
         if missing:
-            raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the scheduler's address")
+            whose = "server" if has_hub else "scheduler"
+            raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the {whose}'s address")
         return cls(
             role=role,
             root_uri=environment["DMLC_PS_ROOT_URI"],
             root_port=_count(environment, "DMLC_PS_ROOT_PORT", 65535),
-            num_servers=_count(environment, "DMLC_NUM_SERVER"),
+            num_servers=_count(
+                {"DMLC_NUM_SERVER": "1"} | dict(environment) if has_hub else environment, "DMLC_NUM_SERVER"
+            ),
             num_workers=_count(environment, "DMLC_NUM_WORKER"),
+            has_hub=has_hub,
         )
 
 

@@ -17,7 +17,17 @@ from typing import Any
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.rendezvous_client import RENDEZVOUS_FAILED
-from trainer.rendezvous.scheduler_link import HELLO, NONCE, PROOF, SAME_TOKEN, keep_alive, log, own_token, proof
+from trainer.rendezvous.scheduler_link import (
+    HELLO,
+    HELLO_AT_HUB,
+    NONCE,
+    PROOF,
+    SAME_TOKEN,
+    keep_alive,
+    log,
+    own_token,
+    proof,
+)
 from utils import EXIT_SETUP, SetupError, die_on_error, printable
 
 # isort: split
@@ -161,6 +171,10 @@ class ProcessConnections(ABC):
                 first = await within_line_s(reader.readexactly(len(HELLO)))
                 if first == HELLO:
                     await self._converse(participant, reader)
+                elif first == HELLO_AT_HUB:
+                    raise SetupError(
+                        "here is a scheduler of MXNet's kvstore, and no hub: give every process the same -m"
+                    )
                 elif tcp_proxy.is_zero_mq(first):
                     await self._serve_plain(participant, first, reader)
             except asyncio.IncompleteReadError:

@@ -112,7 +112,9 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             if survivors is None:
                 acceptor.close()
                 logging.info("all %d workers are connected with each other", len(members))
-            yield RendezvousInfo(transport, gather, members, survivors, add_round=silence.add_round, training=training)
+            yield RendezvousInfo(
+                transport, gather, members, generations=survivors, add_round=silence.add_round, training=training
+            )
             if survivors is None:
                 transport.wait_all()
                 generations.end_together(transport.barrier)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.rendezvous.generations import Generations
 from trainer.transport.protocol import Transport
+
+if TYPE_CHECKING:
+    from trainer.hub.hub_trainer import Exchange
 
 # Takes a label for people and this worker's value (JSON); waits for those of all workers and returns them by rank, or
 # None where they cannot be had. Every worker calls it.
@@ -26,11 +29,28 @@ class Training:
 class RendezvousInfo:
     """What a worker has once it has joined the others."""
 
-    transport: Transport
+    transport: Transport | None  # None: there is a hub
     gather: Gather
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
+    hub: Exchange | None = None
     generations: Generations | None = None  # of a job without a parameter server that survives lost workers
     changes: Callable[[], Mapping[int, int]] = dict  # as context.Peers has them
     job_age_s: Callable[[], float | None] = lambda: None  # likewise
     add_round: Callable[[float], None] = lambda took_s: None  # told the seconds of each undisturbed round
     training: Training = field(default_factory=Training)
+
+    @property
+    def rank(self) -> int:
+        """At present."""
+        return self._place.rank
+
+    @property
+    def num_workers(self) -> int:
+        """At present."""
+        return self._place.num_workers
+
+    @property
+    def _place(self) -> Transport | Exchange:
+        place = self.transport or self.hub
+        assert place is not None
+        return place

@@ -31,8 +31,9 @@ from utils import JobOver
 def check_address(cluster: ClusterSpec) -> None:
     """Checks the addresses for MXNet, where there is a scheduler, and PORT. Raises SetupError where a name does not
     resolve, or not to IPv4; the network card does not exist, or PORT is no port."""
-    if cluster.has_scheduler:
+    if cluster.root_uri:
         addresses.check_ipv4("DMLC_PS_ROOT_URI", cluster.root_uri)
+    if cluster.has_scheduler:
         if os.environ.get("DMLC_NODE_HOST"):
             addresses.check_ipv4("DMLC_NODE_HOST", os.environ["DMLC_NODE_HOST"])
         elif os.environ.get("DMLC_INTERFACE"):
@@ -82,6 +83,10 @@ def others_told(cluster: ClusterSpec | None, config: Config | None = None) -> It
             why = f"{name} ended before the job began: {str(error) or type(error).__name__}"
             if cluster.has_scheduler:
                 tell_failure(cluster, why)
+            elif cluster.has_hub and config is not None:
+                from trainer.hub.hub_link import tell_failure as tell_hub
+
+                tell_hub(cluster, config.mode, why)
             elif config is not None:
                 from trainer.coordinator.http import HttpLink  # whose import takes long, and this is rare
 

@@ -30,6 +30,7 @@ from server.log_limit import LogLimit
 
 # A ZeroMQ greeting with a padding of its own: MXNet's scheduler just takes it for an unfinished connection.
 HELLO = b"\xffESyncMXN\x7f"
+HELLO_AT_HUB = b"\xffESyncHub\x7f"  # with which a worker begins at a hub
 JOB = "mxnet"  # the name of the one job that a scheduler has
 CONNECT_S = 5.0
 TELL_S = 2.0

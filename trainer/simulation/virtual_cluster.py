@@ -21,7 +21,6 @@ from greenlet import getcurrent
 from algorithms import TransportKind
 from config import NO_NETWORK, PS, Config
 from trainer import worker
-from trainer.algorithms.buckets import Buckets
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context, Peers
@@ -41,6 +40,7 @@ from trainer.simulation.cluster_file import Worker
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_progress import ProgressLine
@@ -207,6 +207,12 @@ class _Run:
         kind, collective = self._job.config.algorithm.transport, self._job.config.collective
         server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
         assert kind is not TransportKind.NONE
+        if kind is TransportKind.HUB:
+            checkpoints = self._contexts[0].run.checkpoints
+            hub = VirtualHub(self._clock, self._job.config, links, server_rate, self._size_of(), checkpoints)
+            for rank, context in enumerate(self._contexts):
+                context.peers.hub = VirtualExchange(hub, rank)
+            return
         place: Callable[[int], Transport]
         if collective == PS:
             place = partial(MemoryTransport, MemoryServer(self._clock, kind, links, server_rate, self._size_of()))
@@ -222,14 +228,8 @@ class _Run:
         counted = self._counted_bytes.get("parameter_bytes")
         if counted is None:
             return num_bytes
-        parameters = Parameters(self._contexts[0].task.network)
-        model, weights = parameters.model(), parameters.weights
-        factor = counted / sum(array.nbytes for array in model)
-        # Some trainers pack them, with BatchNorm's statistics or without. Elsewhere an array that belongs to no model
-        # may have the shape of a packed one.
-        groups = (model, weights) if self._job.config.algorithm.one_server else ()
-        packed = [array for arrays in groups for array in Buckets(arrays).pack(arrays)]
-        shapes = {array.shape for array in [*model, *packed]}
+        model = Parameters(self._contexts[0].task.network).model()
+        factor, shapes = counted / sum(array.nbytes for array in model), {array.shape for array in model}
         return lambda array: round(array.nbytes * (factor if array.shape in shapes else 1.0))
 
 

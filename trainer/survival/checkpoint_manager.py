@@ -91,7 +91,7 @@ class CheckpointManager:
         self._round = 0  # after which this worker resumes
         self._server_rounds: dict[int, int] = {}  # of the server's checkpoint, by that which this worker would resume
         self.resumed: Any = None  # the state that this worker resumes; None where it begins
-        self.of_server: Any = None  # the state that the parameter server resumes; on rank 0 alone
+        self._of_server: int | None = None  # round of the server's checkpoint that it resumes; on rank 0 alone
         self.is_from_another = False  # `resumed` is the checkpoint of another worker
 
     def good_rounds(self) -> list[int]:
@@ -134,7 +134,7 @@ class CheckpointManager:
         self._round = round_
         self.resumed = self._load(round_)
         if self._has_servers:
-            self.of_server = self._servers.load(self._server_rounds[round_])
+            self._of_server = self._server_rounds[round_]
         logging.info("goes on after round %d", round_)
 
     def _others(self) -> list[Checkpoints]:
@@ -181,6 +181,15 @@ class CheckpointManager:
 
     def for_server(self) -> Writer:
         return Writer(self._servers)
+
+    @property
+    def of_server(self) -> Any:
+        """The state that the server resumes; None where it begins anew, and on all but rank 0."""
+        return None if self._of_server is None else self._servers.load(self._of_server)
+
+    def for_hub(self) -> dict[str, Any]:
+        """How the hub keeps its checkpoints, and which one it resumes, as JSON."""
+        return {**self._servers.about(), "load": self._of_server}
 
     def is_due(self, round_: int, last: bool) -> bool:
         return last or round_ % self._every == 0

@@ -61,7 +61,7 @@ def rounds_in(names: Iterable[str], whose: str) -> dict[int, str]:
 
 def has_server_state(config: Config) -> bool:
     """Whether the parameter server has checkpoints of its own; each belongs to one of rank 0."""
-    return config.algorithm.transport is TransportKind.SERVER
+    return config.algorithm.transport in (TransportKind.SERVER, TransportKind.HUB)
 
 
 def beside_server(mine: Collection[int], servers: Collection[int]) -> dict[int, int]:

@@ -54,6 +54,10 @@ class Checkpoints:
         """By `to_text`: folders may have any name."""
         return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep, self._beside]),)
 
+    def about(self) -> dict[str, Any]:
+        """As JSON: `folder`, `job` and `keep`."""
+        return {"folder": str(self.folder), "job": self._job, "keep": self._keep}
+
     def of(self, name: str) -> Checkpoints:
         """The checkpoints of another process of the job."""
         return Checkpoints(self.folder, name, self._job, self._keep)

@@ -12,7 +12,7 @@ from server.policies.quorum import merging
 from server.policies.sync_switch import SYNC_SWITCH_POLICIES
 from server.worker import Decision
 
-_OF_SERVERS = (wbsp.POLICY, quorum.POLICY, *SYNC_SWITCH_POLICIES)  # the optimizer on the parameter server decides
+_OF_SERVERS = (wbsp.POLICY, quorum.POLICY, *SYNC_SWITCH_POLICIES)  # the server part on the hub decides
 _ALL = (journal.POLICY, preprint.POLICY, upload_aware.POLICY, *_OF_SERVERS, lb_bsp.POLICY, watched.POLICY)
 POLICIES = {policy.name: policy for policy in _ALL}
 

@@ -20,7 +20,7 @@ from state_server_process import http_client
 
 from trainer.clock import RealClock
 from trainer.coordinator.http import HttpLink
-from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
+from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 
 def test_a_gpu_that_is_not_there(tmp_path):
@@ -227,6 +227,20 @@ def test_the_scripts_of_scheduler_and_server_wait_as_long_as_they_are_told(role)
     assert_one_error_line(finished, "not complete after 1.5 s (--start-timeout): ", code=EXIT_PEER_LOST)
 
 
+def test_where_the_server_is_a_hub_a_scheduler_ends_at_once_and_two_servers_are_refused():
+    (port,) = free_ports(1)
+    environment = {**os.environ, "DMLC_PS_ROOT_PORT": str(port), "DMLC_NUM_SERVER": "2"}
+    scheduler, server = (
+        subprocess.run(
+            [ROOT / "scripts" / f"{role}.sh", "-m", "wbsp"],
+            env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        )
+        for role in ("scheduler", "server")
+    )  # fmt: skip
+    assert (scheduler.returncode, "its workers meet at the server" in scheduler.stdout) == (EXIT_OK, True)
+    assert_one_error_line(server, "mode wbsp has one server, which is its hub, here there are 2")
+
+
 def test_earlier_logs_survive_a_start_that_fails(tmp_path):
     earlier = tmp_path / "cpu" / "iter-1.txt"
     earlier.parent.mkdir()
@@ -302,6 +316,29 @@ def roles_of(supervisor):
         (role, *_) = [*roles, *(role for word, role in others.items() if word in command)]
         found[role] = pid
     return found
+
+
+@pytest.mark.cluster
+def test_a_killed_hub_is_started_again_and_its_workers_train_on(tmp_path):
+    words = ["-m", "wbsp", "--log-base", str(tmp_path), "--workers", "0.02,0.1", "--data-dir", str(few_images())]
+    flags = ["-e", "1000", "--dataset", "mnist", "--on-worker-death", "continue"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as supervisor:  # fmt: skip
+        logs = tmp_path / "lenet" / "wbsp"
+        wait_for(lambda: len(list(logs.glob("*/cpu*/iter-2.txt"))) == 2, "round 2 of both")
+        pids = roles_of(supervisor.pid)
+        assert set(pids) == {"worker", "server", "state server", "fork server"}
+        os.kill(pids["server"], signal.SIGKILL)
+        wait_for(lambda: "goes on with the newest model" in (logs / "server0.log").read_text(), "the hub's return")
+        again = 3 + max(int(path.stem[5:]) for path in logs.glob("*/cpu1/iter-*.txt"))
+        wait_for(lambda: list(logs.glob(f"*/cpu1/iter-{again}.txt")), "rounds after that")
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=45)
+    assert supervisor.returncode == EXIT_OK, output
+    assert "server 0 was killed by signal 9: it is started again, and gets the newest model that a worker has" in output
+    assert "worker 0 (cpu0) " not in output and "worker 1 (cpu1) " not in output  # both are the same processes
 
 
 @pytest.mark.cluster

@@ -219,7 +219,7 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
 
-def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, tmp_path, monkeypatch, capsys):
+def test_a_host_that_is_silent_or_does_not_reach_the_job_is_lost(connect, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cluster, "SILENT_S", 0.5)
     (tmp_path / "worker-0-00000005.ckpt").write_bytes(b"")
     links = {"h1": connect()}
@@ -231,7 +231,7 @@ def test_a_host_that_is_silent_or_does_not_reach_the_scheduler_is_lost(connect, 
     wait_for(lambda: links["h2"].exit_code is not None, "the end of that connection")
     assert links["h1"].is_sound and cluster.checkpoints(links, [("h2", tmp_path)]) == {}
     assert "h2 is lost" not in (said := capsys.readouterr().out) and "does not answer: h1 is lost" in said
-    with pytest.raises(SetupError, match=r"there is no way from here to the scheduler's 255\.255\.255\.255"):
+    with pytest.raises(SetupError, match=r"there is no way from here to the job's 255\.255\.255\.255"):
         cluster.checkpoints(links, [("h1", tmp_path)], ("255.255.255.255", 9))
     assert links["h1"].is_sound  # no other host has answered
 
@@ -414,7 +414,7 @@ def test_what_a_login_script_prints_does_no_harm(connect):
     assert next(connect(SSH.replace("exec", "echo Welcome; echo '{}'; exec")).answers())["root"] == str(ROOT)
 
 
-def test_a_host_without_a_way_to_the_scheduler_says_so(connect):
+def test_a_host_without_a_way_to_the_job_says_so(connect):
     link = connect()
     next(link.answers())
     with pytest.raises(SetupError, match=r"network interface 'no0' has no address here; name one .*: lo"):

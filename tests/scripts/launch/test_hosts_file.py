@@ -122,6 +122,20 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
     assert shared["h4 state server"].command[-1] == str(given.job.log_folder / "page.html")  # whichever host has it
 
 
+def test_a_hub_is_on_the_host_of_the_server_with_one_port(tmp_path):
+    path = hosts(tmp_path, "h1,1,scheduler\nh2,1,\nh3,0,server\n", "address,workers,roles\n")
+    given = plan(path, "-m", "wbsp")
+    assert num_ports(given) == {"h1": 2, "h2": 1, "h3": 1}
+    spread = roles(given)
+    assert list(spread) == ["h1 state server", "h3 server 0", "h1 cpu", "h2 cpu"]
+    assert {spread[name].environment["DMLC_PS_ROOT_URI"] for name in ("h3 server 0", "h1 cpu")} == {"10.0.0.3"}
+    assert list(spread["h3 server 0"].command[1:]) == ["/h3/esync/main.py", "-m", "wbsp"]
+    assert "PORT" not in spread["h3 server 0"].environment
+    assert num_ports(plan(path, "-m", "wbsp", "--root-port", "9000")) == {"h1": 2, "h2": 1}
+    with pytest.raises(SetupError, match="mode wbsp has one server"):
+        plan(path, "-m", "wbsp", "--servers", "2")
+
+
 def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
     path = hosts(tmp_path, "h1,2,cpu,--min-step-time 0.1\nh2,1,gpu1,\n")
     given = roles(plan(path, "-m", "dcasgd", "--", "--min-step-time", "0.2", "-e", "7"))

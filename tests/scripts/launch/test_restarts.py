@@ -19,6 +19,7 @@ KILLED = ExitReport(Kind.WORKER, -9)
 LOST = ExitReport(Kind.WORKER, EXIT_PEER_LOST)
 WRONG = ExitReport(Kind.WORKER, EXIT_SETUP)
 STATE_SERVER = ExitReport(Kind.SERVICE, -9)
+HUB = ExitReport(Kind.HUB, -9)
 LIMIT = 5
 
 
@@ -27,6 +28,7 @@ LIMIT = 5
     [
         ([KILLED], Action.RESTART_ALL),
         ([ExitReport(Kind.SERVER, -9)], Action.RESTART_ALL),
+        ([HUB], Action.RESTART_ALL),
         ([ExitReport(Kind.SERVER, 0)], Action.RESTART_ALL),  # it has left before the workers
         ([KILLED, ExitReport(Kind.SERVER, -9)], Action.RESTART_ALL),
         ([LOST], Action.RESTART_ALL),  # of one that is frozen
@@ -71,6 +73,9 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
         ([TRAINED], True, False, Action.END_JOB),
         ([KILLED], False, True, Action.END_JOB),  # all wait for it
         ([TRAINED, ExitReport(Kind.SERVER, -9)], True, True, Action.END_JOB),
+        ([HUB], True, True, Action.RESTART_FAILED),
+        ([HUB], True, False, Action.END_JOB),  # the model is lost
+        ([HUB], False, True, Action.END_JOB),
         ([STATE_SERVER], True, True, Action.RESTART_FAILED),
         ([replace(TRAINED, exit_code=EXIT_BUG, error=f"error: {DIVERGED}: nan")], True, True, Action.END_JOB),
     ],
@@ -246,6 +251,19 @@ def test_what_is_lost_and_where_it_goes_on_is_said():
     assert decide([STATE_SERVER], 1.0, 20, RestartHistory(20), LIMIT).text == (
         f"nothing is lost: it is started again, and training goes on; {more}"
     )
+
+
+def test_a_hub_that_dies_again_and_again_ends_the_job():
+    beside = {"others_continue": True, "beside_server": True, "has_begun": True, "num_left": 3}
+    decision = decide([HUB], 1.0, None, RestartHistory(in_a_row=1), 2, **beside)
+    assert (decision.action, decision.wait_s, decision.text) == (
+        Action.RESTART_FAILED, 1.0,
+        "it is started again in 1 s, and gets the newest model that a worker has; 1 more try in less than 60 s each",
+    )  # fmt: skip
+    decision = decide([HUB], 1.0, None, RestartHistory(restarts=2), 2, **beside)
+    assert (decision.action, decision.text) == (
+        Action.END_JOB, "given up after 2 starts in less than 60 s each (--restarts)",
+    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------- which checkpoint

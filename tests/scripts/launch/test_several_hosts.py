@@ -140,6 +140,20 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     assert net.commands() == []
 
 
+@pytest.mark.parametrize("flags", [("-m", "esync", "--collective", "ring"), ("-m", "wbsp")], ids=["ring", "hub"])
+def test_a_network_of_pytorch_trains_on_several_hosts(net, tmp_path, flags):
+    pytest.importorskip("torch", reason="PyTorch is not installed: scripts/setup.sh --test --torch")
+    job = Path(__file__).resolve().parents[3] / "examples" / "torch_table.py"
+    more = ["--job", str(job), "--", "--max-seconds", "2", "--min-step-time", "0.02", "-e", "20"]
+    code, output = Launcher(net, tmp_path, hosts_of(net, 2), *flags, *more).end()
+    assert code == 0, output
+    for host in net.hosts[:2]:
+        folder = tmp_path / "logs" / "torch_table" / flags[1] / host.name / "cpu"
+        assert read_json(folder / RUN_FILE)["num_workers"] == 2
+        assert len(list(iter_files(folder))) > 2
+    assert net.commands() == []
+
+
 def test_a_job_file_is_read_here_where_a_lost_worker_is_to_be_forked_there(net, tmp_path):
     (tmp_path / "mine.py").write_text("from mxnet.gluon.nn import Dense\n\n\ndef network():\n    return Dense(10)\n")
     flags = ["-m", "esync", "--collective", "ring", "--job", str(tmp_path / "mine.py"), "--", *DATASET]
@@ -209,20 +223,21 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
     assert net.commands() == []
 
 
-def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
-    launcher = start(net, tmp_path, "ssp", more=["-l", "0.0005", "--on-worker-death", "continue"])
+@pytest.mark.parametrize(("mode", "rate"), [("ssp", "-l"), ("wbsp", "-ll")])
+def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path, mode, rate):
+    launcher = start(net, tmp_path, mode, more=[rate, "0.0005", "--on-worker-death", "continue"])
     (agent,) = (pid for pid, line in commands(net.hosts[1]).items() if b"python" in line and b"remote.py" in line)
     os.kill(agent, signal.SIGKILL)  # the worker dies with it
     wait_for(lambda: not workers(net.hosts[1]), "the end of the worker there")
-    again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "ssp" / "h1" / "cpu"))
-    wait_for(lambda: training(net.hosts[0], "ssp", again), "rounds after that")
+    again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / mode / "h1" / "cpu"))
+    wait_for(lambda: training(net.hosts[0], mode, again), "rounds after that")
     launcher.process.send_signal(signal.SIGINT)
     code, output = launcher.end()
     assert code == 3, output
     assert "the connection to h2 ended with exit code 255: the others go on without the workers there" in output
-    assert "the others go on without it" in output  # as the scheduler tells the worker on h1
+    assert "the others go on without it" in output  # as the scheduler or the hub tells the worker on h1
     assert "error: the logs of h2 stay there" in output
-    assert read_json(tmp_path / "logs" / "lenet" / "ssp" / "h1" / "cpu" / RUN_FILE)["ended"] == "a signal came"
+    assert read_json(tmp_path / "logs" / "lenet" / mode / "h1" / "cpu" / RUN_FILE)["ended"] == "a signal came"
     assert net.commands() == []
 
 

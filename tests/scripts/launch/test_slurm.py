@@ -166,6 +166,14 @@ def test_each_process_of_a_job_is_a_context_of_mpiexec(capsys, tmp_path):
     )
 
 
+def test_a_hub_is_a_context_of_mpiexec_and_there_is_no_scheduler(capsys, tmp_path):
+    words = ["--dry-run", "-m", "wbsp", "workers=2", "--log-base", str(tmp_path), "--", *FLAGS]
+    assert mpi.main(words, {}) == 0
+    contexts = " ".join(shlex.split(capsys.readouterr().out)).split(" : ")
+    assert ["DMLC_ROLE=server" in context for context in contexts] == [True, False, False]
+    assert contexts[0].endswith("/main.py -m wbsp")
+
+
 def test_mpiexec_gets_the_nodes_of_pbs_once_each(tmp_path):
     (tmp_path / "nodes").write_text("127.0.0.1\n127.0.0.1\nlocalhost\n")
     environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12.server"}

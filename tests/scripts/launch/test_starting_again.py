@@ -209,6 +209,26 @@ def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, li
     assert any(said.startswith(line) for said in lines), lines
 
 
+@pytest.mark.parametrize(("deaths", "others_continue"), [(1, True), (2, True), (1, False)])
+def test_a_hub_that_is_killed_is_started_again_alone_where_the_workers_go_on(deaths, others_continue, tmp_path):
+    dies = f"if len((here / 'server-0.pids').read_text().split()) <= {deaths}: time.sleep(0.3); {DIE}"
+    has_begun = "while not (here / 'worker-0.pid').exists(): time.sleep(0.01)\n"
+    until_again = UNTIL_AGAIN.format(name="server-0").replace("< 2", f"<= {deaths}")
+    roles = (
+        role(tmp_path, Kind.HUB, f"{PIDS}\n{has_begun}{dies}{SERVER}", "server 0"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{tells(begun=True)}{UP}{until_again}{DONE}", "worker 0"),
+    )
+    lines: list[str] = []
+    policy = RestartPolicy(
+        2, lambda: None, lambda resumes, start: roles, others_continue=others_continue, beside_server=others_continue
+    )
+    waits = Timeouts(lead_s=0.2, settle_s=5)  # shorter than the wait before the second start again
+    outcome = Supervisor(roles, lines.append, waits, policy=policy).run()
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
+    assert [starts(tmp_path, name) for name in ("server-0", "worker-0")] == [deaths + 1, 1 if others_continue else 2]
+    assert all(line.startswith("server 0 was killed by signal 9: ") for line in lines) and len(lines) == deaths
+
+
 @pytest.mark.parametrize("was_lost", [False, True])
 def test_beside_a_server_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of_the_others(was_lost, tmp_path):
     lost = f"{ROUND}{PIDS}\n{ONCE.replace('state-server', 'worker-1')}{FOREVER}"

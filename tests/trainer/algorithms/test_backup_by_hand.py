@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
+from config import Config
 from flag_values import parse_schedule
 from trainer.algorithms.backup import BackupTrainer
-from trainer.algorithms.backup_optimizer import BackupStatus
 from trainer.algorithms.backup_versions import Versions
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
-from trainer.steps import PLAIN, Rule
+from trainer.steps import Rule
 
 ETA = 0.5
-WITH_ALL = Rule(momentum=0.5, weight_decay=0.01, batch_size=4, schedule=parse_schedule("warmup:30"))
+WITH_ALL = {"momentum": 0.5, "weight_decay": 0.01, "batch_size": 4, "lr_schedule": "warmup:30"}
 ZERO = np.zeros((2, 4))
 CLOSE = {"rtol": 1e-3, "atol": 1e-5}  # float32, of gradients that nearly cancel
 
@@ -62,7 +62,7 @@ class Cluster:
         def build(context: Context) -> BackupTrainer:
             mine = context.peers.membership().rank
             emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
-            trainer = Noted(context, ETA, 1)
+            trainer = Noted(context)
             if stop_at_s and mine in stop_at_s:
                 context.run.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
             return trainer
@@ -72,7 +72,8 @@ class Cluster:
             Worker([batch(rank, 4)], step_s=step_s, samples=counts[rank], link=link)
             for rank, step_s in enumerate(steps_s)
         ]
-        self.trained: Trained = train(TransportKind.SERVER, workers, build, rounds, network)
+        config = Config(mode="backup", learning_rate=ETA, backup=1)
+        self.trained: Trained = train(TransportKind.HUB, workers, build, rounds, network, config=config)
 
 
 def mean_step(weight: np.ndarray, ranks: Sequence[int], samples: Sequence[int] = (1, 1, 1)) -> np.ndarray:
@@ -106,21 +107,20 @@ def test_whoever_is_the_last_is_dropped_and_begins_anew_on_the_newest_version() 
         np.testing.assert_allclose(cluster.trained.weights(rank), weight, **CLOSE)
 
 
-@pytest.mark.parametrize("rule", [PLAIN, WITH_ALL], ids=["plain", "momentum, decay and schedule"])
+@pytest.mark.parametrize("flags", [{}, WITH_ALL], ids=["plain", "momentum, decay and schedule"])
 @pytest.mark.parametrize("network", [dense, normalised])
 @pytest.mark.parametrize("samples", [(1, 1, 1), (5, 3, 1)], ids=["equal", "unequal"])
-def test_without_backup_workers_it_is_ssgd(network, samples, rule) -> None:
+def test_without_backup_workers_it_is_ssgd(network, samples, flags) -> None:
     workers = [
         Worker([batch(rank, 4), batch(rank + 1, 4)], step_s=1.0 + rank, samples=count)
         for rank, count in enumerate(samples)
     ]
 
-    def ruled(context: Context) -> Context:
-        context.run.rule = rule
-        return context
-
-    here = train(TransportKind.SERVER, workers, lambda context: BackupTrainer(ruled(context), ETA, 0), 4, network)
-    ssgd = train(TransportKind.SUM, workers, lambda context: SyncTrainer(ruled(context), ETA), 4, network)
+    config = Config(mode="backup", learning_rate=ETA, backup=0, **flags)
+    schedule = parse_schedule(config.lr_schedule)
+    rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
+    here = train(TransportKind.HUB, workers, BackupTrainer, 4, network, config=config)
+    ssgd = train(TransportKind.SUM, workers, lambda context: SyncTrainer(context, ETA), 4, network, rule=rule)
     for ours, its in zip(here.trainers, ssgd.trainers, strict=True):
         assert (ours.rounds, ours.measure.elapsed_s) == (its.rounds, its.measure.elapsed_s) == (4, 12.0)
         for array, other in zip(ours.parameters.model(), its.parameters.model(), strict=True):
@@ -151,19 +151,13 @@ LATENCY_S = 0.01
 
 
 def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_pull() -> None:
-    """Each takes one latency; the model is expected with the status vector once it was there twice."""
+    """Each takes one latency."""
     cluster = Cluster((1.0, 1.0, 2.5), rounds=14, link=WorkerLink(latency_s=LATENCY_S))
     exchanges = np.diff([0.0, *cluster.ended_s[2]]) - 2.5
-    np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2, 2], atol=1e-6)
+    np.testing.assert_allclose(exchanges / LATENCY_S, [2] * 6, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------ the versions
-
-
-@given(st.booleans(), st.booleans(), *[st.integers(0, 2**40)] * 3)
-def test_a_status_vector_tells_every_count_apart(over, at_once, version, answered, dropped) -> None:
-    status = BackupStatus(over, version, answered, at_once, dropped)
-    assert BackupStatus.read(np.array(status.numbers(), dtype=np.float32)) == status
 
 
 @given(st.integers(1, 6), st.data())

@@ -11,7 +11,8 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
-from trainer.algorithms.decoupled import DecoupledTrainer, Merging
+from config import Config
+from trainer.algorithms.decoupled import DecoupledTrainer
 from trainer.algorithms.inbox import Inbox, mean_of
 from trainer.command_line import check_job, parse
 from trainer.context import Context
@@ -35,11 +36,13 @@ def trained(
 
     def build(context: Context) -> DecoupledTrainer:
         context.peers.state_server = pages[context.peers.membership().rank]  # type: ignore[assignment]
-        return DecoupledTrainer(context, ETA, 2, Merging(quorum, grace_s, 0.7, 0.9))
+        return DecoupledTrainer(context, ETA, 2)
 
     counts = samples or [1] * len(steps_s)
     workers = [Worker([batch(rank)], step_s, samples=counts[rank]) for rank, step_s in enumerate(steps_s)]
-    return train(TransportKind.SERVER, workers, build, rounds, network, killed=killed), pages
+    grace = Config.grace if grace_s is None else grace_s
+    config = Config(mode="decoupled", quorum=quorum, grace=grace, global_lr=0.7, outer_momentum=0.9)
+    return train(TransportKind.HUB, workers, build, rounds, network, killed=killed, config=config), pages
 
 
 def local(weight: np.ndarray, rank: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A job with a parameter server that goes on without workers that are lost: what each algorithm does then, by hand, in
+"""A job with a server that goes on without workers that are lost: what each algorithm does then, by hand, in
 virtual time; and on real clusters."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +22,7 @@ from memory_cluster import Killed, Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import MEMBERS, TransportKind
-from config import CONTINUE, NO
-from rates import Ramp
+from config import CONTINUE, NO, Config
 from trainer.algorithms.asynchronous import AsyncTrainer, RescaledTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
@@ -30,9 +30,7 @@ from trainer.algorithms.ringleader import RingleaderSGD
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettings
 from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.algorithms.whole_models import CHANGE, UPLOAD, Keys, WholeModelOptimizer
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
@@ -60,6 +58,7 @@ def run(
     rounds: int,
     leaving: dict[int, int] | None = None,
     back_s: dict[int, float] | None = None,
+    config: Config | None = None,  # of a mode with a server part on the hub
 ) -> tuple[Trained, list[float]]:
     """Returns, too, when each worker's last round ended, since training began."""
 
@@ -68,7 +67,9 @@ def run(
         return build(context)
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
-    trained = train(TransportKind.SERVER, workers, with_page, rounds, killed=killed, leaving=leaving, back_s=back_s)
+    kind = TransportKind.HUB if config else TransportKind.SERVER
+    more = {"killed": killed, "leaving": leaving, "back_s": back_s, "config": config}
+    trained = train(kind, workers, with_page, rounds, **more)
     return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
 
 
@@ -145,18 +146,20 @@ def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_no_more_for_ssp_
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
-def build_backup(context: Context) -> Trainer:
-    return BackupTrainer(context, ETA, 0)
+def sync_switch(order: str, *steps: int, **more: Any) -> Config:
+    return Config(mode="sync-switch", switch_order=order, train_steps=steps, learning_rate=ETA, **more)
 
 
-def build_sync_switch(context: Context) -> Trainer:
-    return SyncSwitchTrainer(context, SyncSwitchSettings("1", (9,), ETA, 0.0, "none"))
+BACKUP = Config(mode="backup", backup=0, learning_rate=ETA)
+WBSP = Config(mode="wbsp")
 
 
-@pytest.mark.parametrize("build", [build_backup, build_sync_switch])
-def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(build: Callable[[Context], Trainer]) -> None:
+@pytest.mark.parametrize(("build", "config"), [(BackupTrainer, BACKUP), (SyncSwitchTrainer, sync_switch("1", 9))])
+def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(
+    build: Callable[[Context], Trainer], config: Config
+) -> None:
     """It is lost at 2.5 s and back at 10.2 s, in the ninth round."""
-    trained, ended_s = run(build, (1.0, 2.5), {1: 1}, rounds=9, back_s={1: 0.2})
+    trained, ended_s = run(build, (1.0, 2.5), {1: 1}, rounds=9, back_s={1: 0.2}, config=config)
 
     def together(weight: np.ndarray) -> np.ndarray:
         return weight - ETA * sum(gradient(weight, batch(rank)) for rank in (0, 1)) / 2
@@ -170,7 +173,7 @@ def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(build: Call
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
     """WBSP uploads it with its farewell, and the other one has it with its next release."""
-    trained, _ = run(lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 0.4), {}, 2, leaving={1: 1})
+    trained, _ = run(lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 0.4), {}, 2, leaving={1: 1}, config=WBSP)
     # Half of the one's update, since it was there; the other one's, which comes when it is alone, are whole.
     both = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1)) / 2)
     assert trained.trainers[1].rounds == 1
@@ -182,15 +185,17 @@ def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
     """It is lost before its first upload: whoever is the slowest now releases, and its updates are whole."""
-    trained, ended_s = run(lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 2.5), {1: 0}, rounds=3)
+    trained, ended_s = run(
+        lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 2.5), {1: 0}, rounds=3, config=WBSP
+    )
     np.testing.assert_allclose(trained.weights(0), after_steps(ZERO, 0, 0, 0), **CLOSE)
     assert ended_s[0] == 3.0
 
 
 @pytest.mark.parametrize("policy", ["none", "elastic"])
 def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(policy: str) -> None:
-    settings = SyncSwitchSettings("1", (3,), ETA, 0.0, policy)
-    trained, ended_s = run(lambda context: SyncSwitchTrainer(context, settings), (1.0, 1.2, 2.5), {2: 1}, rounds=9)
+    config = sync_switch("1", 3, straggler_policy=policy)
+    trained, ended_s = run(SyncSwitchTrainer, (1.0, 1.2, 2.5), {2: 1}, rounds=9, config=config)
     weight = ZERO
     for ranks in ((0, 1, 2), (0, 1), (0, 1)):
         weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in ranks) / len(ranks)
@@ -202,58 +207,11 @@ def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(po
 
 def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
     """Three parts: worker 0 at 1 s, worker 1 at 1.2 s, and worker 0 at 2 s, of the weights that it had at 1 s."""
-    settings = SyncSwitchSettings(
-        "0", (1,), ETA, 0.0, "none", rules=(PhaseRule(0.2, Ramp.constant(0.0), of_each=True),)
-    )
-    trained, _ = run(lambda context: SyncSwitchTrainer(context, settings), (1.0, 1.2, 2.5), {2: 0}, rounds=9)
+    config = sync_switch("0", 1, phase_lr=(0.2,))
+    trained, _ = run(SyncSwitchTrainer, (1.0, 1.2, 2.5), {2: 0}, rounds=9, config=config)
     first = ZERO - 0.2 * gradient(ZERO, batch(0))
     weight = first - 0.2 * gradient(ZERO, batch(1)) - 0.2 * gradient(first, batch(0))
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
-
-
-def test_of_a_lost_worker_nothing_counts_until_it_is_back_and_late_news_change_nothing() -> None:
-    class Noted(WholeModelOptimizer):
-        def __init__(self) -> None:
-            super().__init__(Keys(num_arrays=1, num_workers=2))
-            self.noted: list[str] = []
-
-        def begin(self) -> None:
-            self.noted.append("begins")
-
-        def act(self, rank: int, code: int, values: Sequence[float]) -> tuple[int, ...]:
-            self.noted.append(f"upload of {rank}")
-            return (rank,)
-
-        def remove_worker(self, rank: int) -> tuple[int, ...]:
-            self.noted.append(f"without {rank}")
-            return ()
-
-        def add_worker(self, rank: int) -> None:
-            self.noted.append(f"with {rank}")
-
-        def status(self, rank: int) -> list[float]:
-            return [0.0, 0.0, 0.0]
-
-    optimizer = Noted()
-    half_of_an_upload = np.zeros(1, np.float32), np.ones(1, np.float32)
-
-    def send(rank: int, *command: float) -> None:
-        keys, stored = optimizer.keys, np.zeros(3, np.float32)
-        if command[0] == UPLOAD:
-            optimizer.pushed(keys.buffer(rank), *half_of_an_upload)
-        optimizer.pushed(keys.command(rank), stored, np.float32([*command, 0, 0][:3]))
-
-    for rank, *command in ((1, UPLOAD), (0, CHANGE, 1, 1), (1, UPLOAD), (0, CHANGE, 1, 1), (0, UPLOAD)):
-        send(rank, *command)
-    assert optimizer.noted == ["begins", "upload of 1", "without 1", "upload of 0"]
-    optimizer.pushed(optimizer.keys.buffer(1), *half_of_an_upload)
-    send(1, CHANGE, 1, 2)
-    optimizer.pushed(optimizer.keys.command(1), np.zeros(3, np.float32), np.float32([UPLOAD, 0, 0]))
-    assert optimizer.noted[4:] == ["with 1"]  # the other half of a new one is missing
-    send(1, UPLOAD)
-    for rank, *command in ((0, CHANGE, 1, 1), (0, CHANGE, 1, 2), (0, CHANGE, 1, 6), (1, UPLOAD)):
-        send(rank, *command)
-    assert optimizer.noted[5:] == ["upload of 1", "without 1", "with 1", "upload of 1"]
 
 
 def test_backup_workers_are_fewer_and_then_none() -> None:
@@ -283,7 +241,7 @@ def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answere
 
 
 def test_a_job_with_backup_workers_goes_on() -> None:
-    trained, ended_s = run(lambda context: BackupTrainer(context, ETA, 0), (1.0, 2.5), {1: 1}, rounds=3)
+    trained, ended_s = run(BackupTrainer, (1.0, 2.5), {1: 1}, rounds=3, config=BACKUP)
     weight = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1))) / 2
     np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0, 0), **CLOSE)
     assert ended_s[0] == 4.5

@@ -58,13 +58,13 @@ def start_workers(processes, port, folder, *more):
 def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tmp_path):
     log_dir = tmp_path / "logs"
     with running_state_server() as server, passing_on(server.port) as recorder:
-        with cluster(tmp_path / "first", num_workers=2) as processes:
+        with cluster(tmp_path / "first", num_workers=2, hub="sync-switch") as processes:
             start_workers(processes, recorder.port, log_dir)
             wait_for((log_dir / "kept" / "server-00000060.ckpt").exists, "the checkpoint of round 60")
             for process in processes.running.values():
                 process.send(signal.SIGKILL)
         told_before = len(recorder.heard)
-        with cluster(tmp_path / "second", num_workers=2) as processes:
+        with cluster(tmp_path / "second", num_workers=2, hub="sync-switch") as processes:
             start_workers(processes, recorder.port, log_dir, "--resume")
             assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
     logs = [list(read_rounds(log_dir / f"cpu{rank}", no_warnings)) for rank in range(2)]
@@ -105,7 +105,7 @@ def assert_told(first_job, second_job, rounds):
 def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "kept").mkdir()
     (port,) = free_ports(1)
-    with cluster(tmp_path / "job", num_workers=2) as processes:
+    with cluster(tmp_path / "job", num_workers=2, hub="sync-switch") as processes:
         start_workers(processes, port, tmp_path, "--resume")
         for rank in range(2):
             assert end_of(processes.running[f"worker{rank}"]) == 2

@@ -18,7 +18,7 @@ STEP_TIMES = ("0.01", "0.18")  # so far apart that a busy machine does not chang
 def records(tmp_path_factory):
     """By rank, all that a worker uploaded and pulled, with overlap: two threads of each worker."""
     folder = tmp_path_factory.mktemp("wbsp")
-    job = cluster(folder, num_workers=len(STEP_TIMES))
+    job = cluster(folder, num_workers=len(STEP_TIMES), hub="wbsp")
     with running_state_server() as server, passing_on(server.port) as recorder, job as processes:
         for rank, step_time in enumerate(STEP_TIMES):
             output = str(folder / f"{rank}.npz")
@@ -98,7 +98,7 @@ def lines_about_the_state_server(processes, rank):
 
 def test_without_a_state_server_a_line_of_each_worker_says_so_and_the_job_is_done(tmp_path):
     (port,) = free_ports(1)
-    with cluster(tmp_path, num_workers=2) as processes:
+    with cluster(tmp_path, num_workers=2, hub="wbsp") as processes:
         start_workers(processes, tmp_path, port, 20)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
         said = [lines_about_the_state_server(processes, rank) for rank in range(2)]
@@ -108,7 +108,7 @@ def test_without_a_state_server_a_line_of_each_worker_says_so_and_the_job_is_don
 
 
 def test_a_state_server_that_goes_away_is_not_missed(tmp_path):
-    with running_state_server() as server, cluster(tmp_path, num_workers=2) as processes:
+    with running_state_server() as server, cluster(tmp_path, num_workers=2, hub="wbsp") as processes:
         start_workers(processes, tmp_path, server.port, 100)
         wait_for((tmp_path / "cpu0" / "iter-5.txt").exists, "round 5")
         server.process.kill()

@@ -1,5 +1,5 @@
-"""WBSP by hand, with small numbers, in virtual time: what is released when, what each worker takes, and by how many
-exchanges. Steps of 1 s (the fast worker) and 2.5 s."""
+"""WBSP by hand, with small numbers, in virtual time: what is released when, what each worker takes, and what travels.
+Steps of 1 s (the fast worker) and 2.5 s."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
+from config import Config
 from flag_values import parse_schedule
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
 from trainer.emulation import Slowdown
+from trainer.hub.server_part import Answer, Arrays, Message
 from trainer.simulation.network import WorkerLink
-from trainer.simulation.virtual_server import MemoryArrays
 from trainer.steps import PLAIN, Rule
 
 ETA = 0.5
@@ -54,7 +55,7 @@ def trained(
         context.peers.state_server = pages[rank]  # type: ignore[assignment]
         return kind(context, ETA, overlap)
 
-    return train(TransportKind.SERVER, workers, build, rounds, network), pages
+    return train(TransportKind.HUB, workers, build, rounds, network, config=Config(mode="wbsp")), pages
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -106,18 +107,18 @@ def test_a_schedule_follows_the_samples_that_the_server_has_got_and_the_own_ones
 
 
 def test_with_overlap_steps_that_were_taken_during_an_upload_are_kept_on_top_of_the_release_that_it_brings() -> None:
-    """A push and a pull take 0.4 s each. The slow worker's first upload, begun at 2.5 s, is there at 2.9 s and makes
-    release 1 of u1 (at 1.4 s) and u2 + u3 (...). Each trains on meanwhile."""
+    """An upload and a release take 0.4 s each. The slow worker's first upload, begun at 2.5 s, is there at 2.9 s and
+    makes release 1. Each trains on meanwhile."""
     done, _ = trained(True, rounds=3, link=WorkerLink(latency_s=0.4), samples=(3, 1))
-    # The fast worker: round 1 ends at 1 s and hands u1 over; push until 1.4, status until 1.8: no release. Round 2 ends
-    # at 2 s: hands u2 over, there at 2.4, answered at 2.8: none. Round 3 ends at 3 s: hands u3 over, there at 3.4, when
-    # release 1 is known: pulled until 4.2. It takes it at its end, with no step on top.
+    # The fast worker: round 1 ends at 1 s and hands u1 over, there at 1.4: no release. Round 2 ends at 2 s: hands u2
+    # over, there at 2.4: none. Round 3 ends at 3 s: hands u3 over, there at 3.4; release 1 comes back until 3.8. It
+    # takes it at its end, with no step on top.
     u1 = step(ZERO, 0)
     u2 = step(u1, 0)
     v1 = step(ZERO, 1)
     first = (1.5 * (u1 + u2) + 0.5 * v1) / 2  # at 2.9 s
     np.testing.assert_allclose(done.weights(0), first, **CLOSE)
-    # The slow worker: status at 3.3, release 1 pulled by 3.7; round 2 ends at 5 s with v2, a step on its own weights.
+    # The slow worker: release 1 comes by 3.3; round 2 ends at 5 s with v2, a step on its own weights.
     # It takes release 1 then: v2 stays on top, and is handed over at once. There at 5.4: release 2, with u3.
     v2 = step(v1, 1)
     u3 = step(u1 + u2, 0)
@@ -128,15 +129,15 @@ def test_with_overlap_steps_that_were_taken_during_an_upload_are_kept_on_top_of_
 
 
 def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_twice() -> None:
-    """A push takes 1.2 s: the fast worker's uploads carry several steps."""
+    """An upload takes 2.2 s: the fast worker's carry several steps."""
     uploads: list[tuple[int, int, np.ndarray]] = []
 
     class Recorded(WBSPTrainer):
-        def _upload(self, update: Any, about: Any, save: Any) -> Any:
-            uploads.append((self.membership.rank, about.steps, update[-1].reshape(2, 4).copy()))
-            return super()._upload(update, about, save)
+        def _send(self, message: Message, update: Arrays) -> Answer:
+            uploads.append((self.membership.rank, message["report"].steps, update[-1].copy()))
+            return super()._send(message, update)
 
-    done, _ = trained(True, rounds=6, link=WorkerLink(latency_s=1.2), samples=(3, 1), kind=Recorded)
+    done, _ = trained(True, rounds=6, link=WorkerLink(latency_s=2.2), samples=(3, 1), kind=Recorded)
     for rank in (0, 1):
         assert sum(steps for each, steps, _ in uploads if each == rank) == 6
     assert max(steps for _, steps, _ in uploads) >= 3
@@ -172,42 +173,23 @@ def test_the_page_is_told_of_each_upload_the_round_the_steps_in_it_and_the_decis
     assert slow.told[-1][4][1] == "is the slowest: reaches the server in 2.5 s"
 
 
-class Calls(WBSPTrainer):
-    """Notes what each upload does to the transport, and how long it takes."""
-
-    def _upload(self, update: Any, about: Any, save: Any) -> Any:
-        begin, calls = self.clock.now(), []
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("push", "pull"):
-                real = getattr(MemoryArrays, name)
-
-                def noted(shared: Any, *arguments: Any, name: str = name, real: Any = real) -> None:
-                    if shared._transport.rank == self.membership.rank:
-                        calls.append((name, round((self.clock.now() - begin) / LATENCY_S)))
-                    real(shared, *arguments)
-
-                patch.setattr(MemoryArrays, name, noted)
-            uploaded = super()._upload(update, about, save)
-        exchanges = round((self.clock.now() - begin) / LATENCY_S)
-        UPLOADS[self.membership.rank].append((exchanges, uploaded.model is not None, calls))
-        return uploaded
-
-
 LATENCY_S = 0.01
-UPLOADS: dict[int, list[Any]] = {0: [], 1: []}
+MODEL_BYTES = 2 * 4 * 4
 
 
-def test_an_upload_is_one_push_of_everything_and_one_pull_and_a_release_that_is_expected_comes_with_it() -> None:
-    """Each push and each pull takes one latency. The slow worker releases with each upload, and expects it from the
-    third on; the fast one never has a release with two uploads in a row, so each costs it an exchange more."""
-    UPLOADS.update({0: [], 1: []})
-    trained(False, rounds=6, link=WorkerLink(latency_s=LATENCY_S), kind=Calls)
-    pushes = [("push", 0), ("push", 0)]  # gradients and command, at once
-    for exchanges, is_new, calls in [*UPLOADS[0], *UPLOADS[1][:2]]:
-        assert (exchanges, calls) == (
-            (3, [*pushes, ("pull", 1), ("pull", 2)]) if is_new else (2, [*pushes, ("pull", 1)])
-        )
-    assert [is_new for _, is_new, _ in UPLOADS[0]].count(True) >= 2
-    for exchanges, is_new, calls in UPLOADS[1][2:]:
-        assert is_new
-        assert (exchanges, calls) == (2, [*pushes, ("pull", 1), ("pull", 1)])
+def test_an_upload_and_its_answer_are_one_exchange_and_the_model_comes_only_where_it_is_new() -> None:
+    """The slow worker releases with each upload, first at 2.5 and 5 s; the fast one's at 3 and 5.1 s bring these."""
+    uploads: list[list[Any]] = [[], []]
+
+    class Counted(WBSPTrainer):
+        def _send(self, message: Message, update: Arrays) -> Answer:
+            begin = self.clock.now()
+            answer = super()._send(message, update)
+            latencies = round((self.clock.now() - begin) / LATENCY_S)
+            traffic = self.hub.take_traffic()
+            uploads[self.membership.rank].append((latencies, traffic["bytes_pushed"], traffic["bytes_pulled"]))
+            return answer
+
+    trained(False, rounds=6, link=WorkerLink(latency_s=LATENCY_S), kind=Counted)
+    without, with_model = (1, MODEL_BYTES, 0), (2, MODEL_BYTES, MODEL_BYTES)
+    assert uploads == [[without, without, with_model, without, with_model, without], [with_model] * 6]

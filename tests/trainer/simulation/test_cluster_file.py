@@ -239,9 +239,8 @@ def test_the_launchers_warn_of_steps_that_may_be_milliseconds():
     ("flags", "complaint"),
     [
         (["--", "--straggler-trace", "nowhere.csv"], "nowhere.csv cannot be read"),
-        (["-m", "wbsp", "--servers", "2"], "mode wbsp keeps the model on one parameter server, here there are 2"),
+        (["-m", "wbsp", "--servers", "2"], "mode wbsp has one server, which is its hub, here there are 2"),
         (["-m", "backup", "--", "--backup", "3"], "--backup 3 of 3 worker(s) leaves no worker whose gradient counts"),
-        (["-m", "sync-switch", "--", "--train-steps", "9000000", "1"], "27000003 batches of all workers"),
         (["--workers", "20,40", "--", "--max-seconds", "5"], f"{LONG}; did you mean 0.02?"),
         (["--cluster", "wbsp-h1", "--", "--max-seconds", "0.5"], "give shorter ones, or a longer job"),
         (["--workers", "0,0", "--", "--max-seconds", "20", "--sample-time", "5"], "did you mean 0.005?"),

@@ -131,7 +131,7 @@ def test_what_layers_and_a_users_code_draw_at_random_is_the_same_in_a_job_that_g
     assert resumed == whole
 
 
-@pytest.mark.parametrize("mode", ["async", "sync-switch"])
+@pytest.mark.parametrize("mode", ["async", "sync-switch", "wbsp-pcc"])
 def test_what_a_job_did_after_its_checkpoint_is_done_again(place: Path, mode: str) -> None:
     """As after a kill: the checkpoint is of round 4, the logs go to round 7."""
     whole = run(place, "whole", mode, 8)

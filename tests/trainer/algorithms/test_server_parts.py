@@ -1,0 +1,714 @@
+"""What algorithms do on the hub, in this process and without a connection: what workers get when, worked by hand."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config import Config
+from trainer.algorithms.server_policies import UploadReport
+from trainer.algorithms.sync_switch import GOES_ON_WAITING, Status
+from trainer.array_tree import copied
+from trainer.hub.server_part import KEPT, SHOWN, WANTS_STOP, GlobalModel, Served, in_shapes, marked, serve
+from trainer.survival import checkpoint_manager
+from trainer.survival.checkpoint_manager import Writer
+from trainer.survival.checkpoints import Checkpoints
+
+
+class Clock:
+    """Goes by a second at each look."""
+
+    def __init__(self):
+        self._now = 0.0
+
+    def now(self):
+        self._now += 1.0
+        return self._now
+
+
+class Server:
+    """Calls a server part as the hub does. Messages travel as JSON; the arrays of an upload are the server part's."""
+
+    def __init__(self, config, num_workers, model, num_weights=1, saved=None):
+        """`model` are the initial values. `saved`: a checkpoint, or what a worker knows of one."""
+        model, saved = [as_array(values).copy() for values in model], dict(saved or {})
+        model = in_shapes(saved.pop(SHOWN, model), model)
+        decays = tuple(array.ndim > 1 for array in model[:num_weights])
+        job = Served(config, num_workers, decays, sample_counts=(), model=model, saved=saved, now=Clock().now)
+        self.part, self.num_workers = serve(job), num_workers
+        self.answered = [0] * num_workers  # by rank, number of uploads
+        self.asks_again = True  # a worker that is left out
+        self.messages, self.models = {}, {}  # by rank, of the newest answer with one
+        for rank in range(num_workers):
+            self.take({rank: self.part.joined(rank)})
+        self.answered = [0] * num_workers
+
+    def take(self, answers):
+        """The workers get these answers."""
+        for rank, answer in answers.items():
+            self.messages[rank] = json.loads(json.dumps(answer.message))
+            if answer.arrays:
+                self.models[rank] = answer.arrays
+            self.answered[rank] += bool(answer.arrays)
+            if not answer.arrays and "status" in answer.message and self.asks_again:
+                self.send(rank, {GOES_ON_WAITING: True, WANTS_STOP: False})
+        return answers
+
+    def send(self, rank, message, *arrays):
+        """Returns the worker's answer, if it has one now."""
+        sent = [as_array(values).copy() for values in arrays]
+        return self.take(self.part.act(rank, marked(rank, json.loads(json.dumps(message)), sent, True), sent)).get(rank)
+
+    def upload(self, rank, *arrays, stop=False, step_s=1.0, samples=2):
+        """Uploads a step, by default of two samples."""
+        report = UploadReport(1, samples, step_s, 0.0)
+        return self.send(rank, {"report": report, WANTS_STOP: stop}, *arrays)
+
+    def lose(self, rank):
+        self.take(self.part.lost(rank))
+
+    def join(self, rank):
+        """In place of a lost worker."""
+        self.take({rank: self.part.joined(rank)})
+
+    @property
+    def shown(self):
+        return [array.copy() for array in self.part.state()[SHOWN]]
+
+    @property
+    def values(self):
+        """Of the shown arrays, where each is one number."""
+        return [array.item() for array in self.shown]
+
+
+def as_array(values):
+    return np.atleast_1d(np.asarray(values, dtype=np.float32))
+
+
+# ------------------------------------------------------------------------------------------------ the arrays
+
+
+def test_a_model_is_changed_in_a_copy_while_a_worker_may_still_read_it():
+    model = GlobalModel([np.zeros(1)])
+    first = model.give(0)
+    model.give(1)
+    model.heard(1)
+    model.to_change()[0][:] = 1
+    second = model.give(0)
+    assert (first, second, model.arrays) == ([0.0], [1.0], [1.0])
+    model.heard(0)
+    model.to_change()[0][:] = 2
+    assert second == model.arrays == [2.0]  # nobody reads it, so it is not copied
+
+
+WITH_ALL = {
+    "wbsp": {},
+    "decoupled": {"quorum": 2, "grace": 0.0, "outer_momentum": 0.9},
+    "async-local": {"outer_momentum": 0.9},
+    "backup": {"backup": 1, "momentum": 0.9, "weight_decay": 0.1, "learning_rate": 0.1},
+    "sync-switch": {
+        **{"switch_order": "01", "train_steps": (9, 9), "momentum": 0.9, "weight_decay": 0.1, "learning_rate": 0.1},
+    },
+}
+
+
+def packed(tree):
+    """A checkpoint as version 0.6.0 has it: neighbours are one flat array, and a stepper's arrays are flat."""
+    if isinstance(tree, dict):
+        if "kept" in tree:
+            return {**tree, "kept": [[position, array.reshape(-1)] for position, (array,) in tree["kept"]]}
+        return {name: packed(each) for name, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        if tree and all(isinstance(each, np.ndarray) for each in tree):
+            return [np.concatenate([array.reshape(-1) for array in tree])]
+        return [packed(each) for each in tree]
+    return tree
+
+
+@pytest.mark.parametrize("mode", WITH_ALL)
+def test_a_checkpoint_goes_on_as_if_it_had_not_stopped_also_one_of_version_0_6_0(mode):
+    """A model of a matrix, a bias and statistics."""
+    shapes, random = ((2, 3), (3,), (2,)), np.random.default_rng(0)
+
+    def drawn():
+        return [random.random(shape, np.float32) for shape in shapes]
+
+    def server(saved=None):
+        return Server(Config(mode=mode, **WITH_ALL[mode]), 3, model, num_weights=2, saved=saved)
+
+    model = drawn()
+    first = server()
+    for rank in (0, 1, 0, 1, 2):
+        first.upload(rank, *drawn())
+    state = first.part.state()
+    servers = [server(tree) for tree in (copied(state), packed(copied(state)))]
+    if mode != "wbsp":  # who is the slowest is in no checkpoint
+        servers.append(first)
+    before = first.shown
+    for rank in (2, 0, 1, 2):
+        arrays = drawn()
+        for each in servers:
+            each.upload(rank, *arrays)
+    for each in servers:
+        for array, expected, old in zip(each.shown, servers[0].shown, before, strict=True):
+            np.testing.assert_array_equal(array, expected)
+            assert (array != old).all()
+
+
+@pytest.mark.parametrize("mode", WITH_ALL)
+def test_a_hub_that_is_started_again_goes_on_with_a_model_and_the_counts_of_an_answer(mode):
+    config = Config(mode=mode, **WITH_ALL[mode])
+    server = Server(config, 3, [1.0])
+    for rank in (0, 1, 2, 0):
+        server.upload(rank, 2.0)
+    kept = server.messages[0][KEPT]
+    again = Server(config, 3, server.shown, saved=kept)
+    assert again.messages[1][KEPT] == kept and any(kept.values())
+    assert again.models[1] == server.shown
+
+
+@pytest.mark.parametrize("mode", WITH_ALL)
+def test_what_is_not_finite_does_not_count_and_its_worker_waits_for_nobody(mode):
+    server = Server(Config(mode=mode, **WITH_ALL[mode]), 3, [1.0])
+    kept = server.messages[0][KEPT]
+    answer = server.upload(0, float("nan"))
+    assert (server.values, answer.message[KEPT]) == ([1.0], kept)
+    for rank in (0, 1, 2) * 2:
+        server.upload(rank, 2.0)
+    assert np.isfinite(server.values).all() and server.values != [1.0]
+
+
+@pytest.mark.parametrize("mode", ["async-local", "backup", "sync-switch"])
+def test_a_wish_to_stop_that_crosses_an_answer_leaves_that_as_it_is(mode):
+    server = Server(Config(mode=mode, **WITH_ALL[mode]), 3, [1.0])
+    for rank in (0, 1):
+        server.upload(rank, 2.0)
+    given = [array.copy() for array in server.models[0]]
+    assert server.send(0, {WANTS_STOP: True}) is None
+    for rank in (2, 1, 2):
+        server.upload(rank, 2.0)
+    assert server.models[0] == given != server.shown
+    server.upload(1, 2.0)
+    assert any(server.messages[1].get(name) for name in ("stop", "over")) or status_of(server, 1).over
+
+
+@pytest.mark.parametrize("mode", ["wbsp", "decoupled"])
+def test_a_wish_to_stop_while_an_upload_travels_counts_and_is_no_upload(mode):
+    server = Server(Config(mode=mode), 2, [1.0])
+    server.upload(0, 2.0)
+    assert server.send(0, {WANTS_STOP: True}) is None
+    server.upload(1, 2.0)
+    assert server.messages[1]["stop"]
+
+
+# ------------------------------------------------------------------------------------------------ backup workers
+
+
+def backup_server(num_workers=3, num_backup=1):
+    """Step size 1."""
+    return Server(Config(mode="backup", backup=num_backup, learning_rate=1.0), num_workers, [10.0])
+
+
+def sent(server, rank, gradient, stop=False):
+    """The version, whether the job is over, the worker's dropped gradients and its model; None: it waits."""
+    if (answer := server.send(rank, {WANTS_STOP: stop}, gradient)) is None:
+        return None
+    message = answer.message
+    return message[KEPT]["version"], message["over"], message["dropped"], answer.arrays[0].item()
+
+
+def test_the_version_that_a_worker_was_given_stays_as_it_is_whatever_the_others_do():
+    """Three workers, one of them spare: versions are made by workers 0 and 1 alone."""
+    server = backup_server()
+    assert sent(server, 0, 1.0) is None
+    assert sent(server, 1, 3.0) == (1, False, 0, 8.0)
+    assert (server.answered, server.messages[0]) == ([1, 1, 0], server.messages[1])
+    assert sent(server, 2, 100.0) == (1, False, 1, 8.0)
+    assert [server.models[rank] for rank in range(3)] == [[8.0]] * 3
+    sent(server, 0, 2.0)
+    sent(server, 1, 2.0)
+    assert [server.models[rank] for rank in range(3)] == [[6.0], [6.0], [8.0]]
+    assert server.values == [6.0]
+
+
+def test_a_worker_that_waits_may_want_to_stop_and_all_end_with_the_version():
+    server = backup_server(2, 0)
+    assert sent(server, 0, 1.0) is None
+    assert server.send(0, {WANTS_STOP: True}) is None
+    assert sent(server, 1, 1.0) == (1, True, 0, 9.0)
+    assert server.messages[0]["over"]
+
+
+def test_who_waits_for_a_lost_worker_has_its_answer_and_who_is_back_is_waited_for():
+    server = backup_server(2, 0)
+    sent(server, 1, 100.0)
+    server.lose(1)  # its gradient does not count
+    assert sent(server, 0, 1.0) == (1, False, 0, 9.0)
+    assert sent(server, 0, 1.0) == (2, False, 0, 8.0)
+    server.join(1)
+    assert server.models[1] == [8.0]
+    assert sent(server, 0, 1.0) is None
+    assert sent(server, 1, 3.0) == (3, False, 0, 6.0)
+    sent(server, 0, 2.0)
+    server.lose(1)
+    assert (server.values, server.models[0]) == ([4.0], [4.0])
+
+
+def test_who_begins_again_on_a_new_connection_while_its_gradient_waits_sends_it_anew():
+    server = backup_server(2, 0)
+    sent(server, 0, 100.0)
+    server.join(0)
+    assert sent(server, 0, 1.0) is None
+    assert sent(server, 1, 3.0) == (1, False, 0, 8.0)
+    assert sent(server, 0, 1.0) is None  # one gradient of it, not two
+
+
+# -------------------------------------------------------------------------------------------- async local SGD
+
+
+def test_an_upload_is_answered_with_the_model_in_its_own_arrays_which_no_other_one_changes():
+    """eps = 0.5, no momentum: two workers, so each update counts a quarter."""
+    config = Config(mode="async-local", outer_momentum=0.0, global_lr=0.5, sync_every=8, dylu=1)
+    server = Server(config, 2, [10.0, 1.0])
+    update = [as_array(8.0), as_array(0.5)]
+    message = {"report": UploadReport(1, 2, 0.1, 0.0), WANTS_STOP: False}
+    answer = server.part.act(0, message, update)[0]
+    assert all(one is other for one, other in zip(answer.arrays, update, strict=True))
+    assert answer.arrays == [10 + 8 / 4, 1 + 0.5 / 2]  # a statistic moves by the mean
+    assert answer.message == {KEPT: {"samples": 2}, "stop": False, "local_steps": 8}
+    slow = server.upload(1, 4.0, 0.0, step_s=0.4, stop=True)
+    assert (slow.arrays, answer.arrays) == ([13.0, 1.25], [12.0, 1.25])
+    assert slow.message == {KEPT: {"samples": 4}, "stop": True, "local_steps": 2}
+    assert server.models[0] == [10.0, 1.0]  # of its begin
+    server.lose(0)
+    assert server.upload(1, 1.0, 0.0, step_s=0.4).message["local_steps"] == 8  # now it is the fastest
+    assert server.values == [13.5, 1.25]  # alone
+
+
+# ---------------------------------------------------------------------------------------------------------- WBSP
+
+FAST, SLOW = 1.0, 4.0  # seconds of a step
+
+
+def wbsp_server(num_workers, *initial):
+    return Server(Config(mode="wbsp"), num_workers, initial)
+
+
+class Uploaded:
+    """The answer to an upload of WBSP or the quorum merge."""
+
+    def __init__(self, answer):
+        message = answer.message
+        self.is_new, self.model = bool(answer.arrays), list(answer.arrays)
+        self.release, self.samples = message[KEPT]["release"], message[KEPT]["samples"]
+        self.released, self.reason = message["action"] == "SYNC", message["reason"]
+        self.uploads, self.stop = tuple(message["uploads"]), message["stop"]
+
+
+def uploaded(server, rank, *arrays, **more):
+    return Uploaded(server.upload(rank, *arrays, **more))
+
+
+def test_a_release_on_paper():
+    """It comes with the upload of the slowest, of all that was uploaded by then."""
+    server = wbsp_server(2, 1.0, 10.0)
+    answer = uploaded(server, 0, 4.0, 2.0, step_s=FAST)
+    assert (answer.is_new, answer.release, answer.released) == (False, 0, False)
+    uploaded(server, 0, 3.0, 1.0, step_s=FAST)
+    assert server.values == [1.0, 10.0]
+    answer = uploaded(server, 1, 1.0, -1.0, step_s=SLOW)
+    release = [1 + (4 + 3 + 1) / 2, 10 + (2 + 1 - 1) / 2]
+    assert (answer.is_new, answer.release, answer.released, answer.uploads) == (True, 1, True, (2, 1))
+    assert answer.reason == "is the slowest: reaches the server in 4 s"
+    assert server.values == answer.model == release
+
+
+def test_a_worker_has_a_release_that_is_new_to_it_with_its_upload_and_until_its_next_one():
+    server = wbsp_server(2, 1.0)
+    uploaded(server, 0, 4.0, step_s=FAST)
+    uploaded(server, 1, 2.0, step_s=SLOW)  # release 1
+    answer = uploaded(server, 0, 2.0, step_s=FAST)
+    assert (answer.is_new, answer.release, answer.released) == (True, 1, False)
+    assert answer.model == [1 + (4 + 2) / 2]
+    newer = uploaded(server, 1, 6.0, step_s=SLOW)
+    assert newer.release == 2
+    assert answer.model == [1 + (4 + 2) / 2]  # however late it reads
+    assert server.values == newer.model == [4 + (2 + 6) / 2]
+    assert uploaded(server, 0, 0.0, step_s=FAST).release == 2
+    answer = uploaded(server, 0, 0.0, step_s=FAST)
+    assert (answer.is_new, answer.release) == (False, 2)
+
+
+def test_of_nearly_equal_workers_one_releases_what_the_slowest_has_uploaded_and_only_once():
+    server = wbsp_server(2, 1.0)
+    assert not uploaded(server, 0, 1.0, step_s=5.0).released  # nobody knows yet how fast the other one is
+    assert uploaded(server, 1, 1.0, step_s=4.0).released
+    assert not uploaded(server, 1, 1.0, step_s=4.0).released
+    assert uploaded(server, 0, 1.0, step_s=5.0).released
+
+
+def test_what_is_uploaded_after_a_release_counts_from_the_next_one_on():
+    server = wbsp_server(2, 1.0)
+    uploaded(server, 0, 2.0, step_s=FAST)
+    uploaded(server, 1, 2.0, step_s=SLOW)
+    uploaded(server, 0, 8.0, step_s=FAST)
+    assert server.values == [3.0]
+    assert uploaded(server, 1, 0.0, step_s=SLOW).uploads == (2, 2)
+    assert server.values == [7.0]
+
+
+def test_a_stop_request_is_seen_at_once_and_stays():
+    server = wbsp_server(2, 1.0)
+    assert not uploaded(server, 1, 1.0).stop
+    assert uploaded(server, 0, 1.0, stop=True).stop
+    assert uploaded(server, 1, 1.0).stop
+
+
+updates = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), updates, st.lists(st.tuples(st.integers(0, 3), updates, st.floats(0.1, 9)), max_size=20))
+def test_each_release_is_the_initial_model_and_the_sum_of_all_uploads_over_n(num_workers, initial, course):
+    """Of an array of two numbers and one of one; who is the slowest changes."""
+    server = wbsp_server(num_workers, initial[:2], initial[2:])
+    total, counts, release = np.zeros(3), [0] * num_workers, 0
+    shown, given_to = np.float32(initial), [0] * num_workers
+    for each, update, step_s in course:
+        rank = each % num_workers
+        total += update
+        counts[rank] += 1
+        answer = uploaded(server, rank, update[:2], update[2:], step_s=step_s)
+        if answer.released:
+            release += 1
+            shown = np.concatenate(server.shown)
+            np.testing.assert_allclose(shown, np.float64(initial) + total / num_workers, rtol=1e-5, atol=1e-3)
+            assert answer.uploads == tuple(counts)
+        np.testing.assert_array_equal(np.concatenate(server.shown), shown)  # to the last bit, between releases
+        assert (answer.release, answer.is_new) == (release, release > given_to[rank])
+        given_to[rank] = release
+        if answer.is_new:
+            np.testing.assert_array_equal(np.concatenate(answer.model), shown)
+
+
+# -------------------------------------------------------------------------------------------------- quorum merge
+
+
+def quorum_server(grace_s, saved=None):
+    """Three workers, K = 2, eps = beta = 0.5; a weight of 10, and a statistic of BatchNorm of 1."""
+    config = Config(mode="decoupled", quorum=2, grace=grace_s, global_lr=0.5, outer_momentum=0.5)
+    return Server(config, 3, [10.0, 1.0], saved=saved)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_merge_on_paper(resumes):
+    server = quorum_server(0.0)
+    uploaded(server, 0, 4.0, 0.9)
+    assert uploaded(server, 0, 2.0, 0.7).reason == "1 of 3 workers are in, the quorum is 2"
+    if resumes:  # a checkpoint here changes nothing
+        server = quorum_server(0.0, server.part.state())
+    answer = uploaded(server, 1, 3.0, 0.4, samples=4)
+    # Worker 0 is in with D = 6 of 4 samples in 2 steps, weight 4 * 2; worker 1 with 3 of 4 in 1, weight 4 * 4.
+    # Delta = (8 * 6 + 16 * 3) / 24 = 4, v = 4, and w = 10 + 0.5 * (4 + 0.5 * 4); the statistic is the weighed mean.
+    assert server.values == pytest.approx([13.0, (8 * 0.7 + 16 * 0.4) / 24])
+    assert (answer.is_new, answer.release, answer.released, answer.samples) == (True, 1, True, 8)
+    assert answer.model == server.shown
+    late = uploaded(server, 2, 8.0, 0.3)  # an update of the old model counts in the next merge
+    assert (late.is_new, late.release, late.released, late.model) == (True, 1, False, server.shown)
+    answer = uploaded(server, 0, 4.0, 0.1)
+    # Delta = (4 * 8 + 4 * 4) / 8 = 6, v = 0.5 * 4 + 6 = 8, w = 13 + 0.5 * (6 + 0.5 * 8)
+    assert server.values == pytest.approx([18.0, 0.2])
+    assert (answer.is_new, answer.release, answer.uploads) == (True, 2, (3, 1, 1))
+    assert not uploaded(server, 0, 1.0, 0.1).is_new
+
+
+def test_by_default_a_merge_waits_until_a_worker_uploads_again_or_all_are_in():
+    server = quorum_server(Config.grace)
+    released = [uploaded(server, rank, 3.0, 1.0).released for rank in (0, 0, 1)]
+    assert released == [False, False, False]  # 1 is in for the first time
+    assert uploaded(server, 1, 3.0, 1.0).released
+    assert server.values == [10 + 0.5 * (6 + 0.5 * 6), 1.0]  # both with two uploads
+    assert [uploaded(server, rank, 1.0, 1.0).released for rank in (2, 0, 1)] == [False, False, True]
+
+
+def test_the_lost_are_not_waited_for_and_what_is_not_finite_or_has_no_samples_is_not_in():
+    server = quorum_server(0.0)
+    assert not uploaded(server, 0, 4.0, 1.0).released
+    for update, samples in ((float("nan"), 2), (0.0, 0)):
+        answer = uploaded(server, 1, update, 1.0, samples=samples)
+        assert (answer.released, answer.reason) == (False, "nothing of its upload counts")
+    server.lose(1)
+    assert not uploaded(server, 0, 2.0, 1.0).released
+    server.lose(2)
+    assert uploaded(server, 0, 2.0, 1.0).released
+    assert server.values == [10 + 0.5 * (8 + 0.5 * 8), 1.0]
+
+
+# --------------------------------------------------------------------------------------------------- Sync-Switch
+
+ETA = 0.1
+
+
+def sync_switch_server(order, steps, num_workers, weight=1.0, statistic=None, momentum=0.0, policy="none", saved=None):
+    """A model of one weight, and one statistic where one is given."""
+    model = [weight] if statistic is None else [weight, statistic]
+    flags = {"switch_order": order, "train_steps": steps, "straggler_policy": policy}
+    return Server(
+        Config(mode="sync-switch", learning_rate=ETA, momentum=momentum, **flags), num_workers, model, saved=saved
+    )
+
+
+def computed(server, rank, *arrays, **more):
+    """A worker uploads its gradient and statistics; returns what it has heard last."""
+    server.upload(rank, *arrays, **more)
+    return status_of(server, rank)
+
+
+def status_of(server, rank):
+    return Status(*server.messages[rank]["status"])
+
+
+def of_all(server, name):
+    """By rank, one entry of what the workers have heard last."""
+    return tuple(getattr(status_of(server, rank), name) for rank in range(server.num_workers))
+
+
+def rounds_under_bsp(server, count, *steps_s):
+    """All workers send gradients of zero, after steps of these lengths; they arrive by rank."""
+    for _ in range(count):
+        for rank, step_s in enumerate(steps_s):
+            computed(server, rank, 0.0, step_s=step_s)
+
+
+def test_an_update_under_bsp_and_one_under_asp_on_paper():
+    server = sync_switch_server("10", (1, 2), 2)
+    assert server.upload(1, 4.0) is None
+    assert server.values == [1.0]
+    status = computed(server, 0, 2.0)
+    assert server.values == pytest.approx([1 - ETA * 3])  # eta, and the mean of 4 and 2
+    assert (status.bsp, status.phase) == (False, 1)
+    assert (server.answered, of_all(server, "processed_at")) == ([1, 1], (2, 2))
+    assert server.models[0] == server.models[1] == server.shown
+    status = computed(server, 1, 5.0)
+    assert server.values == pytest.approx([0.7 - ETA / 2 * 5])  # eta / N
+    assert (server.answered, status.processed_at, status.steps, status.over) == ([1, 2], 3, 1, False)
+    assert server.models[0] == pytest.approx([0.7])  # until its next upload
+
+
+def test_the_velocity_is_carried_over_the_switch():
+    server = sync_switch_server("10", (2, 2), 2, momentum=0.9)
+    computed(server, 0, 2.0)
+    computed(server, 1, 4.0)  # v = 3
+    assert server.values == pytest.approx([1 - 0.3])
+    computed(server, 0, 1.0)
+    computed(server, 1, 1.0)  # v = 0.9 * 3 + 1 = 3.7
+    assert server.values == pytest.approx([0.7 - 0.37])
+    computed(server, 1, 1.0)  # v = 0.9 * 3.7 + 1 = 4.33, by half of eta
+    assert server.values == pytest.approx([0.33 - 0.05 * 4.33])
+    computed(server, 1, -4.0)  # v = 0.9 * 4.33 - 4 = -0.103
+    assert server.values == pytest.approx([0.33 - 0.05 * 4.33 + 0.05 * 0.103])
+
+
+def test_greedy_goes_over_to_asp_with_the_update_of_those_that_are_there_by_their_share():
+    server = sync_switch_server("10", (20, 20), 3, policy="greedy")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 1.0)
+    rounds_under_bsp(server, 2, 1.0, 1.0, 9.0)  # the median of five does not show it yet
+    assert server.values == [1.0]
+    computed(server, 0, 2.0)
+    status = computed(server, 2, 4.0, step_s=9.0)
+    assert server.values == pytest.approx([1 - ETA * 2 / 3 * 3])  # two of three, and the mean of 2 and 4
+    assert (status.bsp, status.phase, status.in_step) == (False, 0, False)
+    assert server.answered == [8, 7, 8]
+    assert status.reason.startswith("worker 2 is a straggler: 0.2222 samples/s, the mean is 1.407 +- ")
+    computed(server, 1, 3.0)  # late for the update, and on its own
+    assert server.values == pytest.approx([0.8 - ETA / 3 * 3])
+
+
+def test_an_update_is_the_same_to_the_last_bit_in_whichever_order_the_workers_arrived():
+    gradients, weights = (1e8, 1.0, -1e8), set()
+    for arrivals in ((0, 1, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1)):
+        server = sync_switch_server("1", (1,), 3)
+        for rank in arrivals:
+            computed(server, rank, gradients[rank])
+        weights.add(server.values[0])
+    assert len(weights) == 1
+
+
+def test_statistics_move_to_the_mean_by_the_share_of_the_workers():
+    server = sync_switch_server("10", (1, 2), 4, statistic=10.0)
+    for rank, statistic in enumerate((4.0, 8.0, 2.0, 6.0)):
+        computed(server, rank, 0.0, statistic)
+    assert server.values == [1.0, 5.0]  # all four: the mean
+    computed(server, 2, 0.0, 9.0)
+    assert server.values == [1.0, 6.0]  # a quarter of the way to 9
+
+
+def test_statistics_have_no_momentum():
+    server = sync_switch_server("0", (4,), 1, statistic=10.0, momentum=0.9)
+    for statistic in (4.0, 4.0):
+        computed(server, 0, 0.0, statistic)
+        assert server.values == [1.0, 4.0]
+
+
+def test_under_elastic_all_hear_of_a_worker_that_is_left_out_until_the_phase_ends():
+    server = sync_switch_server("10", (7, 2), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    assert of_all(server, "left_out") == ([2], [2], [2])
+    assert (server.answered, of_all(server, "in_step")) == ([5, 5, 4], (True, True, False))
+    assert status_of(server, 2).reason.startswith("worker 2 is a straggler: 0.5 samples/s, ")
+    rounds_under_bsp(server, 2, 1.0, 1.0)
+    assert (of_all(server, "left_out"), server.answered) == (([], [], []), [7, 7, 5])
+    status = status_of(server, 2)
+    assert (status.phase, status.steps) == (1, 7)
+    assert of_all(server, "processed_at") == (19, 19, 15)  # its gradient is in the model since the fifth step
+
+
+def test_a_worker_that_waits_when_it_is_left_out_hears_of_it():
+    server = sync_switch_server("10", (20, 2), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 1.0)
+    for _ in range(3):  # the median of five shows the third
+        computed(server, 2, 0.0, step_s=9.0)
+        for rank in (0, 1):
+            computed(server, rank, 0.0)
+    assert (of_all(server, "left_out"), server.answered) == (([2], [2], [2]), [8, 8, 7])
+
+
+def test_a_worker_that_has_heard_that_it_is_left_out_and_asks_when_the_phase_has_ended_has_its_answer_at_once():
+    server = sync_switch_server("10", (6, 2), 3, policy="elastic")
+    server.asks_again = False
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    assert (server.answered, status_of(server, 2).left_out) == ([6, 6, 4], [2])
+    computed(server, 0, 3.0)
+    answer = server.send(2, {GOES_ON_WAITING: True, WANTS_STOP: False})
+    assert (answer.arrays, server.answered, status_of(server, 2).phase) == (server.shown, [7, 6, 5], 1)
+
+
+def test_a_worker_that_was_left_out_and_begins_again_on_a_new_connection_has_its_answer_as_before():
+    server = sync_switch_server("10", (6, 2), 3, policy="elastic")
+    server.asks_again = False
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    server.join(2)
+    assert server.upload(2, 0.0, step_s=4.0) is None
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    assert (server.answered, status_of(server, 2).phase) == ([6, 6, 6], 1)
+
+
+def test_a_worker_that_is_left_out_has_its_answer_where_the_job_ends_or_the_hub_was_started_again():
+    server = sync_switch_server("10", (20, 2), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    kept = server.messages[0][KEPT]
+    server.send(2, {WANTS_STOP: True})
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    assert (of_all(server, "over"), server.answered) == ((True, True, True), [6, 6, 5])
+
+    server = sync_switch_server("10", (20, 2), 3, policy="elastic", saved=kept)
+    assert server.send(2, {GOES_ON_WAITING: True, WANTS_STOP: False}).arrays == server.shown
+
+
+def test_a_worker_that_was_left_out_counts_again_from_its_next_gradient_on():
+    server = sync_switch_server("101", (7, 2, 9), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    assert "the mean is 2 +- 0" in status_of(server, 0).reason
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    rounds_under_bsp(server, 2, 1.0, 1.0, 4.0)  # two steps of ASP
+    server.upload(0, 0.0)
+    for rank in (1, 2):
+        computed(server, rank, 0.0)
+    status = status_of(server, 0)
+    assert (status.phase, status.bsp) == (2, True)
+    assert "the mean is 1.5 +- " in status.reason
+
+
+def test_under_asp_nobody_is_told_anything():
+    server = sync_switch_server("01", (30, 1), 3, policy="elastic")
+    rounds_under_bsp(server, 6, 1.0, 1.0, 9.0)
+    assert (of_all(server, "in_step"), of_all(server, "reason")) == ((True,) * 3, ("",) * 3)
+
+
+def test_all_hear_of_the_end_and_of_a_stop_request():
+    server = sync_switch_server("1", (1,), 2)
+    computed(server, 0, 0.0)
+    status = computed(server, 1, 0.0)
+    assert (status.over, status.finished, status.phase) == (True, True, 0)
+    assert of_all(server, "over") == (True, True)
+
+    server = sync_switch_server("1", (2,), 2)
+    assert server.upload(0, 0.0, stop=True) is None
+    status = computed(server, 1, 0.0)
+    assert (status.over, status.finished) == (True, False)
+
+    server = sync_switch_server("1", (2,), 2)
+    computed(server, 0, 0.0)
+    assert server.send(0, {WANTS_STOP: True}) is None
+    assert computed(server, 1, 0.0).over
+
+
+def test_who_waits_for_a_lost_worker_goes_on_and_who_is_back_is_waited_for_again():
+    server = sync_switch_server("1", (9,), 2)
+    computed(server, 0, 2.0)
+    server.lose(1)
+    assert (server.answered, server.values) == ([1, 0], [pytest.approx(1 - ETA * 2)])
+    assert computed(server, 0, 2.0).steps == 2
+    server.join(1)
+    assert server.models[1] == server.shown
+    assert server.upload(0, 1.0) is None
+    assert computed(server, 1, 3.0).steps == 3
+    assert server.values == pytest.approx([1 - ETA * (2 + 2 + 2)])
+
+
+def test_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it(tmp_path, monkeypatch):
+    server = sync_switch_server("10", (1, 9), 2, statistic=10.0, momentum=0.9)
+    checkpoints = Checkpoints(tmp_path, "server", {})
+    writer = Writer(checkpoints)
+    updated = threading.Event()
+    monkeypatch.setattr(checkpoint_manager, "is_finite", lambda tree: updated.wait(60))  # the thread waits there
+    computed(server, 0, 2.0, 4.0)
+    computed(server, 1, 4.0, 8.0)
+    computed(server, 1, 1.0, 8.0)
+    writer.write(7, server.part.state())
+    assert computed(server, 0, 1.0, 1.0).processed_at == 4
+    updated.set()
+    writer.wait()
+    saved = checkpoints.load(7)
+    assert [array.tolist() for array in saved["shown"]] == [[pytest.approx(1 - 0.3 - 0.05 * 3.7)], [7.0]]
+    assert saved["velocity"][0].tolist() == [pytest.approx(3.7)]
+    assert (saved["done"], saved["batches"]) == ([2, 1], 3)
+
+
+def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_its_checkpoint():
+    saved = {"done": [2, 3], "batches": 5, "samples": [2, 3], "velocity": [np.float32([5.0])]}
+    server = sync_switch_server("10", (1, 9), 2, momentum=0.9, saved=saved)
+    status = computed(server, 0, 3.0)  # v = 0.9 * 5 + 3 = 7.5
+    assert server.values == pytest.approx([1 - 0.05 * 7.5])
+    assert (status.phase, of_all(server, "processed_at")) == (1, (6, 5))
+
+
+def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
+    server = sync_switch_server("101", (1, 1, 1), 2, saved={"done": [2, 2, 0], "batches": 3, "samples": [2, 2, 0]})
+    for rank in (0, 1):
+        status = status_of(server, rank)
+        assert (status.phase, status.bsp, status.steps, status.in_step) == (2, True, 2, True)
+        assert status.processed_at == 3
+        assert not (status.over or status.finished or status.dropped or status.left_out or status.reason)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.one_of(st.just(0.0), st.floats(0.01, 0.99)),
+    st.lists(st.tuples(st.integers(0, 2), st.floats(-10, 10, width=32)), min_size=1, max_size=12),
+)
+def test_asp_is_momentum_sgd_with_the_step_size_over_n(momentum, course):
+    server = sync_switch_server("0", (99,), 3, momentum=momentum)
+    weight, velocity = 1.0, 0.0
+    for rank, gradient in course:
+        computed(server, rank, gradient)
+        velocity = momentum * velocity + gradient
+        weight -= ETA / 3 * velocity
+        assert server.values[0] == pytest.approx(weight, rel=1e-5, abs=1e-4)

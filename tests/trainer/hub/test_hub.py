@@ -1,0 +1,454 @@
+"""The hub and its workers in this process, over real sockets: meeting, tokens, losses, returns, the end of the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+import time
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from config import Config
+from trainer.clock import RealClock
+from trainer.coordinator.protocol import NoAnswer
+from trainer.hub import connections, frames
+from trainer.hub import hub as hub_module
+from trainer.hub.frames import NotAFrame
+from trainer.hub.hub import Hub
+from trainer.hub.hub_link import HubLink, _Wire
+from trainer.hub.server_part import KEPT, WANTS_STOP, about
+from trainer.rendezvous import addresses
+from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.joining import Joining
+from trainer.rendezvous.scheduler_link import HELLO_AT_HUB
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
+
+WAIT_S = 20.0
+SHAPES = ((3, 2), (40_000,), (5,))  # the second one is larger than a piece
+
+
+def model(value=0.0):
+    return [np.full(shape, value, np.float32) for shape in SHAPES]
+
+
+class RunningHub:
+    """A hub in a thread."""
+
+    def __init__(self, num_workers=2, mode="wbsp", port=0):
+        self.listener = addresses.listen("127.0.0.1", port or None, "")
+        self.port = self.listener.getsockname()[1]
+        self.ended: tuple[str, int] | None = None
+        self._loop = asyncio.new_event_loop()
+        self.hub = Hub([self.listener], "127.0.0.1", mode, num_workers)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # killed
+            self.ended = self._loop.run_until_complete(self.hub.run())
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        with contextlib.suppress(RuntimeError):
+            self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    def result(self):
+        self._thread.join(WAIT_S)
+        return self.ended
+
+    def kill(self):
+        """Ends it without a word, as SIGKILL does: all its sockets are closed."""
+
+        def close():
+            self.hub._state = hub_module._State.OVER  # it tells nobody
+            self.listener.close()
+            for connection in [*self.hub._joins, *self.hub._strangers]:
+                connection.close()
+            self._loop.stop()
+
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(close)
+        self._thread.join(WAIT_S)
+
+
+@pytest.fixture(autouse=True)
+def workers_end():
+    """The threads of a test's workers end with it."""
+    yield
+    while Worker.all:
+        cut(Worker.all.pop())
+
+
+class Worker:
+    """A worker's link, and what ended it."""
+
+    all: ClassVar[list[Worker]] = []
+
+    def __init__(self, hub, device, on_worker_death="end", num_workers=2, **setup):
+        self.config = Config(mode="wbsp", on_worker_death=on_worker_death)
+        self.ends: list[tuple[str, int]] = []
+        cluster = ClusterSpec("worker", "127.0.0.1", hub.port, 1, num_workers, has_hub=True)
+        self.link = HubLink(cluster, self.config, lambda text, code: self.ends.append((text, code)))
+        flags = {"--on-worker-death": on_worker_death, "--min-workers": "1", **setup}
+        described = {"num_workers": num_workers, "device": {"host": "here", "device": device}, "setup": flags}
+        self.joining = Joining(self.link, RealClock(), "hub", described, server="the hub")
+        self.held, self.device = model(), device
+        self.all.append(self)
+
+    def meet(self):
+        self.link.begin_training(self.joining.wait(WAIT_S))
+        return self
+
+    def begin(self, value=0.0):
+        """Comes to the point at which the training begins."""
+        said = about(self.config, (True, False, False), (), None)
+        answer = self.link.begin(said, model(value), lambda: self.held)
+        self.link.gather("loads", 1)
+        return answer
+
+    def upload(self, value, step_s=0.1, stop=False):
+        message = {"report": (1, 2, step_s, 0.0), WANTS_STOP: stop}
+        return self.link.ask(message, model(value), lambda: False)
+
+
+def together(*works):
+    """Runs them in threads; returns their results, or raises the first error."""
+    results = [None] * len(works)
+
+    def run(place, work):
+        try:
+            results[place] = work()
+        except Exception as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not any(thread.is_alive() for thread in threads), "a worker waits for ever"
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def until(condition):
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def job():
+    """Starts a hub and its workers, which have begun; they survive losses if told so."""
+    hubs = []
+
+    def start(on_worker_death="continue", count=2):
+        hub = RunningHub(count)
+        hubs.append(hub)
+        workers = [Worker(hub, f"cpu{rank}", on_worker_death, count) for rank in range(count)]
+        together(*(worker.meet for worker in workers))
+        workers.sort(key=lambda worker: worker.link.rank)
+        together(*(lambda worker=worker: worker.begin(1.0) for worker in workers))
+        return hub, workers
+
+    yield start
+    for hub in hubs:
+        if hub.ended is None:
+            hub.kill()
+
+
+# ------------------------------------------------------------------------------------------------------ the frames
+
+
+def test_a_frame_is_read_as_it_was_written():
+    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(0, np.float32), np.ones(100_000, np.float32)]
+    content = b"".join(map(bytes, frames.outgoing({"a": [1, 2.5]}, arrays)))
+    length = frames.length_in(content[:4])
+    message, shapes = frames.read(content[4 : 4 + length])
+    assert message == {"a": [1, 2.5]}
+    assert shapes == [(2, 3), (0,), (100_000,)]
+    assert content[4 + length :] == b"".join(array.tobytes() for array in arrays)
+
+
+def test_arrays_of_other_types_do_not_travel():
+    with pytest.raises(TypeError, match="float64"):
+        list(frames.outgoing({}, [np.zeros(2)]))
+
+
+@pytest.mark.parametrize("head", [b"GET ", b"\0\0\0\0", b"\xff\xff\xff\xff"])
+def test_what_is_no_frame_is_told(head):
+    with pytest.raises(NotAFrame):
+        frames.length_in(head)
+
+
+@pytest.mark.parametrize("text", [b"{}", b"[1, 2]", b'[{}, [["a"]]]', b"\xff", b"[" * 100_000])
+def test_a_message_of_another_form_is_told(text):
+    with pytest.raises(NotAFrame):
+        frames.read(text)
+
+
+# ----------------------------------------------------------------------------------------------------- the meeting
+
+
+def test_workers_meet_and_train(job):
+    hub, (one, other) = job()
+    assert (one.link.rank, other.link.rank) == (0, 1)
+    first = one.upload(2.0)
+    assert first.message["action"] in ("SYNC", "TRAIN")
+    second = other.upload(4.0, step_s=0.3)
+    assert second.message[KEPT] == {"release": 1, "samples": 4}
+    for array in second.arrays:  # 1 of the initial model, and the mean of both uploads
+        np.testing.assert_array_equal(array, np.full_like(array, 1 + (2.0 + 4.0) / 2))
+    assert one.link.take_traffic()["bytes_pushed"] == 2 * sum(array.nbytes for array in model())
+    one.link.leave()
+    other.link.leave()
+    assert hub.result() == ("all workers are done", EXIT_OK)
+
+
+def test_workers_with_other_flags_are_refused_together():
+    hub = RunningHub()
+    workers = [Worker(hub, "cpu0", **{"-b": "64"}), Worker(hub, "cpu1", **{"-b": "32"})]
+
+    def refusal(worker):
+        with pytest.raises(SetupError, match="-b"):
+            worker.meet()
+
+    together(*(lambda worker=worker: refusal(worker) for worker in workers))
+    assert hub.result()[1] == EXIT_SETUP
+
+
+def test_one_worker_too_many_is_sent_away(job):
+    hub, _ = job()
+    with pytest.raises(SetupError, match="is one too many"):
+        Worker(hub, "cpu7", "continue").meet()
+
+
+def test_a_failure_before_the_job_begins_is_told_to_the_others():
+    hub = RunningHub()
+    waiting, failing = Worker(hub, "cpu0"), Worker(hub, "cpu1")
+
+    def wait():
+        with pytest.raises(SetupError, match="no such data"):
+            waiting.meet()
+
+    together(wait, lambda: failing.joining.leave(cause="no such data"))
+
+
+@pytest.mark.parametrize(("of_hub", "of_worker"), [("a", "b"), ("a", ""), ("", "b")])
+def test_a_wrong_token_is_refused_within_a_round_trip(monkeypatch, of_hub, of_worker):
+    monkeypatch.setenv("ESYNC_TOKEN", of_hub)
+    hub = RunningHub()
+    monkeypatch.setenv("ESYNC_TOKEN", of_worker)
+    begin = time.monotonic()
+    with pytest.raises(SetupError, match="ESYNC_TOKEN"):
+        Worker(hub, "cpu0").meet()
+    assert time.monotonic() - begin < 5
+    hub.kill()
+
+
+def test_a_token_that_both_know_is_taken(monkeypatch, job):
+    monkeypatch.setenv("ESYNC_TOKEN", "secret")
+    _, (one, _) = job()
+    assert one.upload(1.0).message[KEPT]["samples"] == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        HELLO_AT_HUB + struct.pack("!I", 1 << 30),
+        HELLO_AT_HUB + struct.pack("!I", 8) + b"[{}, []]" * 2,
+        HELLO_AT_HUB,
+        b"",
+    ],
+)
+def test_a_stranger_disturbs_nothing(job, said):
+    hub, (one, _) = job()
+    with socket.create_connection(("127.0.0.1", hub.port)) as stranger:
+        stranger.sendall(said)
+        assert one.upload(1.0).message[KEPT]["samples"] == 2
+
+
+def test_a_message_that_may_not_come_ends_that_connection_alone(job):
+    hub, (one, other) = job()
+    other.link._wire.send({"ask": {"report": (1, 2, 0.1, 0.0), WANTS_STOP: False}}, [np.zeros(3, np.float32)])
+    until(lambda: one.link.changes or one.upload(0.0) is None)
+    assert hub.ended is None
+
+
+def test_a_process_of_the_kvstore_is_told_that_this_is_a_hub():
+    hub = RunningHub()
+    with socket.create_connection(("127.0.0.1", hub.port)) as process:
+        process.sendall(connections.HELLO_OF_KVSTORE)
+        process.settimeout(WAIT_S)
+        said = b""
+        while b"\n" not in said:
+            said += process.recv(1000)
+    assert b"hub of mode wbsp" in said
+    hub.kill()
+
+
+def test_what_is_no_hub_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            connection.recv(100)
+            connection.sendall(b'{"welcome": true}\n')
+
+        threading.Thread(target=answer, daemon=True).start()
+        cluster = ClusterSpec("worker", "127.0.0.1", server.getsockname()[1], 1, 2, has_hub=True)
+        with pytest.raises(SetupError, match="no hub of mode wbsp"):
+            _Wire(cluster, "wbsp", 5.0)
+
+
+def test_nobody_there_is_no_error_yet():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    cluster = ClusterSpec("worker", "127.0.0.1", port, 1, 2, has_hub=True)
+    with pytest.raises(NoAnswer):
+        _Wire(cluster, "wbsp", 5.0)
+
+
+# ------------------------------------------------------------------------------------------------------ the losses
+
+
+def cut(worker):
+    """As the end of its process."""
+    worker.link._is_over = True
+    if worker.link._wire is not None:
+        worker.link._wire.close()
+
+
+def test_the_others_go_on_without_a_lost_worker(job):
+    _, (one, other) = job()
+    cut(other)
+    until(lambda: one.upload(0.0) and one.link.changes)
+    assert one.link.changes == {1: 1}
+    before = one.upload(0.0).message[KEPT]["release"]
+    assert one.upload(3.0).message[KEPT]["release"] == before + 1
+
+
+def test_a_loss_ends_a_job_that_does_not_survive(job):
+    hub, (one, other) = job("end")
+    cut(other)
+    assert hub.result()[1] == EXIT_PEER_LOST
+    until(lambda: one.ends)
+    assert "worker 1" in one.ends[0][0]
+
+
+def test_half_an_upload_does_not_count(job):
+    _, (one, other) = job()
+    pieces = list(frames.outgoing({"ask": {"report": (1, 2, 0.1, 0.0), WANTS_STOP: False}}, model(7.0)))
+    other.link._wire._socket.sendall(b"".join(map(bytes, pieces))[:-1])
+    cut(other)
+    until(lambda: one.upload(0.0) and one.link.changes)
+    newest = one.upload(0.0)
+    until(lambda: one.upload(0.0).arrays)
+    for array in one.upload(0.0).arrays or newest.arrays:
+        np.testing.assert_array_equal(array, np.ones_like(array))
+
+
+def test_a_new_process_takes_the_place_of_a_lost_one(job):
+    hub, (one, other) = job()
+    cut(other)
+    again = Worker(hub, other.device, "continue").meet()
+    assert again.link.rank == 1
+    assert again.link.job_age_s() is not None
+    assert again.link.changes == {1: 4}  # the second change, a return (number_of_change)
+    again.begin()
+    until(lambda: one.upload(0.0) and one.link.changes == {1: 4})
+    assert again.upload(1.0).message[KEPT]["samples"] > 0
+
+
+def test_a_worker_whose_connection_breaks_comes_back_by_itself(job):
+    _, (one, other) = job()
+    other.upload(1.0)
+    other.link._wire._socket.shutdown(socket.SHUT_RDWR)
+    back = other.upload(1.0)
+    assert back.arrays and "anew" not in back.message  # the newest model, of the same hub
+    assert other.upload(1.0).message[KEPT]["samples"] >= 4
+    assert one.upload(0.0).arrays is not None
+
+
+def test_a_silent_worker_is_lost(monkeypatch, job):
+    monkeypatch.setattr(hub_module, "SILENT_S", 2.5)
+    _, (one, other) = job()
+    other.link._is_over = True  # its thread sends no more
+    until(lambda: one.upload(0.0) and one.link.changes)
+
+
+def test_the_job_ends_with_too_few_workers(job):
+    hub, (one, other) = job()
+    cut(one)
+    cut(other)
+    text, code = hub.result()
+    assert code == EXIT_PEER_LOST
+    assert "--min-workers is 1" in text
+
+
+# ------------------------------------------------------------------------------------------- the end of the hub itself
+
+
+def test_a_new_hub_goes_on_with_the_newest_model(job):
+    hub, (one, other) = job()
+    together(lambda: one.upload(2.0), lambda: other.upload(4.0, step_s=0.3))
+    newest = other.upload(0.0, step_s=0.3)
+    other.held = model(9.0)  # what it has of the newest answer
+    other.link._version += 1
+    hub.kill()
+    new = RunningHub(port=hub.port)
+    one_back, other_back = together(lambda: one.upload(1.0), lambda: other.upload(1.0, step_s=0.3))
+    for answer in (one_back, other_back):
+        assert answer.message["anew"]
+        assert answer.message[KEPT] == newest.message[KEPT]
+        for array in answer.arrays:
+            np.testing.assert_array_equal(array, np.full_like(array, 9.0))
+    together(lambda: one.upload(2.0), lambda: other.upload(2.0, step_s=0.3))
+    one.link.leave()
+    other.link.leave()
+    assert new.result() == ("all workers are done", EXIT_OK)
+
+
+def test_a_new_hub_goes_on_without_a_worker_that_does_not_come(monkeypatch, job):
+    monkeypatch.setattr(hub_module, "RECOVER_S", 0.5)
+    hub, (one, other) = job()
+    together(lambda: one.upload(2.0), lambda: other.upload(4.0, step_s=0.3))
+    hub.kill()
+    cut(other)
+    new = RunningHub(port=hub.port)
+    assert one.upload(1.0).message["anew"]
+    until(lambda: one.upload(0.0) and one.link.changes)
+    one.link.leave()
+    assert new.result() == ("all workers are done", EXIT_OK)
+
+
+def test_without_survival_the_end_of_the_hub_is_that_of_the_job(job):
+    hub, (one, _) = job("end")
+    one.upload(1.0)
+    hub.kill()
+    with pytest.raises(PeerLost, match="is gone"):
+        one.upload(1.0)
+
+
+def test_workers_of_another_job_are_sent_away(job):
+    hub, (one, _) = job()
+    one.upload(1.0)
+    hub.kill()
+    other_hub = RunningHub(port=hub.port)
+    workers = [Worker(other_hub, f"gpu{rank}", "continue") for rank in range(2)]
+    together(*(worker.meet for worker in workers))
+    together(*(lambda worker=worker: worker.begin() for worker in workers))
+    with contextlib.suppress(PeerLost, SetupError):
+        one.upload(1.0)
+    until(lambda: one.ends)
+    assert "another job" in one.ends[0][0]
+    other_hub.kill()

@@ -1,0 +1,613 @@
+"""The hub: a process to which every worker of a job is connected, and which runs the algorithm's server part.
+
+    WAITING --all are there and agree--> RUNNING --all have left, or are lost--> OVER
+       |                                   |
+       +--set-ups differ-------------------+--a worker is lost, and the job does not survive that--> OVER
+
+What a worker sends after the greeting (connections.py), and what it gets:
+
+    {"join": JOIN, as at the state server}          {"response": RESPONSE, with START the worker's place}
+    {"gather": label, "value": ...}                 {"gathered": values of all workers by rank}
+    {"begin": about the job} + rank 0's model       {"answer": ...} + the newest model
+    {"ask": message} + arrays                       {"answer": ...} + arrays, or later
+    {"wish": message}, while it waits
+    {"tell": {"save": round}}
+    {"beat": ...}, each second                      {"beat": ...}, each second
+    {"left": why; empty: its job is done, "goes_on": without it}
+    {"failed": why}, before it joins                {"end": why, "code": exit code}: end with this line
+                                                    {"lost": rank, "number": ..., "why": ...}, {"back": rank, ...}
+
+With --on-worker-death continue a lost worker leaves the others as they are, and a new process on its device takes its
+rank. A worker whose connection was lost comes back with {"again": its place, "join": ...}; so all workers of a hub that
+was killed come to the one that is started in its place. That one asks the worker with the newest model for it ({"send":
+true}, {"model": about the job} + model), and goes on with it. A job has one hub, at one address, and no worker trains
+on without its answers, so it cannot become two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import math
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from config import CONTINUE, Config, names_of
+from trainer import version
+from trainer.array_tree import Damaged
+from trainer.hub.connections import BEAT_S, SILENT_S, Connection, Connections, Refused, local_name
+from trainer.hub.server_part import (
+    JOB,
+    KEPT,
+    Answer,
+    Answers,
+    Arrays,
+    Message,
+    Served,
+    ServerPart,
+    config_in,
+    marked,
+    shown_and_kept,
+)
+from trainer.hub.server_part import serve as serve_part
+from trainer.membership import lost_of, number_of_change
+from trainer.rendezvous import addresses
+from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.config_check import PROGRAM, differences, join_names, verdict
+from trainer.rendezvous.rendezvous_client import ALL_DONE, GONE, LAST_GATHER
+from trainer.runtime.stop_signals import SignalWatch
+from trainer.survival.checkpoint_manager import Writer, wait_until_written
+from trainer.survival.checkpoint_rounds import SERVER
+from trainer.survival.checkpoints import Checkpoints
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, die_on_error, printable
+
+# isort: split
+from server import wire
+from server.errors import BadMessage, Conflict
+from server.membership import Assignment, Group, decide
+from server.messages import Call, Join, Left, Member, Place, Response
+
+LOOK_S = 0.5
+RECOVER_S = 5.0  # for the workers of a hub that was killed to come to the new one, from the first on
+LATE_S = 15.0  # for late processes to come, and hear why the job does not begin
+FAREWELL_S = 2.0  # for the workers to get the last message, and end
+SILENT = f"for {SILENT_S:g} s: it is frozen, its host or network is down, or large packets are lost on the way"
+LATE = "the others have gone on without this worker"
+
+
+class _State(enum.Enum):
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    OVER = enum.auto()
+
+
+def _own_checkpoints(said: Message) -> Checkpoints:
+    its = said["checkpoints"]
+    return Checkpoints(Path(its["folder"]), SERVER, its["job"], its["keep"])
+
+
+def _die(_: asyncio.AbstractEventLoop, context: Message) -> None:
+    """asyncio would only print an error in what it calls later."""
+    if error := context.get("exception"):
+        with die_on_error("the hub failed"):
+            raise error
+
+
+def _device_of(member: Member) -> tuple[str, str, str]:
+    return member.host, member.device, member.address
+
+
+class Hub(Connections):
+    """One job's. `run` returns how it has ended."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        address: str,  # at which it listens
+        mode: str,
+        num_workers: int,
+        start_timeout_s: float = 0.0,  # for all to be there; 0: for ever
+        on_begin: Callable[[], None] = lambda: None,  # called once they are
+        own: Mapping[str, str] | None = None,  # what workers' set-ups must have, too
+    ) -> None:
+        super().__init__(listeners, address, f"mode {mode}", num_workers)
+        self._num_workers, self._start_timeout_s, self._on_begin = num_workers, start_timeout_s, on_begin
+        self._own = own or {}
+        self._state = _State.WAITING
+        self._end: asyncio.Future[tuple[str, int]]
+        self._group = Group()  # of the workers, until RUNNING
+        self._joins: dict[Connection, Join] = {}  # of the connected
+        self._members: list[Member] = []  # by rank, from RUNNING on
+        self._there: dict[int, Connection] = {}  # by rank, the connected
+        self._setup: Mapping[str, str] = {}  # of the workers
+        self._survives, self._min_workers = False, 1
+        self._failed = False  # a process has, before the job began
+        self._num_told = 0  # processes that have heard of the end
+        self._done: set[int] = set()  # ranks of workers that have left in order
+        self._changes: dict[int, int] = {}  # as context.Peers has them
+        self._num_changes = 0
+        self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
+        self._known_values: dict[str, list[Any]] = {}  # by label, what all have gathered
+        self._job = secrets.token_hex(8)
+        self._began = 0.0  # when all trained
+        self._awake = -math.inf  # when this process went on after it was frozen
+        self._looked = math.inf  # when `_watch` slept last
+        self._part: ServerPart | None = None
+        self._shapes: list[tuple[int, ...]] | None = None  # of the model
+        self._checks = False
+        self._begins: set[int] = set()  # ranks that wait for the others to begin
+        self._version = 0  # counts messages that the server part has acted on
+        self._writer: Writer | None = None
+        self._again: dict[int, tuple[Connection, Message]] = {}  # workers of a hub that was killed, by rank
+        self._asked: Connection | None = None  # of these, for its model
+
+    async def run(self) -> tuple[str, int]:
+        """Serves the job to its end; returns the last line, and the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_die)
+        self._end = loop.create_future()
+        self.accept()
+        self.start(self._watch())
+        if self._start_timeout_s:
+            loop.call_later(self._start_timeout_s, self._give_up)
+        text, code = await self._end
+        begin = time.monotonic()
+        late = self._num_workers - 1 if self._failed else 0  # all but the one that has failed
+        while time.monotonic() < begin + (LATE_S if self._num_told < late else FAREWELL_S):
+            if not self._joins and self._num_told >= late:
+                break
+            await asyncio.sleep(0.02)
+        return text, code
+
+    def _give_up(self) -> None:
+        if self._state is _State.WAITING:
+            text = f"the job was not complete after {self._start_timeout_s:g} s (--start-timeout)"
+            self._finish(text, EXIT_PEER_LOST)
+
+    def shapes(self) -> Sequence[tuple[int, ...]] | None:
+        return self._shapes
+
+    # --------------------------------------------------------------------------------------------------- messages
+
+    async def handle(self, connection: Connection, message: Message, arrays: Arrays) -> None:
+        rank = connection.rank
+        match message:
+            case {"beat": _}:
+                return
+            case {"ask": dict(asked)} if rank is not None and self._part is not None:
+                connection.is_asking, connection.since = True, time.monotonic()
+                self._version += 1
+                self._send_all(self._part.act(rank, marked(rank, asked, arrays, self._checks), arrays))
+            case {"wish": dict(wish)} if rank is not None and self._part is not None:
+                self._send_all(self._part.act(rank, wish, ()))
+            case {"join": dict(join), **rest}:
+                await self._join(connection, join, rest.get("again"))
+            case {"failed": str(why)}:
+                if self._state is _State.WAITING:
+                    self._failed = True
+                    self._finish(printable(why), EXIT_SETUP)
+                else:
+                    self._num_told += 1  # it ends by itself
+            case {"gather": str(label), "value": value} if rank is not None:
+                self._gather(connection, rank, label, value)
+            case {"begin": dict(said)} if rank is not None:
+                connection.is_asking, connection.since = True, time.monotonic()
+                saved = await self._resumed(said) if rank == 0 and self._part is None else None
+                self._begin(rank, said, arrays, saved or {})
+            case {"model": dict(said)} if rank is not None:
+                if self._part is None:  # else another one was faster
+                    self._recover(said, arrays)
+            case {"tell": {"save": int(round_)}} if rank is not None:
+                if self._writer is not None and self._part is not None:
+                    await asyncio.to_thread(self._writer.wait)  # a slow disk must not stop the beats
+                    self._writer.write(round_, self._part.state())
+            case {"left": str(why), "goes_on": bool(goes_on)} if rank is not None:
+                self._leave(connection, rank, printable(why), goes_on)
+            case _:
+                raise Refused(f"this process sent what it may not send now: {message!r:.200}")
+
+    def _send_all(self, answers: Answers) -> None:
+        """Beside: the reader of a connection has to see its beats while a large answer goes out."""
+        for rank, answer in answers.items():
+            connection = self._there.get(rank)
+            if connection is not None and connection.is_asking:  # else it has come back since it asked
+                connection.is_asking = False
+                waited_s = time.monotonic() - connection.since
+                said = {"answer": answer.message, "waited_s": waited_s, "version": self._version}
+                self.start(self._send(connection, said, answer.arrays))
+
+    async def _send(self, connection: Connection, message: Message, arrays: Arrays = ()) -> None:
+        try:
+            await connection.send(message, arrays)
+        except OSError:
+            connection.close()  # the task that reads there tells of it
+
+    def _tell_all(self, **message: Any) -> None:
+        for connection in self._joins:
+            self.start(self._send(connection, message))
+
+    # ---------------------------------------------------------------------------------------------------- meeting
+
+    async def _join(self, connection: Connection, said: Message, again: Message | None) -> None:
+        try:
+            found = {**said, "address": connection.address, "port": said.get("port") or connection.port}
+            join = wire.understand(found, ())
+            if not isinstance(join, Join) or join.num_servers:
+                raise BadMessage("this process does not join a hub")
+            own = {"DMLC_NUM_WORKER": str(self._num_workers), **self._own}
+            its = {"DMLC_NUM_WORKER": str(join.num_workers), **join.setup}
+            differing = verdict(differences([("the hub", {**its, **own}), (join.member.called(), its)]))
+            if differing and self._state is not _State.WAITING:
+                raise Refused(differing)
+            self._joins[connection] = join
+            if differing:
+                self._finish(differing, EXIT_SETUP)
+                return
+            if self._state is _State.OVER:
+                text, code = self._end.result()
+                self._tell_end(connection, text, code)
+                return
+            if again is not None:
+                await self._come_again(connection, join, again)
+                return
+            if self._state is _State.RUNNING:
+                answer, reason = self._offer_place(join)
+            elif self._again:
+                answer, reason = Assignment(Call.WAIT), "the hub was started again, and waits for its workers"
+            else:
+                self._group, answer, reason = decide(self._group, join, time.monotonic(), drawn=self._job)
+        except (BadMessage, Conflict) as error:
+            raise Refused(str(error)) from None
+        if answer.call is Call.REFUSED:
+            self._finish(reason, EXIT_SETUP)
+            return
+        if answer.call is Call.START and answer.place is not None:
+            if self._state is _State.WAITING:
+                self._state = _State.RUNNING
+                self._on_begin()
+                self._members, self._setup = list(answer.place.members), join.setup
+                ranks = {each.name: rank for rank, each in enumerate(self._members)}
+                for each, joined in self._joins.items():  # that one of them ends counts from here on
+                    if joined.sender in ranks:
+                        each.rank = ranks[joined.sender]
+                        self._there[each.rank] = each
+            connection.rank = answer.place.rank
+            self._there[connection.rank] = connection
+        response = Response(join.sender, join.job, reason, answer.call, None, *answer[1:]).to_wire(self._job)
+        await connection.send({"response": response, **self._place_of_return(connection)})
+
+    def _place_of_return(self, connection: Connection) -> Message:
+        """What a worker that comes to a job at work has to know."""
+        if connection.rank is None or not self._survives:
+            return {}
+        if not connection.number:
+            connection.number = self._next(is_lost=False)
+        changes = {**self._changes, connection.rank: connection.number}
+        return {"changes": [*changes.items()], "age_s": time.monotonic() - self._began}
+
+    def _offer_place(self, join: Join) -> tuple[Assignment, str]:
+        """Where a process belongs in a job at work: it asks again, or its device on its host is that of a lost
+        worker."""
+        member = join.member
+        names = [each.called(rank) for rank, each in enumerate(self._members)]
+        own = [rank for rank, each in enumerate(self._members) if each.name == member.name]
+        same = [rank for rank, each in enumerate(self._members) if _device_of(each) == _device_of(member)]
+        if not own and not (self._survives and same):
+            found = verdict(differences([(names[0], self._setup), (member.called(), join.setup)]))
+            raise Refused(
+                f"this job has its {self._num_workers} worker(s) already ({join_names(names)}), and {member.called()} "
+                f"is one too many: start no more{found and '; ' + found}"
+            )
+        rank = next((rank for rank in [*own, *same] if rank in own or self._is_free(rank)), None)
+        if rank is None:
+            return Assignment(Call.WAIT), f"{names[same[0]]} is still there"
+        if found := verdict(differences([(names[rank], self._setup), (member.called(rank), join.setup)])):
+            raise Refused(f"{found} (the job is at work)")
+        self._members[rank] = member
+        return Assignment(Call.START, Place(1, rank, tuple(self._members), self._job)), f"worker {rank}"
+
+    def _is_free(self, rank: int) -> bool:
+        return rank in lost_of(self._changes) and rank not in self._there
+
+    def _gather(self, connection: Connection, rank: int, label: str, value: Any) -> None:
+        if label in self._known_values:  # it comes to a job at work
+            self.start(self._send(connection, {"gathered": self._known_values[label]}))
+            return
+        of_label = self._gathered.setdefault(label, {})
+        of_label[rank] = value
+        if len(of_label) < self._num_workers:
+            return
+        values = [of_label[each] for each in range(self._num_workers)]
+        self._known_values[label] = values
+        if label == LAST_GATHER:
+            self._note_survival()
+            self._began = time.monotonic()
+        for other in self._there.values():
+            self.start(self._send(other, {"gathered": values}))
+
+    def _note_survival(self) -> None:
+        self._survives = self._flag("on_worker_death") == CONTINUE
+        self._min_workers = int(self._flag("min_workers") or 1)
+
+    def _flag(self, field: str) -> str:
+        return self._setup.get(names_of(field)[0], "")
+
+    # ------------------------------------------------------------------------------------------- begin, and again
+
+    def _begin(self, rank: int, said: Message, model: Arrays, saved: Message) -> None:
+        if self._part is None and rank == 0:
+            shown, kept = shown_and_kept(saved, model)
+            self._serve_part(said, shown, kept)
+        if len(self._begins) == self._num_workers:  # it comes to a job at work
+            if rank in lost_of(self._changes):
+                self._changes[rank] = self._there[rank].number or self._next(is_lost=False)
+                name = self._members[rank].called(rank)
+                logging.info("%s is back", name)
+                self._tell_all(back=rank, number=self._changes[rank], who=name)
+            self._answer_first(rank)
+            return
+        self._begins.add(rank)
+        if len(self._begins) == self._num_workers:
+            for each in sorted(self._begins):
+                self._answer_first(each)
+
+    def _answer_first(self, rank: int) -> None:
+        assert self._part is not None
+        message, model = self._part.joined(rank)
+        self._send_all({rank: Answer({**message, JOB: self._job}, model)})
+
+    async def _resumed(self, said: Message) -> Message:
+        """The state of the checkpoint that the job resumes; empty in a new job. A slow disk does not stop the beats."""
+        checkpoints = said["checkpoints"] or {}
+        if checkpoints.get("load") is None:
+            return {}
+        try:
+            saved: Message = await asyncio.to_thread(_own_checkpoints(said).load, checkpoints["load"])
+        except (Damaged, SetupError) as error:
+            raise Refused(f"the hub cannot resume its checkpoint in {checkpoints['folder']}: {error}") from None
+        return saved
+
+    def _serve_part(self, said: Message, model: Arrays, kept: Message) -> None:
+        """Makes the server part, which resumes what was `kept`."""
+        config = config_in(said)
+        self._checks = config.max_bad_steps > 0
+        self._shapes = [array.shape for array in model]
+        self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
+        decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
+        self._part = serve_part(Served(config, self._num_workers, decays, counts, list(model), kept, time.monotonic))
+
+    async def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
+        """A worker whose connection was lost."""
+        rank = int(again["rank"])
+        if self._state is _State.WAITING:
+            if any(each["job"] != again["job"] for _, each in self._again.values()):
+                raise Refused("workers of another job have come to this hub")
+            if not self._again:
+                asyncio.get_running_loop().call_later(RECOVER_S, self._ask_for_model)
+            if rank in self._there:
+                self._cut(rank)
+            connection.rank = rank
+            self._again[rank] = connection, again
+            self._there[rank] = connection
+            expected = {*range(self._num_workers)} - lost_of(dict(self._news()["changes"]))
+            if expected <= self._again.keys():
+                self._ask_for_model()
+            return
+        if again["job"] != self._job:
+            raise Refused("the hub has another job by now")
+        if self._members[rank].name != join.sender:
+            await connection.send({"end": LATE, "code": EXIT_PEER_LOST})
+            return
+        if rank in self._there:
+            self._cut(rank)
+        if rank not in lost_of(self._changes) and self._part is not None:
+            self._send_all(self._part.lost(rank))  # what it asked there has no answer
+        connection.rank = rank
+        self._there[rank] = connection
+        self._take_back(rank)
+
+    def _take_back(self, rank: int) -> None:
+        """Tells a worker that it is in the job, and what has become of the others."""
+        others = [change for change in self._changes.items() if change[0] != rank]
+        self.start(self._send(self._there[rank], {"again": self._job, "changes": others}))
+
+    def _ask_for_model(self) -> None:
+        """The worker with the newest one sends it."""
+        if self._part is None and self._again and self._asked not in self._joins:
+            self._asked, _ = max(self._again.values(), key=lambda each: each[1]["version"])
+            self.start(self._send(self._asked, {"send": True}))
+
+    def _news(self) -> Message:
+        """Of the worker that has heard of the newest change."""
+        return max(
+            (again for _, again in self._again.values()),
+            key=lambda each: max(dict(each["changes"]).values(), default=0),
+        )
+
+    def _recover(self, said: Message, model: Arrays) -> None:
+        """Goes on in place of the hub that was killed."""
+        newest = self._news()
+        self._job, self._members = newest["job"], msgspec.convert(newest["members"], list[Member])
+        for rank, (connection, _) in self._again.items():
+            self._members[rank] = self._joins[connection].member
+        self._setup = self._joins[next(iter(self._again.values()))[0]].setup
+        self._known_values = newest["gathered"]
+        self._note_survival()
+        self._began = time.monotonic() - newest["age_s"]
+        self._changes = dict(newest["changes"])
+        self._num_changes = 1 + max(self._changes.values(), default=0) // 2
+        self._version = max(again["version"] for _, again in self._again.values())
+        self._begins = {*range(self._num_workers)}
+        self._state = _State.RUNNING
+        self._on_begin()
+        self._serve_part(said, model, said[KEPT])
+        for connection in self._joins:
+            connection.heard = time.monotonic()  # a worker that comes back sends no beats
+        logging.warning("warning: the hub goes on with the newest model, of %d worker(s)", len(self._again))
+        for rank in range(self._num_workers):
+            if rank in self._again:
+                self._take_back(rank)
+            elif rank in lost_of(self._changes):
+                assert self._part is not None
+                self._part.lost(rank)
+            else:
+                self._lose(rank, f"{self._members[rank].called(rank)} did not come back to the hub")
+        self._again = {}
+
+    # -------------------------------------------------------------------------------------------- losses, and the end
+
+    async def _watch(self) -> None:
+        """Notices workers that are silent, and shows them that the hub is not."""
+        beat = time.monotonic()
+        while True:
+            self._looked = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            if now - self._looked > SILENT_S / 2:  # this process itself was frozen
+                self._awake = now
+                for connection in self._joins:
+                    connection.heard = now
+            for rank, connection in list(self._there.items()):
+                if now - connection.heard > SILENT_S and self._state is _State.WAITING:
+                    connection.close()
+                elif now - connection.heard > SILENT_S:
+                    what = "nothing more of a message" if connection.is_receiving else "no sign of life"
+                    self._cut(rank)
+                    self._lose(rank, f"{what} from {self._members[rank].called(rank)} {SILENT}")
+            if now - beat >= BEAT_S:
+                beat = now
+                for connection in [each for each in self._joins if not each.is_sending]:
+                    self.start(self._send(connection, {"beat": 0}))
+
+    def on_closed(self, connection: Connection, why: str) -> None:
+        join, rank = self._joins.pop(connection, None), connection.rank
+        if join is None or self._state is _State.OVER:
+            return
+        name = join.member.called(rank)
+        if self._state is _State.WAITING:
+            logging.warning("warning: %s went away before the job began", name)
+            if rank is not None and self._there.get(rank) is connection:
+                del self._again[rank], self._there[rank]
+                if connection is self._asked:
+                    self._ask_for_model()
+            self._group = decide(self._group, Left(join.sender, join.job), time.monotonic()).group
+        elif rank is not None and self._there.get(rank) is connection:
+            del self._there[rank]
+            # Workers have given up a hub that was frozen, and come again.
+            now = time.monotonic()
+            was_frozen = self._survives and (now - self._looked > SILENT_S / 2 or now - self._awake < RECOVER_S)
+            loop = asyncio.get_running_loop()
+            loop.call_later(RECOVER_S * was_frozen, self._lose, rank, f"{name}: {why}" if why else f"{name} {GONE}")
+
+    def _leave(self, connection: Connection, rank: int, why: str, goes_on: bool) -> None:
+        if self._state is _State.WAITING:
+            connection.close()
+            return
+        name = self._members[rank].called(rank)
+        del self._there[rank]
+        connection.rank = None
+        if goes_on:
+            self._lose(rank, f"{name} was asked to leave", on_request=True)
+        elif why:
+            self._lose(rank, f"{name} ended: {why}")
+        else:
+            self._done.add(rank)
+            self._finish_if_done()
+
+    def _cut(self, rank: int) -> None:
+        """Ends the connection of a worker."""
+        connection = self._there.pop(rank)
+        connection.rank = None
+        connection.close()
+
+    def _lose(self, rank: int, why: str, on_request: bool = False) -> None:
+        """Goes on without a worker, where the job may; else ends it."""
+        gone = lost_of(self._changes) | self._done
+        if self._state is _State.OVER or rank in self._there or rank in gone:  # it is back, or was about to be
+            return
+        left = self._num_workers - len(lost_of(self._changes)) - 1
+        if not self._survives:
+            self._finish(why, EXIT_PEER_LOST)
+            return
+        if left < self._min_workers and (left or not on_request):
+            text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
+            self._finish(text, EXIT_OK if on_request else EXIT_PEER_LOST)
+            return
+        self._changes[rank] = self._next(is_lost=True)
+        logging.warning("warning: %s; the others go on without it", why)
+        self._tell_all(lost=rank, number=self._changes[rank], why=why)
+        if self._part is not None:
+            self._send_all(self._part.lost(rank))
+        self._finish_if_done()
+
+    def _next(self, is_lost: bool) -> int:
+        self._num_changes += 1
+        return number_of_change(self._num_changes, is_lost)
+
+    def _finish_if_done(self) -> None:
+        lost = lost_of(self._changes) if self._survives else frozenset()
+        if len(self._done | lost) == self._num_workers:
+            self._finish(ALL_DONE, EXIT_OK)
+
+    def _finish(self, text: str, code: int) -> None:
+        if self._state is not _State.OVER:
+            self._state = _State.OVER
+            for connection in self._joins:
+                self._tell_end(connection, text, code)
+            self._end.set_result((text, code))
+
+    def _tell_end(self, connection: Connection, text: str, code: int) -> None:
+        self._num_told += 1
+        self.start(self._send(connection, {"end": text, "code": code}))
+
+
+def serve(cluster: ClusterSpec, config: Config) -> None:
+    """Runs the hub to the job's end. Raises SetupError where it cannot listen, or the workers do not fit together;
+    PeerLost where one is lost, and the job does not go on."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # mpiexec passes it on to all, and it is for the workers
+    signals = SignalWatch(on_first="the job ends when its workers do")
+    addresses.check_ipv4("DMLC_PS_ROOT_URI", cluster.root_uri)
+    address = socket.gethostbyname(cluster.root_uri)
+    remedy = (
+        f"in mode {config.mode} the server listens at DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, on its own host; there "
+        "is no scheduler. Set a port that is free there, in every process of the job"
+    )
+    listeners = [addresses.listen(address, cluster.root_port, remedy)]
+    local = socket.socket(socket.AF_UNIX)
+    try:
+        local.bind(local_name(address, cluster.root_port))
+        local.listen(256)
+        listeners.append(local)
+    except OSError:  # of another system, or taken: all use TCP
+        local.close()
+    logging.info(
+        "the hub of mode %s waits for %d worker(s) at %s:%d",
+        config.mode,
+        cluster.num_workers,
+        address,
+        cluster.root_port,
+    )
+    hub = Hub(
+        listeners,
+        address,
+        config.mode,
+        cluster.num_workers,
+        config.start_timeout,
+        signals.be_patient,
+        {PROGRAM: version.files_hash()},
+    )
+    text, code = asyncio.run(hub.run())
+    wait_until_written()
+    if code != EXIT_OK:
+        error = JobError(text) if code != EXIT_SETUP else SetupError(text)
+        error.exit_code = code
+        raise error
+    logging.info("%s", text)

@@ -1,0 +1,142 @@
+"""What an algorithm does on the server, as the hub and the virtual cluster call it.
+
+A worker sends a message and arrays, and waits for its answer, which is a message and arrays too. Messages are JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from config import Config
+from trainer.nan_guard import first_not_finite
+
+Arrays = Sequence[np.ndarray]
+Message = dict[str, Any]
+SHOWN = "shown"  # a checkpoint's name for the model that workers get
+BAD = "bad"  # in a message: its arrays are not finite and must not count
+WANTS_STOP = "wants_stop"  # in a message: this worker wants all to stop
+JOB = "job"  # in the first answer: the job's name on the state server
+SAVE = "save"  # in what rank 0 tells: the round of a checkpoint that the hub is to write
+
+
+class Answer(NamedTuple):
+    """To one worker."""
+
+    message: Message
+    arrays: Arrays = ()  # the model, or none
+
+
+Answers = dict[int, Answer]  # those that are due now, by rank
+
+
+class ServerPart(Protocol):
+    """Its calls come one at a time. Arrays of an answer do not change before the worker's next message with arrays,
+    which shows that it has them (GlobalModel)."""
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        """A worker's message. The arrays are the server part's from now on. A worker whose answer is not among those
+        that are returned waits for one of a later call; meanwhile it may tell WANTS_STOP, without arrays."""
+
+    def joined(self, rank: int) -> Answer:
+        """A worker begins, or is there again after it was lost; the answer has the newest model."""
+
+    def lost(self, rank: int) -> Answers:
+        """A worker is lost, or comes back on another connection before its loss was seen; may come twice. The others go
+        on."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: plain values and arrays, the model's under SHOWN."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A job, as its server part begins it."""
+
+    config: Config
+    num_workers: int  # N, with lost ones
+    decays: tuple[bool, ...]  # of each weight, whether weight decay acts on it; other arrays are BatchNorm's statistics
+    sample_counts: tuple[int, ...]  # n_k by rank; empty: all are equal
+    model: list[np.ndarray]  # which it begins with; the server part's own
+    # What it resumes, by the names of `state`, without SHOWN: of a checkpoint, or of an answer (`KEPT`); empty: nothing
+    saved: Mapping[str, Any]
+    now: Callable[[], float]  # seconds
+
+    @property
+    def num_weights(self) -> int:
+        return len(self.decays)
+
+
+ANEW = "anew"  # in an answer: the hub was started again, and the message before may be lost
+KEPT = "kept"  # in an answer: what of `state` has no arrays. A hub that is started again resumes it with the model
+
+
+def about(config: Config, decays: Sequence[bool], counts: Sequence[int], checkpoints: Message | None) -> Message:
+    """What a worker says of its job when it begins. `checkpoints`: how the hub keeps its own, and resumes one."""
+    flags = dataclasses.asdict(config)
+    return {"flags": flags, "decays": decays, "sample_counts": counts, "checkpoints": checkpoints}
+
+
+def config_in(about: Message) -> Config:
+    """The flags of a job that `about` tells of."""
+    flags: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in about["flags"].items()}
+    return Config(**flags)
+
+
+def serve(job: Served) -> ServerPart:
+    """The server part of the job's algorithm."""
+    part: ServerPart = pkgutil.resolve_name(job.config.algorithm.server)(job)
+    return part
+
+
+def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
+    """Copies of saved arrays, none or all, in these shapes. Version 0.6.0 kept small neighbours as one."""
+    if not saved:
+        return []
+    flat = np.concatenate([array.reshape(-1) for array in saved], dtype=np.float32)
+    edges = np.cumsum([array.size for array in like])
+    return [part.reshape(array.shape) for part, array in zip(np.split(flat, edges), like, strict=False)]
+
+
+def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.ndarray], Message]:
+    """The model of a checkpoint in these shapes, or this one where there is none, and the rest of the checkpoint."""
+    kept = {name: value for name, value in saved.items() if name != SHOWN}
+    return in_shapes(saved.get(SHOWN, model), model), kept
+
+
+def marked(rank: int, message: Message, arrays: Arrays, checks: bool) -> Message:
+    """The message, with BAD where numbers are checked and the arrays are not finite."""
+    if not checks or first_not_finite(arrays) is None:
+        return message
+    logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
+    return {**message, BAD: True}
+
+
+class GlobalModel:
+    """The model that workers get. While one may still be reading it, a change is made to a copy."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = list(arrays)
+        self._readers: set[int] = set()
+
+    def give(self, rank: int) -> list[np.ndarray]:
+        """For an answer to this worker."""
+        self._readers.add(rank)
+        return self.arrays
+
+    def heard(self, rank: int) -> None:
+        """This worker has its answer, or is lost."""
+        self._readers.discard(rank)
+
+    def to_change(self) -> list[np.ndarray]:
+        """The arrays to be written to."""
+        if self._readers:
+            self.arrays = [array.copy() for array in self.arrays]
+            self._readers.clear()
+        return self.arrays

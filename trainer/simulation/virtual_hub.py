@@ -1,0 +1,115 @@
+"""The hub and its workers in the memory of one process, in virtual time: it calls the server part itself.
+
+A message takes the time of its arrays on the network, up and down; what the server part does takes none.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from config import Config
+from trainer.hub.server_part import (
+    JOB,
+    SAVE,
+    WANTS_STOP,
+    Answer,
+    Answers,
+    Arrays,
+    Message,
+    Served,
+    ServerPart,
+    marked,
+    serve,
+    shown_and_kept,
+)
+from trainer.simulation.network import Direction, WorkerLink
+from trainer.simulation.virtual_clock import VirtualClock
+from trainer.survival.checkpoint_manager import CheckpointManager
+from trainer.transport.counter import ByteCounter, num_bytes
+
+
+class VirtualHub:
+    """What all workers share."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        config: Config,
+        links: Sequence[WorkerLink],  # of the workers, by rank
+        bytes_per_s: float = math.inf,  # of the hub's own link, in each direction
+        size_of: Callable[[np.ndarray], int] = num_bytes,  # bytes of an array in a transfer
+        checkpoints: CheckpointManager | None = None,  # of rank 0
+    ) -> None:
+        self.clock, self.size_of, self.num_workers = clock, size_of, len(links)
+        self.up, self.down = Direction(clock, links, bytes_per_s), Direction(clock, links, bytes_per_s)
+        self.answers: Answers = {}  # that no worker has taken yet
+        self._config, self._checkpoints = config, checkpoints
+        self._writer = checkpoints.for_server() if checkpoints is not None else None
+        self.num_begun = 0  # workers; none trains before all have
+        self.part: ServerPart
+        self.name = secrets.token_hex(8)
+
+    def begin(self, about: Message, model: Arrays) -> None:
+        saved = (self._checkpoints.of_server if self._checkpoints is not None else None) or {}
+        shown, kept = shown_and_kept(saved, model)
+        decays, counts = about["decays"], about["sample_counts"]
+        self.part = serve(Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now))
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> None:
+        self.answers |= self.part.act(rank, marked(rank, message, arrays, self._config.max_bad_steps > 0), arrays)
+        self.clock.changed()  # those that wait look whether they want to stop, too
+
+    def save(self, round_: int) -> None:
+        if self._writer is not None:
+            self._writer.write(round_, self.part.state())
+
+
+class VirtualExchange(ByteCounter):
+    """One worker's Exchange with a VirtualHub."""
+
+    def __init__(self, hub: VirtualHub, rank: int) -> None:
+        super().__init__(hub.size_of)
+        self._hub, self.rank, self.num_workers = hub, rank, hub.num_workers
+        self.push_s = self.pull_s = 0.0
+
+    def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
+        hub = self._hub
+        if self.rank == 0:
+            hub.up.transfer(0, self.count_pushed(model))
+            hub.begin(about, model)
+        hub.num_begun += 1
+        hub.clock.changed()
+        hub.clock.wait_until(lambda: hub.num_begun == hub.num_workers)
+        message, newest = hub.part.joined(self.rank)
+        return self._taken(Answer({**message, JOB: hub.name}, newest))
+
+    def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object]) -> Answer:
+        hub, rank, begin = self._hub, self.rank, self._hub.clock.now()
+        hub.up.transfer(rank, self.count_pushed(arrays))
+        self.push_s = hub.clock.now() - begin
+        hub.act(rank, message, arrays)
+        told = False
+
+        def is_answered() -> bool:
+            nonlocal told
+            if rank not in hub.answers and not told and wants_stop():
+                told = True
+                hub.act(rank, {WANTS_STOP: True}, ())
+            return rank in hub.answers
+
+        hub.clock.wait_until(is_answered)
+        return self._taken(hub.answers.pop(rank))
+
+    def tell(self, message: Message) -> None:
+        self._hub.save(message[SAVE])
+
+    def _taken(self, answer: Answer) -> Answer:
+        begin = self._hub.clock.now()
+        if answer.arrays:
+            self._hub.down.transfer(self.rank, self.count_pulled(answer.arrays))
+        self.pull_s = self._hub.clock.now() - begin
+        return Answer(answer.message, [array.copy() for array in answer.arrays])
