@@ -31,12 +31,10 @@ from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import GONE, LAST_GATHER, end_process
 from trainer.rendezvous.rendezvous_info import RendezvousInfo, Training
-from trainer.rendezvous.scheduler_link import HELLO_AT_HUB, RETRY_S, SAME_TOKEN, TELL_S, own_token, proof
+from trainer.rendezvous.scheduler_link import HELLO_AT_HUB, RETRY_S, SAME_TOKEN, TELL_S, error_of_end, own_token, proof
 from trainer.transport.counter import ByteCounter
 from utils import (
     EXIT_BUG,
-    EXIT_OK,
-    EXIT_SETUP,
     JobError,
     JobOver,
     PeerLost,
@@ -351,11 +349,10 @@ class HubLink(ByteCounter):
         elif "send" in said:
             self._connected_wire().send({"model": {**self._about, KEPT: self._kept}}, self._held())
         elif "end" in said and not self._is_over:
-            kinds: dict[int, type[JobError]] = {EXIT_SETUP: SetupError, EXIT_OK: JobOver}
             if self.rank >= 0:
                 self._is_over = True
                 self._end(said["end"], said["code"])
-            raise kinds.get(said["code"], PeerLost)(said["end"])
+            raise error_of_end(said)
 
     def _answer(self, said: Message, sent: Arrays) -> Answer:
         """Reads the arrays of an answer, into those that were sent where they have the same shapes."""

@@ -256,5 +256,5 @@ class FirstStep:
         if is_first and not any(each.grad is not None and bool(each.grad.any()) for each in self._trained):
             return "train(worker) has computed no gradients: call loss.backward() before worker.step()"
         if is_first:
-            self._trained, self._before = (), []  # a copy of the model that nobody needs any more
+            self._trained, self._before = (), []  # a copy of the model that is not needed any more
         return ""

@@ -23,7 +23,7 @@ from trainer.coordinator import state_server_path  # noqa: F401  (the imports be
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
-from utils import EXIT_OK, EXIT_SETUP, JobOver, PeerLost, SetupError, printable
+from utils import EXIT_OK, EXIT_SETUP, JobError, JobOver, PeerLost, SetupError, printable
 
 # isort: split
 from server.log_limit import LogLimit
@@ -120,6 +120,12 @@ def left(cause: str = "", goes_on: bool = False) -> Message:
     return {"msg_type": "LEFT", "sender": "process", "job": JOB, "cause": cause, "goes_on": goes_on}
 
 
+def error_of_end(said: Message) -> JobError:
+    """What the message "end" means for the process that gets it."""
+    kinds: dict[int, type[JobError]] = {EXIT_SETUP: SetupError, EXIT_OK: JobOver}
+    return kinds.get(said["code"], PeerLost)(said["end"])
+
+
 class PlainScheduler(Exception):
     """The scheduler is a plain MXNet program."""
 
@@ -179,7 +185,7 @@ class SchedulerLink:
     def _receive(self, lines: Lines, timeout_s: float) -> dict[str, Any] | None:
         """As `lines.receive`; raises, too, what `wait` does."""
         if (said := lines.receive(timeout_s)) is not None and "end" in said:
-            raise {EXIT_SETUP: SetupError, EXIT_OK: JobOver}.get(said["code"], PeerLost)(said["end"])
+            raise error_of_end(said)
         if said is not None and "warning" in said:
             log.warning("%s", said["warning"])
         return said

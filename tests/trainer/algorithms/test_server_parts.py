@@ -103,7 +103,7 @@ def test_a_model_is_changed_in_a_copy_while_a_worker_may_still_read_it():
     assert (first, second, model.arrays) == ([0.0], [1.0], [1.0])
     model.heard(0)
     model.to_change()[0][:] = 2
-    assert second == model.arrays == [2.0]  # nobody reads it, so it is not copied
+    assert second == model.arrays == [2.0]  # no worker reads it, so it is not copied
 
 
 WITH_ALL = {
@@ -346,7 +346,7 @@ def test_a_worker_has_a_release_that_is_new_to_it_with_its_upload_and_until_its_
 
 def test_of_nearly_equal_workers_one_releases_what_the_slowest_has_uploaded_and_only_once():
     server = wbsp_server(2, 1.0)
-    assert not uploaded(server, 0, 1.0, step_s=5.0).released  # nobody knows yet how fast the other one is
+    assert not uploaded(server, 0, 1.0, step_s=5.0).released  # the speed of the other one is not known yet
     assert uploaded(server, 1, 1.0, step_s=4.0).released
     assert not uploaded(server, 1, 1.0, step_s=4.0).released
     assert uploaded(server, 0, 1.0, step_s=5.0).released
