@@ -19,7 +19,6 @@ class TransportKind(enum.Enum):
 
     NONE = "nothing: one process alone"
     SUM = "the sum over all workers"
-    SERVER = "an optimizer on the parameter server"
     HUB = "a server part of its own, on the hub"
 
 
@@ -114,7 +113,10 @@ class Algorithm(Entry):
     """A row. Its name is the value of -m."""
 
     trainer: str  # module:function that builds it; imported by workers, and with a hub by that
-    server: str = ""  # module:class of its server part on the hub; imported by the hub
+    server: str = ""  # module:class or function of its server part on the hub; imported by the hub
+    # Of the kind HUB: an optimizer of MXNet's can take the place of the server part, where none of these flags is given
+    # (of a tuple all); None: it never can
+    on_kvstore: tuple[tuple[str, ...], ...] | None = None
     transport: TransportKind
     flags: tuple[str, ...]  # fields of Config that count in this mode and not in all
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
@@ -131,6 +133,11 @@ class Algorithm(Entry):
     def is_distributed(self) -> bool:
         """Whether there are other processes, such as a hub."""
         return self.transport is not TransportKind.NONE
+
+    @property
+    def has_kvstore(self) -> bool:
+        """Whether MXNet's kvstore can carry its arrays."""
+        return self.transport is TransportKind.SUM or self.on_kvstore is not None
 
     @property
     def has_state_server(self) -> bool:
@@ -152,10 +159,10 @@ class Algorithm(Entry):
         return (*self.flags, *(flag for group, is_in in groups if is_in for flag in group))
 
 
-DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout", "min_workers", "leave")
+DISTRIBUTED_FLAGS = ("exchange", "split_by_class", "evaluate", "start_timeout", "min_workers", "leave")
 STEP_FLAGS = ("momentum", "weight_decay", "clip_norm", "lr_schedule")  # where trainer/steps.py takes the steps
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # where it takes them on the workers
-SUM_FLAGS = ("collective", "job_name", "compression", "compression_threshold", "fault_timeout")
+SUM_FLAGS = ("job_name", "compression", "compression_threshold", "fault_timeout")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 WATCHED = "watched"  # the state server's policy for a row without a rule, whose workers only tell it what they do
 
@@ -262,7 +269,12 @@ TABLE = (
         title="ASGD",
         paper="Dean et al., NIPS 2012",
         trainer="trainer.algorithms.asynchronous:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.asynchronous:server",
+        transport=TransportKind.HUB,
+        on_kvstore=(
+            *(("max_delay",), ("table",), ("rescale",), ("dcasgd_adaptive",), ("lr_schedule",)),
+            ("use_dcasgd", "momentum"),  # with which MXNet's own fails
+        ),
         flags=(
             *("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda", "dcasgd_adaptive"),
             *("max_delay", "table", "rescale"),
@@ -310,7 +322,8 @@ TABLE = (
         title="SSP",
         paper="Ho et al., NIPS 2013",
         trainer="trainer.algorithms.ssp:build",
-        transport=TransportKind.SERVER,
+        server="trainer.algorithms.ssp:SSPServer",
+        transport=TransportKind.HUB,
         flags=("learning_rate", *STEP_FLAGS, "staleness"),
         events=(MEMBERS,),
         stem="SSP",

@@ -27,10 +27,11 @@ DATASETS = ("fashion-mnist", "mnist", "cifar10", "cifar100")
 POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
-PS = "ps"
+KVSTORE = "kvstore"  # MXNet's
+HUB = "hub"
 AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # workers find each other through the state server
 MPI = "mpi"  # MPI's own algorithm, among the processes that mpiexec starts
-COLLECTIVES = (PS, *AMONG_WORKERS, MPI)
+EXCHANGES = (KVSTORE, HUB, *AMONG_WORKERS, MPI)
 ON_WORKER_DEATH = END, RESTART, CONTINUE = "end", "restart", "continue"
 COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
@@ -53,10 +54,11 @@ def _flag(
     published: bool = False,  # the published program accepts it everywhere: where it does nothing that is no error
     instead: Sequence[str] = (),  # fields that count in other modes, for the warning about this
     of_host: bool = False,  # may differ between the workers of a job; all other flags must be the same
+    formerly: str = "",  # its name in version 0.6.0
     **more: Any,  # for argparse
 ) -> Any:
     """A field of Config and its flag, whose long name is the field's."""
-    about = {"needs": needs, "published": published, "instead": instead, "of_host": of_host}
+    about = {"needs": needs, "published": published, "instead": instead, "of_host": of_host, "formerly": formerly}
     return dataclasses.field(
         default=default, metadata={"short": short, "arguments": {"help": help, "type": type, **more}, **about}
     )
@@ -100,6 +102,11 @@ def job_file(text: str) -> str:
 def name_in_logs(job: str | Path, network: str) -> str:
     """The name of a run's folder in the log tree: the job file's stem, without a file the network."""
     return Path(job).stem if job else network
+
+
+def _exchange(text: str) -> str:
+    """Parses --exchange; version 0.6.0 called the kvstore ps."""
+    return KVSTORE if text == "ps" else text
 
 
 @dataclass(frozen=True)
@@ -415,24 +422,27 @@ class Config:
         "question after each local step: wait for the answer (as published), or train on meanwhile",
         choices=QUERIES,
     )
-    collective: str = _flag(
-        "ps",
-        "how the workers sum: on the parameter server (ps), or among themselves, without scheduler and servers; they "
-        "find each other through the state server, or are started by mpiexec (mpi)",
-        choices=COLLECTIVES,
+    exchange: str = _flag(
+        AUTO,
+        "what carries the arrays: MXNet's kvstore; the hub, which goes on without lost workers; or, in modes that sum, "
+        "the workers themselves, without a server: they find each other through the state server, or are started by "
+        "mpiexec (mpi). auto: the kvstore where the mode has it, else the hub",
+        formerly="--collective",
+        type=_exchange,
+        choices=(AUTO, *EXCHANGES),
     )
     job_name: str = _flag(
         "default",
         "name of this job among those whose workers find each other through the same state server at the same time",
         type=values.job_name,
-        needs=("collective", AMONG_WORKERS),
+        needs=("exchange", AMONG_WORKERS),
         metavar="NAME",
     )
     compression: str = _flag(
         UNCOMPRESSED,
         "what the workers sum travels as it is (none), as 16-bit floats (fp16: half of the bytes; not with "
-        "--collective mpi), or to the parameter server as -threshold, 0 or +threshold (2bit, MXNet's gradient "
-        "compression: a sixteenth of the bytes to the server, all of them back; with --collective ps alone)",
+        "--exchange mpi or hub), or to the parameter server as -threshold, 0 or +threshold (2bit, MXNet's gradient "
+        "compression: a sixteenth of the bytes to the server, all of them back; with --exchange kvstore alone)",
         choices=COMPRESSIONS,
     )
     compression_threshold: float = _flag(
@@ -550,13 +560,13 @@ class Config:
     on_worker_death: str = _flag(
         END,
         "effect of a lost process: the job ends (end); the launchers restart it from the newest checkpoint (restart, "
-        "with --ckpt-frequency); or the others go on and lost workers come back (continue): with --collective ring, "
-        "butterfly or binary-blocks, where others can join too, or in modes whose server goes on without lost ones",
+        "with --ckpt-frequency); or the others go on and lost workers come back (continue): on the hub, or with "
+        "--exchange ring, butterfly or binary-blocks, where others can join too",
         choices=ON_WORKER_DEATH,
     )
     min_workers: int = _flag(
         1,
-        "with fewer workers the job waits until others join; with a server, or where the launchers have "
+        "with fewer workers the job waits until others join; with a hub, or where the launchers have "
         "given up the others, it ends; with restart no worker is left out below this",
         type=values.at_least(1),
         needs=("on_worker_death", (RESTART, CONTINUE)),
@@ -587,18 +597,33 @@ class Config:
         return ALGORITHMS[self.mode]
 
     @property
+    def transport(self) -> str:
+        """What carries the arrays: one of EXCHANGES; empty: nothing travels."""
+        if not self.algorithm.is_distributed:
+            return ""
+        if self.exchange != AUTO:
+            return self.exchange
+        return KVSTORE if self.algorithm.has_kvstore and not self.hub_flags else HUB
+
+    @property
+    def hub_flags(self) -> list[str]:
+        """Fields that are set and that MXNet's own server cannot have."""
+        sets = self.algorithm.on_kvstore or ()
+        return [each[-1] for each in sets if all(getattr(self, field) != FIELDS[field].default for field in each)]
+
+    @property
     def survives(self) -> bool:
         """Whether workers may be lost or join: the remaining ones sum among themselves, in the same processes."""
-        return self.on_worker_death == CONTINUE and self.collective != PS
+        return self.on_worker_death == CONTINUE and self.transport not in (KVSTORE, HUB)
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a server continues with the remaining workers, and lost ones can come back."""
-        return self.on_worker_death == CONTINUE and self.collective == PS
+        """Whether the hub continues with the remaining workers, and lost ones can come back."""
+        return self.on_worker_death == CONTINUE and self.transport == HUB
 
     @property
     def needs_state_server(self) -> bool:
-        return self.algorithm.needs_state_server or self.collective in AMONG_WORKERS
+        return self.algorithm.needs_state_server or self.transport in AMONG_WORKERS
 
     @property
     def tells_state_server(self) -> bool:
@@ -668,6 +693,12 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 def names_of(field: str) -> tuple[str, ...]:
     """The names of a field's flag, the shortest first."""
     return (*FIELDS[field].metadata["short"], "--" + field.replace("_", "-"))
+
+
+def transport_of(entry: str) -> str:
+    """What carries the arrays of an entry of the table, as Config.transport, where no flag says more."""
+    preset = ENTRIES[entry]
+    return Config(mode=OWNERS[entry].name, **dict((*preset.values, *preset.tuned))).transport
 
 
 def preset_flags(entry: str) -> tuple[str, ...]:

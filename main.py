@@ -21,8 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from algorithms import TransportKind
-from config import MPI, PS, Config
+from config import AMONG_WORKERS, HUB, MPI, Config
 from trainer.command_line import check_job, check_step_time, parse
 from trainer.jobs.sources import sources
 from trainer.rendezvous.cluster import ClusterSpec, allow_files
@@ -45,7 +44,7 @@ def run_role(config: Config) -> int:
             return serve_hub(cluster, config)
         roles.serve(cluster, config.start_timeout)
         return EXIT_OK
-    if cluster is None and config.algorithm.is_distributed and config.collective != MPI:
+    if cluster is None and config.algorithm.is_distributed and config.transport != MPI:
         raise SetupError(
             f"mode {config.mode} needs a cluster: set DMLC_ROLE and the other DMLC_ variables as scripts/worker.sh "
             "does, start a whole one with scripts/local_cluster.sh, or train alone with -m local"
@@ -79,9 +78,9 @@ def serve_hub(cluster: ClusterSpec, config: Config) -> int:
 def cluster_of(config: Config) -> ClusterSpec | None:
     """The other processes of the job from the environment; None without its variables. Raises SetupError if a variable
     is missing or has an impossible value."""
-    if config.collective == PS:
-        return ClusterSpec.from_environment(has_hub=config.algorithm.transport is TransportKind.HUB)
-    return None if config.collective == MPI else ClusterSpec.of_workers()
+    if config.transport in AMONG_WORKERS:
+        return ClusterSpec.of_workers()
+    return None if config.transport == MPI else ClusterSpec.from_environment(has_hub=config.transport == HUB)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -227,8 +227,8 @@ def _evaluated_at_moments(given: Config, words: Sequence[str]) -> Config:
 
 
 def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
-    if given.collective == MPI:
-        return {"collective": "how MPI sums is its own matter; choose ring, butterfly or binary-blocks"}
+    if given.transport == MPI:
+        return {"exchange": "how MPI sums is its own matter; choose ring, butterfly or binary-blocks"}
     if given.network != NO_NETWORK:
         return NOWHERE
     return NOWHERE | STUB_NOWHERE | ({} if evaluation_s else STUB_EVALUATES_NOT)

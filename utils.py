@@ -183,7 +183,9 @@ def printable(text: str, longest: int = 1000) -> str:
 
 # -------------------------------------------------------------------------------------------- to the launcher
 
-LAUNCHER = "ESYNC_LAUNCHER"  # the variable with the descriptor of a pipe to the launcher, if one starts this process
+# The variable with the descriptor and the inode of a pipe to the launcher, if one starts this process
+LAUNCHER = "ESYNC_LAUNCHER"
+PROCESS = "ESYNC_PROCESS"  # the variable with a process's name at its launcher, and the workers that live there
 
 
 class Told(TypedDict, total=False):
@@ -200,12 +202,21 @@ _told: Told = {}
 _pipe, _teller = -1, 0  # and the process that tells: a child that it forks runs a job file's code
 
 
+def launchers_pipe(pipe: int) -> dict[str, str]:
+    """The variable by which a process that inherits this pipe knows it."""
+    return {LAUNCHER: f"{pipe} {os.fstat(pipe).st_ino}"}
+
+
 def know_launcher() -> None:
-    """Takes the pipe from the environment, so that no program that this process starts has it."""
+    """Takes the pipe from the environment, so that no program that this process starts has it. Where the launcher has
+    started another program, such as mpiexec, which has started this one, there is none."""
     global _pipe, _teller
-    _pipe, _teller = int(os.environ.pop(LAUNCHER, -1)), os.getpid()
-    if _pipe >= 0:
-        os.set_inheritable(_pipe, False)
+    pipe, _, inode = os.environ.pop(LAUNCHER, "").partition(" ")
+    _pipe, _teller = -1, os.getpid()
+    with contextlib.suppress(OSError, ValueError):
+        if os.fstat(int(pipe)).st_ino == int(inode):
+            _pipe = int(pipe)
+            os.set_inheritable(_pipe, False)
 
 
 know_launcher()

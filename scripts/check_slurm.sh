@@ -160,10 +160,10 @@ is_over() { [[ "$(state "$1")" =~ COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL ]
 saved() { [[ -n "$(find "$1" -name final.json)" ]]; }
 
 case_ring() {
-    scripts/slurm.sh --wait "${quick[@]}" --run ring -m esync --collective ring --nodes 3 step_time_s=0.1 -- "${short[@]}" \
+    scripts/slurm.sh --wait "${quick[@]}" --run ring -m esync --exchange ring --nodes 3 step_time_s=0.1 -- "${short[@]}" \
         >"$logs/ring.txt" || wrong "ring: exit code $?"
     [[ $(find "$logs/ring" -name iter-1.txt | wc -l) == 3 ]] || wrong "ring: logs of three workers are missing"
-    row "esync --collective ring --nodes 3" "10 rounds, logs of three workers in one tree" 0
+    row "esync --exchange ring --nodes 3" "10 rounds, logs of three workers in one tree" 0
 }
 
 case_server() {

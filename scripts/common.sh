@@ -261,19 +261,19 @@ run_python() {
 # Describes the environment variables of every process of a distributed job.
 role_variables() {
     cat <<'END'
-environment variables (defaults in brackets), the same in every process of the job; with --collective other than ps the
-workers are all processes, and the first three do not count:
-  DMLC_PS_ROOT_URI    address of the scheduler's host (127.0.0.1); of the server's in modes without a scheduler
-                      (wbsp, async-local, decoupled, backup, sync-switch)
-  DMLC_PS_ROOT_PORT   port of the scheduler, or of that server (9091)
-  DMLC_NUM_SERVER     number of servers (1); 1 in these modes
+environment variables (defaults in brackets), the same in every process of the job; with --exchange ring, butterfly or
+binary-blocks the workers are all processes, and the first three do not count:
+  DMLC_PS_ROOT_URI    address of the scheduler's host (127.0.0.1); of the server's where it is a hub: with
+                      --exchange hub, and in ssp, wbsp, async-local, decoupled, backup and sync-switch
+  DMLC_PS_ROOT_PORT   port of the scheduler, or of the hub (9091)
+  DMLC_NUM_SERVER     number of servers (1); 1 with a hub
   DMLC_NUM_WORKER     number of workers (2)
 and for this process:
   DMLC_INTERFACE      network interface to the other hosts, such as eth0 (lo where DMLC_PS_ROOT_URI is 127.0.0.1, else
-                      the one that leads to it); these modes have no use for it
+                      the one that leads to it); of no use with a hub
   OMP_NUM_THREADS     CPU threads; set it to 1 where several processes share a host (as many as cores)
   PORT                port at which MXNet listens (a free one); fix it, a different one for each process of a host, if
-                      a firewall has to open it. In these modes nothing listens there; it orders a host's workers
+                      a firewall has to open it. With a hub nothing listens there; it orders a host's workers
   PS_VERBOSE          1 or 2: MXNet logs connections (0)
 END
 }

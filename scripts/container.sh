@@ -1,6 +1,6 @@
 #!/usr/bin/env -S bash -p
 # usage: scripts/container.sh state-server
-#        scripts/container.sh scheduler | server [-m MODE]
+#        scripts/container.sh scheduler | server [-m MODE] [--exchange hub]
 #        scripts/container.sh worker [FLAG OF main.py]...
 #        scripts/container.sh FLAG OF main.py...           such as: -m local -c 1 -n lenet -e 1000
 #        scripts/container.sh COMMAND [ARGUMENT]...        such as: python main.py --help

@@ -41,7 +41,7 @@ def _algorithms(field: str) -> str:
     if field in DISTRIBUTED_FLAGS:
         return "all but standalone"
     if field in STATE_SERVER_FLAGS:
-        return f"those with a state server, and all with `--page 1` or `--collective {one_of(AMONG_WORKERS)}`"
+        return f"those with a state server, and all with `--page 1` or `--exchange {one_of(AMONG_WORKERS)}`"
     if field in SUM_FLAGS:
         return "those that sum over all workers"
     return ", ".join(titles_of(field)) or "all"

@@ -19,7 +19,7 @@ LOCAL, VIRTUAL, SLURM = BACK_ENDS = "local", "virtual", "slurm"
 PROGRAMS = {LOCAL: ("scripts/local_cluster.sh",), SLURM: ("scripts/slurm.sh", "--wait")}
 # Fields of Config that scripts/local_cluster.sh takes as options of its own, before `--`.
 FASTEST = "--fastest"  # one of theirs, which may have several values
-LAUNCHER_OPTIONS = ("network", "job", "collective", "data_dir", "page")
+LAUNCHER_OPTIONS = ("network", "job", "exchange", "data_dir", "page")
 NETWORK_WITHOUT_N = "lenet"  # as in the launchers
 OWN = {"mode": "--modes", "seed": "--seeds"}  # fields that the sweep sets
 
@@ -90,6 +90,7 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
     """The options that are the back end's own, and by field of Config the values that its flag is to take in turn.
     Raises SetupError if a flag is one that the sweep sets."""
     fields = {name: field for field in FIELDS for name in names_of(field)}
+    fields |= {about.metadata["formerly"]: field for field, about in FIELDS.items() if about.metadata["formerly"]}
     left, options, found = [word for word in words if word != "--"], [], dict[str, list[tuple[str, ...]]]()
     while left:
         word = left.pop(0)

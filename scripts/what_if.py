@@ -172,6 +172,8 @@ def _config(logs: Sequence[WorkerLog]) -> Config:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in known.items() if name in FIELDS
     }
+    if known.get("collective", "ps") != "ps":  # the name of --exchange in version 0.6.0
+        values["exchange"] = known["collective"]
     if not str(values.get("job", "")).endswith(".py"):  # --job-name had this name
         values.pop("job", None)
     return Config(**values)

@@ -16,8 +16,6 @@ from cluster_processes import children, forks, wait_for
 from hypothesis import settings
 from state_server_process import StateServerProcess, running_state_server
 
-from trainer.runtime.environment import INTERVAL
-
 STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, and of what that starts in turn
 END_S = 10.0  # what was told to end may take so long
 
@@ -57,9 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure() -> None:
     """Cleans this process's environment and marks it, before anything is started. The project's scripts take the Python
-    of the tests. MXNet's heartbeats are off: with them each process of a job beside a parameter server ends up to a
-    second later."""
-    own = {STARTED_BY: str(os.getpid()), "VENV": sys.prefix, INTERVAL: "0"}
+    of the tests."""
+    own = {STARTED_BY: str(os.getpid()), "VENV": sys.prefix}
     for name in os.environ.keys() - kept(os.environ).keys():
         del os.environ[name]
     os.environ.update(own)
@@ -76,14 +73,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not tested here")
     for (what, reason), number in reasons.most_common():
         terminalreporter.line(f"{number} {what}{'s'[: number > 1]}: {reason}")
-
-
-@pytest.fixture(scope="module")
-def heartbeats() -> Iterator[None]:
-    """For files whose jobs have MXNet's heartbeats, as a user's have."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(INTERVAL, raising=False)
-        yield
 
 
 def left_running() -> dict[int, str]:

@@ -75,7 +75,7 @@ def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
     assert modes_of("staleness") == tuple(row.name for row in TABLE if "staleness" in row.flags)
     assert modes_of("query_delay") == tuple(row.name for row in TABLE if row.has_state_server)
     assert modes_of("split_by_class") == tuple(row.name for row in TABLE if row.is_distributed)
-    assert modes_of("collective") == tuple(row.name for row in TABLE if row.transport is TransportKind.SUM)
+    assert modes_of("job_name") == tuple(row.name for row in TABLE if row.transport is TransportKind.SUM)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -178,7 +178,7 @@ def test_the_page_says_what_an_algorithm_needs():
         return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
 
     assert f"The state server decides for {titles([row for row in TABLE if row.needs_state_server])}, " in text
-    of_hub = titles([row for row in TABLE if row.transport is TransportKind.HUB])
+    of_hub = titles([row for row in TABLE if row.is_distributed and not row.has_kvstore])
     assert f". {of_hub} have [a hub](hosts.md#with-a-hub) in place of scheduler and parameter servers;" in text
     alone = titles([row for row in TABLE if not row.is_distributed])
     assert f"; {alone.lower()} SGD takes no other process than that of the page." in text

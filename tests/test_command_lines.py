@@ -72,7 +72,7 @@ def error_of(capsys, main, *arguments: str) -> str:
 
 @pytest.mark.parametrize("parse", [local_cluster.parse, lambda words: cluster.parse(["--hosts", "x", *words])])
 def test_a_flag_on_the_wrong_side_of_the_dashes_is_told_its_place(parse, capsys):
-    words = "-m -n --mode --network --job --collective --data-dir --split-by-class --state-server-port --page --grace"
+    words = "-m -n --mode --network --job --exchange --data-dir --split-by-class --state-server-port --page --grace"
     both = {*words.split()}
     for name in {name for field in FIELDS for name in names_of(field)} - both:
         said = error_of(capsys, parse, "-m", "sync", name, "1")

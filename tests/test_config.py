@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from algorithms import modes_of, titles_of
-from config import FIELDS, MODES, names_of, one_of
-from trainer.command_line import parse
+import main
+from algorithms import TABLE, TransportKind, modes_of, titles_of
+from config import EXCHANGES, FIELDS, HUB, KVSTORE, MODES, MPI, names_of, one_of, transport_of
+from trainer.command_line import check_job, job_setup, parse
 from trainer.rendezvous.cluster import ClusterSpec
 from utils import EXIT_SETUP, SetupError
 
@@ -138,15 +139,172 @@ def test_a_preset_of_the_launchers_is_told_from_a_misspelt_mode(preset, instead,
 
 def test_workers_that_sum_among_themselves_ask_the_state_server_in_every_mode(capsys):
     where = ["-ip", "10.0.0.1", "-port", "8000", "--query-delay", "0.1"]
-    config = parse(["-m", "sync", "--collective", "ring", "--job-name", "mine", *where], pytest.fail)
+    config = parse(["-m", "sync", "--exchange", "ring", "--job-name", "mine", *where], pytest.fail)
     assert (config.job_name, config.needs_state_server) == ("mine", True)
     assert not parse(["-m", "sync"]).needs_state_server
     with pytest.raises(SystemExit):
         parse(["-m", "sync", "--job-name", "mine"])
     assert (
-        "--job-name mine does nothing without --collective ring, butterfly or binary-blocks: leave it out, or give both"
+        "--job-name mine does nothing without --exchange ring, butterfly or binary-blocks: leave it out, or give both"
         in capsys.readouterr().err
     )
+
+
+# ---------------------------------------------------------------------------------------------- what carries arrays
+
+
+def carried(*words: str) -> str:
+    return parse(["-m", *words], pytest.fail).transport
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_without_a_flag_mxnets_kvstore_carries_the_arrays_where_the_mode_has_it_and_else_the_hub(row):
+    on_kvstore = row.transport is TransportKind.SUM or row.name == "async"
+    expected = (KVSTORE if on_kvstore else HUB) if row.is_distributed else ""
+    assert carried(row.name) == transport_of(row.name) == expected
+    if row.is_distributed:
+        assert carried(row.name, "--exchange", "auto") == expected
+        assert carried(row.name, "--exchange", "hub") == HUB
+
+
+@pytest.mark.parametrize(
+    ("flags", "entry"),
+    [
+        ("--max-delay 16", "ringmaster"),
+        ("--table 1", "ringleader"),
+        ("--rescale 1", "rescaled"),
+        ("-dcasgd 1 --dcasgd-adaptive 1", ""),
+        ("--lr-schedule warmup:100", ""),
+    ],
+)
+def test_a_flag_that_mxnets_server_cannot_have_needs_the_hub(flags, entry, capsys):
+    assert carried("async", *flags.split()) == carried("async", *flags.split(), "--exchange", "hub") == HUB
+    assert not entry or transport_of(entry) == HUB
+    with pytest.raises(SystemExit):
+        parse(["-m", "async", *flags.split(), "--exchange", "kvstore"])
+    flag = " ".join(flags.split()[-2:])
+    told = f"--exchange kvstore: MXNet's own server has no {flag}: give --exchange hub, or leave {flag} out"
+    assert told in capsys.readouterr().err
+
+
+def test_a_flag_with_its_own_default_does_not_need_the_hub():
+    assert carried("async", "--max-delay", "0", "--lr-schedule", "constant", "--exchange", "kvstore") == KVSTORE
+    assert carried("async", "-dcasgd", "1") == transport_of("dcasgd") == KVSTORE
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_the_former_name_of_the_flag_is_still_taken(exchange):
+    assert carried("sync", "--collective", exchange) == carried("sync", "--exchange", exchange) == exchange
+
+
+def test_the_former_name_of_the_kvstore_is_still_taken_and_help_has_neither(capsys):
+    assert carried("sync", "--collective", "ps") == carried("sync", "--exchange", "ps") == KVSTORE
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = capsys.readouterr().out
+    assert "--exchange {auto,kvstore,hub,ring,butterfly,binary-blocks,mpi}" in told and "--collective" not in told
+
+
+@pytest.mark.parametrize("mode", [row.name for row in TABLE if row.transport is TransportKind.HUB])
+@pytest.mark.parametrize("exchange", ["ring", "butterfly", "binary-blocks", MPI])
+def test_a_mode_that_does_not_sum_has_no_exchange_among_its_workers(mode, exchange, capsys):
+    with pytest.raises(SystemExit):
+        parse(["-m", mode, "--exchange", exchange])
+    told = f"--exchange {exchange}: mode {mode} does not sum: it has a server, so leave --exchange out"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", [row.name for row in TABLE if row.is_distributed and not row.has_kvstore])
+def test_a_server_part_of_our_own_does_not_run_in_mxnets_server(mode, capsys):
+    with pytest.raises(SystemExit):
+        parse(["-m", mode, "--exchange", "kvstore"])
+    told = f"--exchange kvstore: mode {mode} has a server of its own, which is the hub: leave --exchange out"
+    assert told in capsys.readouterr().err
+
+
+OF_SUMS = "MXNet's kvstore does not go on without a lost worker: also give --exchange hub, or ring, butterfly or "
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("-m esync", f"{OF_SUMS}binary-blocks; or choose restart"),
+        ("-m sync --exchange kvstore", f"{OF_SUMS}binary-blocks; or choose restart"),
+        (
+            "-m async",
+            "MXNet's kvstore does not go on without a lost worker: also give --exchange hub; or choose restart",
+        ),
+        ("-m sync --exchange mpi", "mpiexec ends all processes when one fails: leave it out"),
+        ("-m local", ": mode local trains alone: leave it out, or choose restart"),
+        *(
+            (f"-m lb-bsp --exchange {each}", ": mode lb-bsp cannot; its batch sizes are those of one set of workers")
+            for each in ("hub", "ring")
+        ),
+        ("-m sync --exchange hub --fault-timeout 5", ": --fault-timeout 5.0 does nothing on the hub: leave it out"),
+        ("-m ssp --ckpt-frequency 5", " on the hub: lost workers come back with its model, not from a checkpoint: "),
+        (
+            "-m sync --exchange hub --ckpt-frequency 5",
+            " on the hub: lost workers come back with its model, not from a checkpoint: leave --ckpt-frequency out, or "
+            "choose restart",
+        ),
+    ],
+)
+def test_where_a_job_cannot_go_on_without_a_worker_the_error_says_what_can(flags, complaint, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse([*flags.split(), "--on-worker-death", "continue"])
+    assert exit_.value.code == EXIT_SETUP
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("main.py: error: --on-worker-death continue") and complaint in told
+
+
+@pytest.mark.parametrize("flags", ["ssp", "async --exchange hub", "async --max-delay 4", "sync --exchange hub"])
+def test_the_hub_goes_on_without_lost_workers(flags):
+    assert parse(["-m", *flags.split(), "--on-worker-death", "continue"], pytest.fail).leaves_out
+
+
+def test_dcasgd_with_momentum_is_on_the_hub_since_mxnets_own_fails(capsys):
+    words = ["async", "-dcasgd", "1", "--momentum", "0.9"]
+    with pytest.raises(SystemExit):
+        parse(["-m", *words, "--exchange", "kvstore"])
+    assert "MXNet's own server has no --momentum 0.9: give --exchange hub, or leave" in capsys.readouterr().err
+    assert carried(*words) == carried(*words, "--exchange", "hub") == HUB
+    assert carried("async", "--momentum", "0.9") == KVSTORE
+
+
+def test_workers_with_the_same_exchange_named_or_not_are_of_one_job():
+    def setup(*words: str) -> dict[str, str]:
+        return job_setup(parse(["-m", *words], pytest.fail))
+
+    assert setup("sync") == setup("sync", "--exchange", "kvstore") == setup("sync", "--collective", "ps")
+    assert setup("ssp") == setup("ssp", "--exchange", "hub")
+    assert setup("async", "--table", "1") == setup("async", "--table", "1", "--exchange", "hub")
+    assert setup("async") != setup("async", "--exchange", "hub")
+
+
+def test_a_server_is_mxnets_or_the_hub_by_its_mode_and_exchange(monkeypatch):
+    for name, value in {**ENVIRONMENT, "DMLC_ROLE": "server", "DMLC_NUM_SERVER": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for words, has_hub in (
+        ("async", False),
+        ("async --use-dcasgd 1", False),
+        ("esync", False),
+        ("async --exchange hub", True),
+        ("async --max-delay 16", True),
+        ("sync --exchange hub", True),
+        ("ssp", True),
+        ("wbsp", True),
+    ):
+        cluster = main.cluster_of(parse(["-m", *words.split()], pytest.fail))
+        assert (cluster.role, cluster.has_hub, cluster.has_scheduler) == ("server", has_hub, not has_hub), words
+
+
+def test_the_hub_is_one_server():
+    with pytest.raises(SetupError, match="mode async has one server, the hub, here there are 2: set DMLC_NUM_SERVER=1"):
+        check_job(parse(["-m", "async", "--exchange", "hub"]), num_servers=2, num_workers=2)
+    check_job(parse(["-m", "async"]), num_servers=2, num_workers=2)
+
+
+# ------------------------------------------------------------------------------------------ job files, and others
 
 
 @pytest.mark.parametrize(
@@ -202,11 +360,6 @@ def test_the_phases_of_sync_switch_are_read():
         (["--resume"], "--resume needs checkpoints"),
         (["--resume", "auto"], "--resume needs checkpoints"),
         (["--ckpt-frequency", "5", "--resume", "2"], "'2' is not 0, 1 or auto"),
-        (["-m", "esync", "--on-worker-death", "continue"], "also give --collective ring, butterfly or binary-blocks"),
-        (
-            ["-m", "lb-bsp", "--collective", "ring", "--on-worker-death", "continue"],
-            "mode lb-bsp cannot; its batch sizes are those of one set of workers",
-        ),
         (["-m", "sync", "--leave", "1"], "--leave 1 does nothing without --on-worker-death continue"),
         (["-m", "sync", "--min-workers", "0"], "0 is out of range"),
         (["--checkpoint", "kept", "--ckpt-frequency", "0"], "--checkpoint needs checkpoints"),
@@ -238,13 +391,14 @@ def test_the_phases_of_sync_switch_are_read():
         (["--compression", "fp16"], f"--compression fp16 {elsewhere('compression')} sync-switch"),
         (["-m", "async", "--compression", "2bit"], f"--compression 2bit {elsewhere('compression')} async"),
         (
-            ["-m", "sync", "--collective", "ring", "--compression", "2bit"],
-            "--compression 2bit does not go with --collective ring: it is a part of MXNet's parameter server; leave it "
-            "out, or take --collective ps",
+            ["-m", "sync", "--exchange", "ring", "--compression", "2bit"],
+            "--compression 2bit does not go with --exchange ring: it is a part of MXNet's parameter server; leave it "
+            "out, or take --exchange kvstore",
         ),
         (
-            ["-m", "sync", "--collective", "mpi", "--compression", "fp16"],
-            "--compression fp16 does not go with --collective mpi: MPI adds up numbers of one kind, and has no half",
+            ["-m", "sync", "--exchange", "mpi", "--compression", "fp16"],
+            "--compression fp16 does not go with --exchange mpi: MPI and the hub add up numbers of one kind; "
+            "leave it out, or take --exchange kvstore, ring, butterfly or binary-blocks",
         ),
         (["-m", "esync", "--compression", "2bit"], "--compression 2bit needs --compression-threshold, about as large"),
         (

@@ -251,6 +251,7 @@ def test_a_command_for_a_sweep_is_one(command):
 
 
 WITHOUT = ("get_data", "scheduler", "server", "setup", "state_server", "test")  # arguments
+OF_HUB = ("-m wbsp", "-m sync --exchange hub", "-m async --exchange hub")
 OTHERS = {
     "docker",
     ".venv/bin/python -m pip",
@@ -266,11 +267,11 @@ def test_every_program_of_the_pages_is_asked_above_and_scripts_without_arguments
     scripts = {f"scripts/{name}.sh" for name in (*SHELL, *WITHOUT)}
     assert commands().keys() <= parsed | scripts | {".venv/bin/python -m scripts.flags"}
     for name in WITHOUT:
-        assert {"--test", "--torch", "-m wbsp"} >= {*commands().get(f"scripts/{name}.sh", [])} - {""}, name
+        assert {"--test", "--torch", *OF_HUB} >= {*commands().get(f"scripts/{name}.sh", [])} - {""}, name
 
 
 def test_the_shell_finds_loops_variables_and_what_other_programs_start():
-    assert any("--collective mpi" in each for each in commands()[".venv/bin/python main.py"])
+    assert any("--exchange mpi" in each for each in commands()[".venv/bin/python main.py"])
     assert sum("wbsp-h3" in each for each in commands()["scripts/local_cluster.sh"]) == 2  # in a loop
     assert any("cpu2" in each for each in commands()["scripts/worker.sh"])  # in a container
     assert not any("$" in each for found in commands().values() for each in found)

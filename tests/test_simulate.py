@@ -18,8 +18,8 @@ import tiny_data
 import draw
 import simulate
 import summary
-from algorithms import ALGORITHMS, ENTRIES, OWNERS, modes_of
-from config import one_of
+from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, modes_of
+from config import AMONG_WORKERS, one_of
 from report import metrics
 from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
@@ -131,17 +131,14 @@ def test_a_step_takes_its_own_time_and_that_of_its_samples_in_every_mode(place, 
     assert {round(seconds, 9) for seconds in steps if seconds} == {0.26, 0.66}
 
 
-COLLECTIVES = ("ring", "butterfly", "binary-blocks")
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("mode", modes_of("collective"))
-def test_what_sums_trains_as_well_without_a_parameter_server(place, mode, collective):
-    first = run(place, "-m", mode, "--collective", collective, "--max-seconds", "2")
+@pytest.mark.parametrize("exchange", AMONG_WORKERS)
+@pytest.mark.parametrize("mode", [row.name for row in TABLE if row.transport is TransportKind.SUM])
+def test_what_sums_trains_as_well_without_a_parameter_server(place, mode, exchange):
+    first = run(place, "-m", mode, "--exchange", exchange, "--max-seconds", "2")
     logged = rounds(place / "logs" / "mlp" / mode / "virtual" / "cpu0")
-    assert run(place, "-m", mode, "--collective", collective, "--max-seconds", "2") == first
+    assert run(place, "-m", mode, "--exchange", exchange, "--max-seconds", "2") == first
     assert logged[-1]["total_time"] >= 1.5 and logged[-1]["bytes_pushed"] == logged[-1]["bytes_pulled"] > 1e5
-    run(place, "-m", mode, "--collective", "ps", "--max-rounds", str(len(logged)))
+    run(place, "-m", mode, "--exchange", "kvstore", "--max-rounds", str(len(logged)))
     on_server = rounds(place / "logs" / "mlp" / mode / "virtual" / "cpu0")
     if mode == "sync":  # the same steps: only the order of additions differs
         assert [each["loss"] for each in logged] == pytest.approx([each["loss"] for each in on_server], rel=1e-3)
@@ -150,17 +147,17 @@ def test_what_sums_trains_as_well_without_a_parameter_server(place, mode, collec
 def test_times_of_a_ring_are_those_of_the_cluster_file(place):
     """SSGD by hand: twice a half of 100 kB at 8 Mbit/s, both ways at once, and 0.05 s of latency; no meetings later."""
     (place / "two.csv").write_text("step_time_s,bandwidth_mbit_s,latency_s\n0.1,,\n0.3,8,0.05\n")
-    run(place, "-m", "sync", "--max-rounds", "3", "--model-bytes", "1e5", "--collective", "ring", network="none")
+    run(place, "-m", "sync", "--max-rounds", "3", "--model-bytes", "1e5", "--exchange", "ring", network="none")
     for device in ("cpu0", "cpu1"):
         moments = [each["total_time"] for each in rounds(place / "logs" / "none" / "sync" / "virtual" / device)]
         assert moments[2] - moments[1] == pytest.approx(0.3 + 2 * (0.05 + 0.05), abs=0.001)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in ALGORITHMS if mode not in modes_of("collective")])
-def test_a_mode_that_needs_a_parameter_server_refuses_a_collective(place, mode, capsys):
+@pytest.mark.parametrize("mode", [row.name for row in TABLE if row.transport is TransportKind.HUB])
+def test_a_mode_whose_workers_do_not_sum_refuses_a_ring(place, mode, capsys):
     with pytest.raises(SystemExit):
-        simulate.parse(arguments(place, "-m", mode, "--collective", "ring"))
-    told = f"--collective ring belongs to mode {one_of(modes_of('collective'))}, not to {mode}"
+        simulate.parse(arguments(place, "-m", mode, "--exchange", "ring"))
+    told = f"--exchange ring: mode {mode} does not sum: it has a server, so leave --exchange out"
     assert told in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import resource
@@ -12,7 +13,17 @@ from pathlib import Path
 import pytest
 from cluster_processes import ROOT
 
-from utils import EXIT_BUG, EXIT_SETUP, Output, SetupError, allow_open_files, authority, usable_cores
+from utils import (
+    EXIT_BUG,
+    EXIT_SETUP,
+    LAUNCHER,
+    Output,
+    SetupError,
+    allow_open_files,
+    authority,
+    launchers_pipe,
+    usable_cores,
+)
 
 
 def run(*command: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -151,3 +162,18 @@ def test_kubernetes_variable_of_a_service_called_state_server_is_no_port():
 
 def test_an_ipv6_address_stands_in_brackets():
     assert [authority("10.1.1.34", 1), authority("::1", "2")] == ["10.1.1.34:1", "[::1]:2"]
+
+
+def test_a_pipe_of_another_program_is_not_taken_for_the_launchers(tmp_path):
+    """mpiexec hands the variable on to what it starts, where the number is another file's, or none's."""
+    code = "import utils; utils.tell_launcher({'rank': 1})"
+    reader, writer = os.pipe()
+    other = os.open(tmp_path / "other", os.O_CREAT | os.O_RDWR)
+    told = launchers_pipe(writer)[LAUNCHER]
+    for variable, kept, comes in ((told, writer, True), (f"{other} {told.split()[1]}", other, False), (told, 0, False)):
+        environment = {**os.environ, LAUNCHER: variable}
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, pass_fds=[kept], check=True)
+        os.set_blocking(reader, False)
+        with contextlib.nullcontext() if comes else pytest.raises(BlockingIOError):
+            assert os.read(reader, 100) == b'{"rank": 1}\n'
+    assert not (tmp_path / "other").stat().st_size

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from algorithms import ALGORITHMS, ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
-from config import AMONG_WORKERS, CONTINUE, FIELDS, MPI, NETWORKS, RESTART, Config, names_of, one_of
+from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
+from config import AMONG_WORKERS, CONTINUE, FIELDS, HUB, KVSTORE, MPI, NETWORKS, RESTART, Config, names_of, one_of
 from flag_parser import FlagParser
 from trainer.collectives.compression import check_flags as check_compression
 from trainer.jobs.sources import ignored_network
@@ -47,6 +47,8 @@ def parse(
             arguments_of["choices"] = program.networks
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
         parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
+        if formerly := field.metadata["formerly"]:
+            parser.add_argument(formerly, dest=name, **{**arguments_of, "help": argparse.SUPPRESS})
     # argparse does not overwrite these values, so they mark the flags that were not given.
     absent = argparse.Namespace(**dict.fromkeys(FIELDS, _ABSENT))
     values = vars(parser.parse_args(arguments, absent))
@@ -129,43 +131,51 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     if config.on_worker_death == RESTART:
         _check_restart(config)
     check_compression(config)
-    if config.survives:
+    _check_exchange(config)
+    if config.on_worker_death == CONTINUE:
         _check_survival(config)
-    if config.leaves_out:
-        _check_leaving_out(config)
     if config.algorithm.check:
         pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
 
 
+def _check_exchange(config: Config) -> None:
+    """Whether the mode can have the exchange that was asked for."""
+    row, asked = config.algorithm, f"--exchange {config.exchange}"
+    if config.exchange in (*AMONG_WORKERS, MPI) and row.transport is TransportKind.HUB:
+        raise SetupError(f"{asked}: mode {config.mode} does not sum: it has a server, so leave --exchange out")
+    if config.exchange == KVSTORE and not row.has_kvstore:
+        raise SetupError(f"{asked}: mode {config.mode} has a server of its own, which is the hub: leave --exchange out")
+    if config.exchange == KVSTORE and config.hub_flags:
+        flag = f"{names_of(config.hub_flags[0])[-1]} {_as_typed(getattr(config, config.hub_flags[0]))}"
+        raise SetupError(f"{asked}: MXNet's own server has no {flag}: give --exchange {HUB}, or leave {flag} out")
+
+
 def _check_survival(config: Config) -> None:
     asked = f"--on-worker-death {CONTINUE}"
-    if config.collective not in AMONG_WORKERS:
+    if not config.transport:
+        raise SetupError(f"{asked}: mode {config.mode} trains alone: leave it out, or choose {RESTART}")
+    if config.transport == MPI:
+        raise SetupError(f"{asked}: mpiexec ends all processes when one fails: leave it out")
+    if config.transport == KVSTORE:
+        others = f", or {one_of(AMONG_WORKERS)}" if config.algorithm.transport is TransportKind.SUM else ""
         raise SetupError(
-            f"{asked} needs workers that sum among themselves: also give --collective {one_of(AMONG_WORKERS)}"
+            f"{asked}: MXNet's kvstore does not go on without a lost worker: also give --exchange {HUB}{others}; or "
+            f"choose {RESTART}"
         )
     if config.algorithm.shares_batch:
         raise SetupError(f"{asked}: mode {config.mode} cannot; its batch sizes are those of one set of workers")
-
-
-def _check_leaving_out(config: Config) -> None:
-    asked = f"--on-worker-death {CONTINUE}"
-    of_server = (TransportKind.SERVER, TransportKind.HUB)
-    if config.algorithm.transport not in of_server:
-        modes = [name for name, row in ALGORITHMS.items() if row.transport in of_server]
+    if config.transport == HUB and config.fault_timeout != FIELDS["fault_timeout"].default:
+        raise SetupError(f"{asked}: --fault-timeout {config.fault_timeout} does nothing on the hub: leave it out")
+    if config.transport == HUB and config.ckpt_frequency:
         raise SetupError(
-            f"{asked} needs workers that sum among themselves, or a mode whose server goes on without lost ones: "
-            f"also give --collective {one_of(AMONG_WORKERS)}, or choose mode {one_of(modes)}, or {RESTART}"
-        )
-    if config.ckpt_frequency:
-        raise SetupError(
-            f"{asked} with a server: lost workers rejoin with its model, not from a checkpoint: leave "
+            f"{asked} on the hub: lost workers come back with its model, not from a checkpoint: leave "
             f"--ckpt-frequency out, or choose {RESTART}"
         )
 
 
 def _check_restart(config: Config) -> None:
     restart = f"--on-worker-death {RESTART}"
-    if config.collective == MPI:
+    if config.transport == MPI:
         raise SetupError(f"{restart} needs the launchers, since mpiexec restarts no process: leave it out")
     if not config.ckpt_frequency:
         raise SetupError(f"{restart} resumes from checkpoints, and there are none: also give --ckpt-frequency")
@@ -185,7 +195,8 @@ def job_setup(config: Config) -> dict[str, str]:
         for name in FIELDS
         if config.mode in modes_of(name) and not FIELDS[name].metadata["of_host"] and name not in own
     )
-    return {names_of(name)[0]: _as_typed(getattr(config, name)) for name in names}
+    values = {**vars(config), "exchange": config.transport}
+    return {names_of(name)[0]: _as_typed(values[name]) for name in names}
 
 
 def check_step_time(config: Config) -> None:
@@ -201,14 +212,9 @@ def check_step_time(config: Config) -> None:
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:
     """Checks the flags against the size of the cluster. Raises SetupError if they do not fit."""
-    if config.algorithm.transport is TransportKind.HUB and num_servers != 1:
+    if config.transport == HUB and num_servers != 1:
         raise SetupError(
-            f"mode {config.mode} has one server, which is its hub, here there are {num_servers}: set DMLC_NUM_SERVER=1 "
-            "in every process (local_cluster.sh: --servers 1)"
-        )
-    if config.ckpt_frequency and config.algorithm.transport is TransportKind.SERVER and num_servers != 1:
-        raise SetupError(
-            f"checkpoints of mode {config.mode} need one parameter server, here there are {num_servers}: set "
-            "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1), or leave out --ckpt-frequency"
+            f"mode {config.mode} has one server, the hub, here there are {num_servers}: set DMLC_NUM_SERVER=1 in every "
+            "process (local_cluster.sh: --servers 1)"
         )
     _check_together(config, num_workers)

@@ -50,11 +50,10 @@ class Peers:
     """The other processes of the job, and this worker's place among them."""
 
     membership: Callable[[], Membership] = Membership  # called at the start of each round
-    transport: Transport | None = None  # of a distributed algorithm without a hub
-    num_servers: int = 0
+    transport: Transport | None = None  # of an algorithm that sums
     state_server: StateClient | None = None  # of an algorithm that uses one
     recovery: Callable[[Any], Recovers] | None = None  # makes the loop's recovery object in a job that survives losses
-    # With a parameter server alone: by rank of each worker that was lost ever, the number of the last change, counted
+    # With a hub alone: by rank of each worker that was lost ever, the number of the last change, counted
     # over all workers (number_of_change).
     changes: Callable[[], Mapping[int, int]] = dict
     # Seconds since all trained, where this worker has taken the place of a lost one; None: it was there from the begin
@@ -66,7 +65,7 @@ class Peers:
     hub: Exchange | None = None  # of an algorithm with a server part there
 
     def lost(self) -> frozenset[int]:
-        """Ranks of lost workers; with a parameter server alone."""
+        """Ranks of lost workers; with a hub alone."""
         return lost_of(self.changes())
 
 

@@ -1,7 +1,7 @@
 """Builds the learning task, the run settings and the state server's client from the flags, for all workers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,12 @@ def model_card(config: Config, job: Job, built: BuiltNetwork, commit: str | None
 
 
 def client_of(
-    config: Config, link: Link | None, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
+    config: Config,
+    link: Link | None,
+    clock: Clock,
+    host_name: str,
+    stop_requested: Callable[[], bool],
+    lost: Callable[[], Collection[int]] = tuple,
 ) -> StateClient | None:
     """A worker's client by the flags; None in a mode without a rule that tells no state server. Other arguments as in
     StateClient."""
@@ -121,6 +126,7 @@ def client_of(
         shares_batch=config.algorithm.shares_batch,
         anchor=config.anchor,
         notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else WATCHED_REST_S,
+        lost=lost,
     )
 
 

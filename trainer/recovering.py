@@ -1,4 +1,4 @@
-"""Protocols of trainer/survival/ for the loop and the algorithms: recovery from losses, and a server's checkpoints."""
+"""The protocol of trainer/survival/ for the loop: recovery from losses."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,10 +30,3 @@ class Recovers(Protocol):
 
     def notes(self) -> dict[str, Any]:
         """Entries for the log of the round."""
-
-
-class Writes(Protocol):
-    """Writes a parameter server's checkpoints."""
-
-    def write(self, round_: int, tree: Any) -> None:
-        """Begins to write a checkpoint."""

@@ -59,7 +59,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     not there, PeerLost if another process of the job is gone."""
     die_where_a_thread_does()
     beside = EvaluatorProcess() if config.evaluates_beside and config.evaluate != NO else None
-    if config.collective == MPI:
+    if config.transport == MPI:
         config, cluster = mpi_job.begin(config)
     elif cluster is not None:
         with roles.others_told(cluster, config):
@@ -77,7 +77,6 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         partitioned_by = job.partitioned_by(config)
         clock = RealClock()
         link = _state_server(config, clock, cluster.num_workers if cluster else 1)
-        state = client_of(config, link, clock, platform.node(), lambda: signals.requested)
         folder = RunFolder(config)
         unwritable = check_folder(config) if config.ckpt_frequency else ""
         data_hash = job.content_hash() if cluster is not None or config.ckpt_frequency else ""
@@ -100,13 +99,17 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),
         )
+        changes = joined.changes if joined and config.leaves_out else dict
+
+        def lost() -> frozenset[int]:
+            return lost_of(changes())
+
         others = Peers(
             membership,
             joined.transport if joined else None,
-            cluster.num_servers if cluster else 0,
-            state,
+            client_of(config, link, clock, platform.node(), lambda: signals.requested, lost),
             recovery=partial(Recovery, joined) if joined and joined.generations else None,
-            changes=joined.changes if joined and config.leaves_out else dict,
+            changes=changes,
             job_age_s=joined.job_age_s if joined else lambda: None,
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
@@ -120,7 +123,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     if folder.missing:  # the others do not need this worker any more
         raise Incomplete(folder.missing)
     if config.leaves_out:
-        raise JobOver("this worker is done")  # at once: MXNet's own end would wait for lost ones
+        raise JobOver("this worker is done")
     return EXIT_OK
 
 
@@ -132,7 +135,7 @@ def train(
     **more: Any,  # facts of the run, for the folder
 ) -> dict[str, Any]:
     """Trains with what is in the context, and writes the log folder; returns what it has written of the run. Raises
-    JobOver if this worker has left alone, so that a parameter server's job must take it for lost."""
+    JobOver if this worker has left alone, so that a hub's job must take it for lost."""
     config, membership = context.config, context.peers.membership()
     build = pkgutil.resolve_name(config.algorithm.trainer)
     trainer: Trainer = build(context)
@@ -228,12 +231,10 @@ def _joined(
     config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: Link | None
 ) -> Iterator[RendezvousInfo]:
     if cluster.has_scheduler:
-        others = roles.join(
-            cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
-        )
+        others = roles.join(cluster, config.algorithm.transport, config.start_timeout, config.device, setup)
     elif cluster.has_hub:
         others = hub_link.join(cluster, config, setup)
-    elif config.collective == MPI:
+    elif config.transport == MPI:
         others = mpi_job.join(config, setup)
     else:
         assert link is not None

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from server.curve import Event, Point
 from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
-from server.messages import Query, Report, Reset, Response, WorkerMessage
+from server.messages import Query, Report, Reset, Response, Settings, WorkerMessage
 from server.policies import Sync
 from server.rendezvous import Rendezvous
 from server.row import Row
@@ -34,37 +34,18 @@ class Handlers:
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`
-        replaces a job: that of the `/init/` before. Raises Conflict if the job runs with other settings, or there is no
-        room for it."""
+        replaces a job: that of the `/init/` before. Raises as `_settled`."""
         self._counts["RESET"] += 1
-        job = self.jobs.get(message.job)
-        if job is None:
-            self.jobs.begin(message, now)
-            return Response(message.sender, message.job, "the job begins in round 1")
-        running = job.settings
-        check_token(running.token, message.token, job.id)
-        if message.generation > running.generation:
-            job.go_on_with(message, now)
-            return Response(message.sender, message.job, f"the job goes on with {message.num_workers} worker(s)")
-        if message.generation < running.generation:
-            raise Conflict("stale", f"job {message.job!r} is in generation {running.generation} of its workers")
-        if replace(running, sender=message.sender, resumed=message.resumed, token=message.token) != message:
-            raise Conflict(
-                "job-settings",
-                f"job {message.job!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
-                f"epsilon={running.epsilon:g}, anchor={running.anchor}, title={running.title!r}, "
-                f"metric {running.metric} and limits {running.limits}; "
-                "give another job id or the same settings",
-            )
-        return Response(message.sender, message.job, "this job is already running; nothing was changed")
+        job = self._settled(message, message.settings, now)
+        reason = f"the job has {job.settings.num_workers} worker(s) and is in round {job.table.round}"
+        return Response(message.sender, message.job, reason)
 
     def report(self, message: Report, now: float) -> Response:
-        """A worker has pulled and enters a round, tells its activity in it, or registers again with all it knows.
-        Raises Conflict where there is no such job, or this is not the worker's round or its next one; BadMessage where
-        the job has no such rank."""
+        """A worker has pulled and enters a round, or tells its activity in it. Raises Conflict where there is no such
+        job, it has other settings, or a guest's round is neither its own nor its next one; BadMessage where the job has
+        no such rank."""
         self._counts["REPORT"] += 1
-        job = self._job_of(message)
-        job.settings.check_kind(message.accuracies, message.values, ("accuracies", "values"))
+        job = self._job_of(message, now)
         row = self._heard(job, message, now)
         told = message.status
         step_time = told.computation_time or None  # 0 means: none was measured
@@ -87,18 +68,13 @@ class Handlers:
             evaluating = now if message.doing is Activity.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(row.in_total(message.total, before=job.table.rows[row.rank]))
-        points = message.values if message.accuracies is None else message.accuracies
-        if points is not None:  # perhaps none: the first evaluation is to come
-            began = job.began if message.elapsed is None else now - message.elapsed
-            job.curve.merge([Point(round, began + elapsed, value) for round, elapsed, value in points])
-            job.history_lost = False
         job.note_who_left(now)
         return Response(message.sender, job.id, f"worker {row.rank} is in round {row.round}")
 
     def query(self, message: Query, now: float) -> Response:
         """A worker asks what to do next. Raises as `report`."""
         self._counts["QUERY"] += 1
-        job = self._job_of(message)
+        job = self._job_of(message, now)
         row = self._heard(job, message, now)
         told = message.status
         answered = row.action is not None
@@ -131,31 +107,46 @@ class Handlers:
     def overview(self, now: float) -> Overview:
         return overview(self.jobs, now, self._counts)
 
-    def _job_of(self, message: WorkerMessage) -> Job:
+    def _job_of(self, message: WorkerMessage, now: float) -> Job:
         if message.job is None:
             if self.jobs.published is None:
                 raise Conflict("no-job", "no job has begun; POST /init/ first, or wait for it")
             return self.jobs.published
-        job = self.jobs.get(message.job)
-        if job is None:
-            raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET")
-        check_token(job.settings.token, message.token, job.id)
-        if message.generation > job.settings.generation:
-            why = f"generation {message.generation} of job {message.job!r} is not known here; send its RESET"
-            raise Conflict("unknown-job", why)
-        if message.generation < job.settings.generation:
-            why = f"job {message.job!r} is in generation {job.settings.generation} of its workers"
-            raise Conflict("stale", f"{why}, this is of generation {message.generation}")
+        if message.settings is not None:
+            return self._settled(message, message.settings, now)
+        if (job := self.jobs.get(message.job)) is None:
+            raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET, or its settings")
+        check_token(job.token, message.token, job.id)
+        return job
+
+    def _settled(self, message: Reset | WorkerMessage, settings: Settings, now: float) -> Job:
+        """The job of a message, with these settings: it begins, goes on with another generation of workers, or runs so.
+        Raises Conflict if it runs with others, or there is no room for it."""
+        if (job := self.jobs.get(message.job or "")) is None:
+            return self.jobs.begin(message, settings, now)
+        running = job.settings
+        check_token(job.token, message.token, job.id)
+        if settings.generation > running.generation:
+            job.go_on_with(settings, now)
+        elif settings.generation < running.generation:
+            why = f"job {job.id!r} is in generation {running.generation} of its workers"
+            raise Conflict("stale", f"{why}, this is of generation {settings.generation}")
+        elif replace(settings, resumed=running.resumed) != running:
+            raise Conflict(
+                "job-settings",
+                f"job {job.id!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
+                f"epsilon={running.epsilon:g}, anchor={running.anchor}, title={running.title!r}, "
+                f"metric {running.metric} and limits {running.limits}; give another job id or the same settings",
+            )
         return job
 
     def _heard(self, job: Job, message: WorkerMessage, now: float) -> Row:
         """The worker's row in the message's round, with the fields that both kinds of message update."""
         job.settings.check_kind(message.accuracy, message.value, ("accuracy", "value"))
+        job.settings.check_kind(message.accuracies, message.values, ("accuracies", "values"))
         told, rows = message.status, job.table.rows
-        if told.rank >= len(rows):
-            why = f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}"
-            # Where workers come and go it is one of others, which no answer may end.
-            raise Conflict("stale", why) if job.settings.generation > 1 else BadMessage(why, "rank")
+        if (rank := max(0, told.rank, *message.lost)) >= len(rows):
+            raise BadMessage(f"rank {rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
         row = rows[told.rank]
         if job.senders.get(row.rank, message.sender) != message.sender:
             raise Conflict(
@@ -165,12 +156,12 @@ class Handlers:
         round = row.round if told.round is None else told.round
         if round < row.round:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
-        if round > row.round + 1 + message.missed and not _may_skip_rounds(job, row):
+        if round > row.round + 1 and message.settings is None and not _may_skip_rounds(job, row):
             # Accepted, it would make all later messages of the worker stale.
             raise Conflict(
                 "round-ahead", f"worker {row.rank} is in round {row.round}, this is of round {round}; rounds go up by 1"
             )
-        if row.heard is None:
+        if row.rank not in job.senders:
             job.senders[row.rank] = message.sender
             place = " ".join(filter(None, (message.device.device, message.device.host))) if message.device else ""
             log.info("job %s | worker %d of %d is there | %s", job.id, row.rank, len(rows), place or "no device told")
@@ -184,11 +175,18 @@ class Handlers:
         if value is not None:
             after = row.round - 1 if message.evaluated is None else message.evaluated
             job.curve.add(Point(after, now, value))
+        began = job.began if message.elapsed is None else now - message.elapsed
+        points = message.values if message.accuracies is None else message.accuracies
+        if points is not None:  # perhaps none: the first evaluation is to come
+            job.curve.merge([Point(round, began + elapsed, value) for round, elapsed, value in points])
+            job.history_lost = False
         if message.loss is not None:
             job.note_loss(row.rank, row.round, message.loss, now)
-        began = job.began if message.elapsed is None else now - message.elapsed
         for after, elapsed, *about in message.events:
             job.events.add(Event(began + elapsed, after, *about))
+        for rank in {*message.lost} - {row.rank}:
+            job.senders.pop(rank, None)  # a new process may speak for it
+            job.table.stop_counting_on(rows[rank])
         return row._replace(
             heard=now,
             counted=True,

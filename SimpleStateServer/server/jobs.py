@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from server.curve import Curve, Events, Point
 from server.errors import Conflict
-from server.messages import MAX_WORKERS, PublishedReset, Reset
+from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
 from server.policies import POLICIES, Policy, Sync
 from server.row import SILENCE_S
 from server.state import Table
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 class Job:
     """One job."""
 
-    settings: Reset  # the RESET that started it
+    id: str
+    token: str  # with which it was begun; empty: none is needed
+    settings: Settings
     policy: Policy  # its rule
     table: Table  # its workers
     began: float  # when the job began; of a job that was taken over, by its workers' messages
@@ -47,10 +49,6 @@ class Job:
         last = self.losses.last
         if last is None or (round > last.round and now - last.time >= LOSS_PAUSE_S):
             self.losses.add(Point(round, now, sum(self._loss_of.values()) / len(self._loss_of)))
-
-    @property
-    def id(self) -> str:
-        return self.settings.job
 
     def is_at_work(self, now: float) -> bool:
         """Whether a worker is neither overdue nor gone.
@@ -76,10 +74,9 @@ class Job:
             self.ended = now
             log.info("job %s has ended: %s | round %d | %.1f s", self.id, why, self.table.round, now - self.began)
 
-    def go_on_with(self, settings: Reset, now: float) -> None:
-        """Continues the job with the workers of another generation; they tell their own progress, the curve stays.
-        `settings` is the RESET of their generation."""
-        self.settings = replace(settings, resumed=True, token=self.settings.token)
+    def go_on_with(self, settings: Settings, now: float) -> None:
+        """Continues the job with the workers of another generation; they tell their own progress, the curve stays."""
+        self.settings = replace(settings, resumed=1)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
         self.senders.clear()
@@ -95,7 +92,7 @@ class Job:
             log.info("job %s goes on: a worker speaks that had left", self.id)
 
 
-def table_of(settings: Reset, policy: Policy, now: float) -> Table:
+def table_of(settings: Settings, policy: Policy, now: float) -> Table:
     """A job's table before its first message."""
     return Table(
         settings.num_workers,
@@ -136,15 +133,16 @@ class Jobs:
     def latest(self) -> Job | None:
         return next(reversed(self._by_id.values()), None)
 
-    def begin(self, settings: Reset, now: float) -> Job:
+    def begin(self, message: Reset | WorkerMessage, settings: Settings, now: float) -> Job:
         """Adds a job: round 1 and an empty record for each rank. Raises Conflict if running jobs leave no room for it,
         or too many workers begin too fast."""
+        assert message.job is not None
         self._take_rows(settings.num_workers, now)
-        replaced = self.published if isinstance(settings, PublishedReset) else None
+        replaced = self.published if isinstance(message, PublishedReset) else None
         forgotten = self._to_forget(settings.num_workers, replaced, now)
         if replaced is not None:
             replaced.is_replaced = True
-            replaced.end(now, f"{settings.job} takes its place by POST /init/")
+            replaced.end(now, f"{message.job} takes its place by POST /init/")
         for job in forgotten:
             log.info("job %s is forgotten, to make room", job.id)
             del self._by_id[job.id]
@@ -152,28 +150,22 @@ class Jobs:
                 self.published = None
         policy = POLICIES[settings.policy]
         curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)
-        table = table_of(settings, policy, now)
-        job = Job(settings, policy, table, began=now, curve=curve, history_lost=bool(settings.resumed))
+        about = (message.job, message.token, settings, policy)
+        job = Job(*about, table_of(settings, policy, now), now, curve, history_lost=bool(settings.resumed))
         self._by_id[job.id] = job
-        if isinstance(settings, PublishedReset):
+        if isinstance(message, PublishedReset):
             self.published = job
         log.info(
             "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s | anchor %s",
-            job.id,
-            "is taken over" if settings.resumed else "begins",
-            settings.title or policy.watch.title,
-            settings.sender,
-            settings.num_workers,
-            settings.policy,
-            settings.epsilon,
-            settings.anchor,
-        )
+            job.id, "is taken over" if settings.resumed else "begins", settings.title or policy.watch.title,
+            message.sender, settings.num_workers, settings.policy, settings.epsilon, settings.anchor,
+        )  # fmt: skip
         return job
 
     def cut_off(self, now: float) -> None:
         """Ends the jobs of this project's workers that have not all left: the server stops, and does so with them."""
         for job in self:
-            if job.ended is None and not isinstance(job.settings, PublishedReset):
+            if job.ended is None and job is not self.published:
                 job.is_cut_off = True
                 job.end(now, "the state server stops")
 

@@ -74,6 +74,7 @@ NumMembers = Annotated[int, _whole(1, MAX_MEMBERS)]
 NumServers = Annotated[int, _whole(0, MAX_WORKERS)]
 Port = Annotated[int, _whole(1, 65535)]
 MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
+Ranks = Annotated[tuple[Rank, ...], Meta(max_length=MAX_WORKERS, description="a list of ranks of this job")]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
 Numbers = Annotated[tuple[Count, ...], Meta(max_length=MAX_MEMBERS, description=f"at most {MAX_MEMBERS} whole numbers")]
@@ -170,15 +171,13 @@ class Incoming(Struct, frozen=True, tag_field="msg_type", tag=str.upper, kw_only
     token: str = ""  # of the HTTP request, whatever the JSON says
 
 
-class Reset(Incoming, frozen=True):
-    """Starts a job: round 1 and an empty record for each rank."""
+class Settings(Struct, frozen=True):
+    """What all workers of a job tell alike."""
 
-    sender: Name  # name of the worker that starts it
-    job: Name  # its id
     num_workers: NumWorkers  # N
     policy: str  # name of the rule
     epsilon: Seconds = 0.5  # seconds; read by the preprint's policy only
-    resumed: Annotated[int, _whole(0, 1)] = 0  # 1: the job is running already, and this server is new to it
+    resumed: Annotated[int, _whole(0, 1)] = 0  # 1: the job is running already; read by a server that is new to it
     title: str = ""  # what the page calls the algorithm; empty: as the policy says
     limits: Limits = Limits()  # when the job will end
     # Samples of each worker's batch at first, of a job whose rule decides on batch sizes
@@ -199,6 +198,14 @@ class Reset(Incoming, frozen=True):
             raise BadMessage(f"field {names[0]!r} is for a job without a metric; give {names[1]!r}", names[0])
 
 
+class Reset(Incoming, frozen=True):
+    """Starts a job: round 1 and an empty record for each rank."""
+
+    sender: Name  # name of the worker that starts it
+    job: Name  # its id
+    settings: Settings  # the other fields of the JSON object
+
+
 class PublishedReset(Reset, frozen=True):
     """`POST /init/`: the published interface, whose workers name no job."""
 
@@ -209,6 +216,8 @@ class WorkerMessage(Incoming, frozen=True):
     sender: Name  # name of the worker; the answer goes to it
     job: Name | None  # id of the worker's job; None from a published worker: the job that `/init/` began
     status: Status  # the worker's progress
+    settings: Settings | None = None  # of the job, which begins if it is not known; None: a RESET has told them
+    lost: Ranks = ()  # the others go on without these workers
     device: Device | None = None  # where it runs
     samples: Count | None = None  # samples of one local step
     accuracy: Share | None = None  # its latest test accuracy
@@ -219,11 +228,15 @@ class WorkerMessage(Incoming, frozen=True):
     way: str | None = None  # the mode that a Sync-Switch job is in: "BSP" or "ASP"
     loss: Finite | None = None  # mean of its last batches'
     events: Events = ()  # new ones, as (round, seconds since the job began, kind, text). Others may tell the same
-    generation: Generation = 1  # in which the worker has its rank
-    missed: Count = 0  # rounds before this one that it has not told: it trained on while it could not reach this server
+    # (round, seconds since the job began, test accuracy) of evaluations: new ones, or all for a server that is new to
+    # the worker; None from workers that do not evaluate
+    accuracies: Accuracies | None = None
+    values: Values | None = None  # likewise, of another metric
 
     def __post_init__(self) -> None:
         check_text("way", self.way, 16)
+        if self.settings is not None and self.status.rank >= self.settings.num_workers:
+            raise BadMessage.of_field("rank", self.status.rank, f"0 to {self.settings.num_workers - 1}")
         for *_, kind, text in self.events:
             check_text("events", kind, 16)
             check_text("events", text, MAX_TEXT)
@@ -236,10 +249,6 @@ class Report(WorkerMessage, frozen=True):
     # Made by the optimizer on the parameter server: this worker's action after the steps of the round, or, before the
     # first step, the action that ended the round before
     decision: Decision | None = None
-    # (round, seconds since the job began, test accuracy) of all its evaluations, for a server that was restarted; None
-    # from workers that do not evaluate
-    accuracies: Accuracies | None = None
-    values: Values | None = None  # likewise, of another metric
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -401,7 +410,6 @@ class Left(Incoming, frozen=True):
     job: Name
     lost: MemberRanks = ()  # ranks whose connections have ended, where it leaves for that
     cause: str = ""  # the error for which it leaves, where there is one of its own
-    goes_on: bool = False  # the job goes on without it; only a job with a parameter server has to be told
 
     def __post_init__(self) -> None:
         check_text("cause", self.cause, MAX_CAUSE)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from server.errors import BadMessage
-from server.messages import Count, NumWorkers, PublishedReset, Query, Report, Seconds, Status
+from server.messages import Count, NumWorkers, PublishedReset, Query, Report, Seconds, Settings, Status
 from server.wire import check_policy, convert, need_round, prepare
 
 _WIRE_NAMES = {
@@ -54,7 +54,7 @@ def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: s
     values = {name: text if name == "policy" else _typed(text) for name, text in form.items()}
     found: _Init = convert({"policy": policy, **values}, _Init)
     check_policy(found.policy, policies)
-    return PublishedReset("published", job, found.num_workers, found.policy, found.epsilon)
+    return PublishedReset("published", job, Settings(found.num_workers, found.policy, found.epsilon))
 
 
 def apply(form: Mapping[str, str]) -> Query:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from server.curve import Event, Point
 from server.job_rates import Mark
 from server.jobs import Job, Jobs
-from server.messages import Limits, Reset
+from server.messages import Limits, Settings
 from server.policies import Policy
 from server.row import Row
 
@@ -15,7 +15,8 @@ from server.row import Row
 class Snapshot:
     """One job at one moment."""
 
-    settings: Reset  # the RESET that started it
+    id: str
+    settings: Settings
     policy: Policy  # its rule
     now: float  # when the snapshot was taken, on the clock of all times here (s)
     began: float  # when the job began; of a job that was taken over, by its workers' messages
@@ -33,10 +34,6 @@ class Snapshot:
     marks: tuple[Mark, ...] = ()  # the work of all workers at moments since this server learned of the job
     heard: float | None = None  # time of the last message of any worker
     at_work: bool = True  # a worker is neither gone nor overdue
-
-    @property
-    def id(self) -> str:
-        return self.settings.job
 
     @property
     def title(self) -> str:
@@ -82,6 +79,7 @@ def snapshot(job: Job, now: float) -> Snapshot:
     """One job at this moment."""
     table = job.table
     return Snapshot(
+        id=job.id,
         settings=job.settings,
         policy=job.policy,
         now=now,

@@ -120,14 +120,15 @@ class Table:
         """
         silent = []
         while (row := self.slowest).counted and self.silence(row, now) > row.silence_limit:
-            silent.append(self._stop_counting_on(row))
+            silent.append(self.stop_counting_on(row))
         self._looked_at = (self._looked_at + 1) % len(self.rows)
         row = self.rows[self._looked_at]
         counts, silence = self._delays.delay(row.rank) != OUT, self.silence(row, now)
         if counts and silence > row.silence_limit and silence > self.slowest.silence_limit:
-            silent.append(self._stop_counting_on(row))
+            silent.append(self.stop_counting_on(row))
         return silent
 
-    def _stop_counting_on(self, row: Row) -> Row:
+    def stop_counting_on(self, row: Row) -> Row:
+        """Excludes a worker from the decisions until its next message; returns its row as it was."""
         self.put(row._replace(counted=False))
         return row

@@ -52,7 +52,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     shown = _shown(snapshot, done, marks)
     counts = Counter(done.states)
     return {
-        "job": settings.job,
+        "job": snapshot.id,
         "title": snapshot.title,
         "policy": settings.policy,
         "caption": watch.caption,

@@ -31,14 +31,16 @@ def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
 
 
 def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:
-    """Checks one message. A RESET may choose from `policies`. Raises BadMessage if it is none of the messages to the
+    """Checks one message. A job may choose from `policies`. Raises BadMessage if it is none of the messages to the
     state server, or a field is wrong."""
     msg_type = message.get("msg_type")
     kind = BY_TYPE.get(msg_type) if isinstance(msg_type, str) else None
     if kind is None:
         raise BadMessage.of_field("msg_type", msg_type, f"one of {', '.join(BY_TYPE)}")
     if kind is Reset:
-        check_policy(message.get("policy"), policies)
+        message = {**message, "settings": message}
+    if isinstance(settings := message.get("settings"), Mapping):
+        check_policy(settings.get("policy"), policies)
     found: Message = convert(message, kind)
     if isinstance(found, WorkerMessage):
         if found.job is None:

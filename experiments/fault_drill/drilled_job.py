@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from algorithms import folder_name
-from config import CONTINUE
+from config import CONTINUE, HUB
 from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NOTICED, Logs, wait_for
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from flag_parser import FlagParser
@@ -53,10 +53,10 @@ def parsed(
     return given, given.folder.resolve()
 
 
-def flags_of(way: str, mode: str, seconds: float) -> list[str]:
-    """The flags of each worker."""
+def flags_of(way: str, mode: str, seconds: float, is_at_hub: bool) -> list[str]:
+    """The flags of each worker. A job that goes on at a hub has no checkpoints."""
     flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
-    return flags if leaves_out(way, mode) else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
+    return flags if is_at_hub else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
 
 
 Its = TypeVar("Its", bound="Job")
@@ -71,16 +71,16 @@ class Job:
     """
 
     network, workers = "lenet", WORKERS
-    collectives: Mapping[str, str] = AMONG_WORKERS
+    exchanges: Mapping[str, str] = AMONG_WORKERS
 
     def __init__(self, way: str, mode: str, seconds: float, log_base: Path, restarts: int = DEFAULT_RESTARTS) -> None:
         shutil.rmtree(log_base, ignore_errors=True)
-        self._leaves_out = leaves_out(way, mode)
+        self._leaves_out = leaves_out(way, mode) or (way == CONTINUE and self.exchanges[mode] == HUB)
         launcher, self.logs = self.plan(mode, log_base)
         launcher += ["--restarts", str(restarts)]
-        if way == CONTINUE and not self._leaves_out:
-            launcher += ["--collective", self.collectives[mode]]
-        flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base)]
+        if way == CONTINUE and mode in self.exchanges:
+            launcher += ["--exchange", self.exchanges[mode]]
+        flags = [*flags_of(way, mode, seconds, self._leaves_out), *self.more_flags(way, log_base)]
         command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", self.network, "--", *flags])
         self._launcher = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

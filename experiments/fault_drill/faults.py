@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from algorithms import OWNERS, TransportKind
-from config import CONTINUE, RESTART
+from config import CONTINUE, HUB, RESTART, transport_of
 
 NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is the slowest
 # A schedule of sums for each mode that needs no parameter server: all three are drilled.
@@ -34,7 +34,7 @@ class Fault:
         comes: another worker joins, and none dies.
         is_closed: the new worker is behind a firewall that closes all of its ports.
         in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
-        leaves_out: jobs of the async modes with a parameter server can continue without the victims.
+        leaves_out: jobs with a hub can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
         cuts: what of its network is cut then; ALL or another one below.
         cut_port: that alone is cut off from the host, in place of ALL.
@@ -82,7 +82,11 @@ FAULTS = {
     "link": Fault("the link between two workers is cut for 20 s", ways=(CONTINUE,), cut_s=20.0, cuts=LINK),
     "direction": Fault("one direction of that link is cut for 20 s", ways=(CONTINUE,), cut_s=20.0, cuts=DIRECTION),
     "no-server": Fault(
-        "a worker is cut off from the parameter server", ways=(CONTINUE,), cut_s=20.0, cuts=SERVER, leaves_out=True
+        "a worker is cut off from the parameter server, or the hub",
+        ways=(CONTINUE,),
+        cut_s=20.0,
+        cuts=SERVER,
+        leaves_out=True,
     ),
     "disk-full": Fault("the disk of logs and checkpoints is full for 10 s", fills_disk=ALL),
     "disk-and-kill": Fault(
@@ -98,18 +102,19 @@ FAULTS = {
 
 
 def leaves_out(way: str, mode: str) -> bool:
-    """Whether the others continue beside a parameter server without lost workers; such a job has no checkpoints."""
+    """Whether the others continue at a hub without lost workers; such a job has no checkpoints."""
     return way == CONTINUE and mode not in AMONG_WORKERS
 
 
 def can_happen(fault: str, way: str, mode: str) -> bool:
     """Whether a job of this mode can survive in this way, and the fault can happen to it."""
-    if OWNERS[mode].transport is TransportKind.HUB and fault in ("server", "scheduler"):
+    has_server_part = OWNERS[mode].transport is TransportKind.HUB
+    if fault in ("server", "scheduler") and (transport_of(mode) == HUB or (way == CONTINUE and has_server_part)):
         return fault == "server"  # the hub is started again alone
     if way not in FAULTS[fault].ways:
         return False
     if FAULTS[fault].cuts == SERVER and not leaves_out(way, mode):
         return False
     if leaves_out(way, mode):
-        return FAULTS[fault].leaves_out and OWNERS[mode].transport in (TransportKind.SERVER, TransportKind.HUB)
+        return FAULTS[fault].leaves_out and has_server_part
     return not fault.startswith("state-server") or OWNERS[mode].has_state_server or way == CONTINUE

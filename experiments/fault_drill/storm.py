@@ -36,13 +36,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithms import folder_name
-from config import CONTINUE, RESTART
+from config import CONTINUE, HUB, RESTART
 from experiments import markdown
 from experiments.fault_drill import drilled_cut, drilled_disk
 from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, parsed, send
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.drilled_tables import spread
-from experiments.fault_drill.faults import PORT
+from experiments.fault_drill.faults import AMONG_WORKERS, PORT
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
 from trainer.run_logs.measure import LINES_FILE
@@ -65,16 +65,16 @@ class Plan:
 
     Attributes:
         steps_s: seconds a step, of each worker; one more is the newcomer.
-        detection_s: --fault-timeout of a ring, and PS_HEARTBEAT_TIMEOUT; 0: the default.
         lasts_s: seconds for which a fault lasts that is no kill.
+        exchange: of a mode that sums and is to continue.
     """
 
     way: str
     mode: str
     kinds: Sequence[str] = (*KINDS,)
     steps_s: Sequence[float] = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
-    detection_s: float = 0.0
     lasts_s: float = 20.0
+    exchange: str = "ring"  # of a mode that sums and is to continue
 
     @property
     def newcomer(self) -> int:
@@ -84,11 +84,12 @@ class Plan:
 
 JOBS = {
     "esync-ring": Plan(CONTINUE, "esync"),
-    "decoupled": Plan(CONTINUE, "decoupled", detection_s=6.0),
+    "esync-hub": Plan(CONTINUE, "esync", exchange=HUB),
+    "sync-hub": Plan(CONTINUE, "sync", exchange=HUB),
+    "decoupled": Plan(CONTINUE, "decoupled"),
     "sync-ring": Plan(CONTINUE, "sync"),
-    "async": Plan(CONTINUE, "async", detection_s=6.0),
-    "wbsp": Plan(CONTINUE, "wbsp", detection_s=6.0),
-    "esync-ps": Plan(RESTART, "esync", detection_s=6.0),
+    "wbsp": Plan(CONTINUE, "wbsp"),
+    "esync-ps": Plan(RESTART, "esync"),
     "soak": Plan(CONTINUE, "sync", ("kill", "freeze", "cut"), (0.3,) * 4, lasts_s=8.0),
 }
 MORE_S = 3.0
@@ -187,10 +188,10 @@ class TwinJob(Job):
     """A job on this machine, of which the rounds are lines."""
 
     network = "mlp"
-    collectives = {"esync": "ring", "sync": "ring"}
 
     def __init__(self, host: Host, plan: Plan, log_base: Path) -> None:
         self._host, self.planned = host, plan
+        self.exchanges = dict.fromkeys(AMONG_WORKERS, plan.exchange)
         self.workers = ",".join(map(str, plan.steps_s))
         super().__init__(plan.way, plan.mode, 0.0, log_base)
 
@@ -199,8 +200,6 @@ class TwinJob(Job):
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
         own = ["--checkpoint", str(log_base / "checkpoints"), "--ckpt-frequency", "1"] if way == RESTART else []
-        if self.planned.detection_s and way == CONTINUE and not self._leaves_out:
-            own += ["--fault-timeout", f"{self.planned.detection_s:g}"]
         return ["--max-seconds", "0", "--log-form", "lines", "--eval-seconds", "10", *own]
 
     def rounds_file(self, number: int) -> Path:
@@ -326,10 +325,7 @@ class StormJob(TwinJob):
 def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, folder: Path) -> dict[str, Any]:
     """One storm beside its twins; a row with a part for each fault."""
     plan = JOBS[name]
-    if plan.detection_s:
-        os.environ["PS_HEARTBEAT_TIMEOUT"] = f"{plan.detection_s:g}"
-    row: dict[str, Any] = {"job": f"{name}, {plan.way}", "seed": seed, "seconds": seconds}
-    row |= {"detection_s": plan.detection_s, "lasts_s": plan.lasts_s}
+    row: dict[str, Any] = {"job": f"{name}, {plan.way}", "seed": seed, "seconds": seconds, "lasts_s": plan.lasts_s}
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
         network = stack.enter_context(drilled_cut.namespaces().network(hosts, plan.newcomer + 2 + num_twins))

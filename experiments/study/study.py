@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from algorithms import Workers, owner_of
-from config import NETWORKS, Config, names_of
+from config import HUB, NETWORKS, Config, names_of
 from experiments.study import comparison
 from experiments.study.comparison import REPORT, ROWS, TUNING, Comparison, RunLine, Workload, measured, rate_of
 from experiments.study.comparison_tables import FROM_OTHERS, NEAR_OTHERS, Fair, family, rank
@@ -210,6 +210,8 @@ class Plan:
             words += ["--fastest", f"{task.parameters[FASTEST]:g}"]
         words += ["--seed", str(task.seed), names_of(rate_of(task.entry))[0], f"{task.step_size:g}"]
         words += ["--momentum", f"{task.momentum:g}"]
+        if row.name == "async":  # MXNet's own DC-ASGD has no momentum
+            words += ["--exchange", HUB]
         for name, value in task.parameters.items():
             if name == BSP_SHARE:
                 steps = max(1, round(value * whole_s / max(step_times_s(cluster))))

@@ -98,6 +98,7 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
     as `parse`."""
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
+    exchange, implied = job_options.exchange_of(given, worker_arguments)
     job = JobSpec(
         mode=given.mode,
         network=given.network,
@@ -111,7 +112,8 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
         state_server_port=given.state_server_port,
         worker_arguments=worker_arguments,
         grace_s=given.grace,
-        collective=given.collective,
+        exchange=exchange,
+        implied=implied,
         page=bool(given.page),
         restarts=given.restarts,
         requeues=getattr(given, "requeue", False),

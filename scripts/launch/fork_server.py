@@ -29,7 +29,7 @@ from trainer import version
 from trainer.jobs import builtin
 from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
-from utils import EXIT_OK, EXIT_SETUP, LAUNCHER, SetupError, know_launcher
+from utils import EXIT_OK, EXIT_SETUP, SetupError, know_launcher, launchers_pipe
 
 ADOPTION_S = 10.0
 
@@ -94,7 +94,7 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
     show_command([sys.executable, str(ROOT / "main.py"), *message["arguments"]])
     os.environ.clear()
     pipe = os.open(message["pipe"], os.O_WRONLY | os.O_NONBLOCK)
-    os.environ.update({**message["environment"], LAUNCHER: str(pipe)})
+    os.environ.update({**message["environment"], **launchers_pipe(pipe)})
     know_launcher()
     os.chdir(message["folder"])
     log = os.open(message["log"], os.O_WRONLY | os.O_APPEND)

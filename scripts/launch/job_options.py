@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import config
-from algorithms import ALGORITHMS, ENTRIES, OWNERS, TransportKind, Workers, entry_name, filed_as
-from config import preset_flags
+from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
+from config import preset_flags, transport_of
 from flag_parser import FlagParser
 from flag_values import at_least, several, zero_or_one
 from scripts.launch.best_number import best_number
@@ -26,9 +26,10 @@ from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
 AUTO = "auto"  # of --fastest
+EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
-    *("mode", "network", "job", "collective", "split_by_class", "log_dir", "earlier", "device", "cpu", "gpu"),
+    *("mode", "network", "job", "split_by_class", "log_dir", "earlier", "device", "cpu", "gpu"),
     "of_workers",
     *("state_server_ip", "state_server_port", "page"),
 )
@@ -140,15 +141,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         "(docs/own-job.md); its name takes the place of NETWORK in the log tree, and -n and --dataset name what it "
         "leaves out",
     )
-    parser.add_argument(
-        "--collective",
-        choices=(config.PS, *config.AMONG_WORKERS),
-        default=config.PS,
-        help="how the workers of esync, sync, local-sgd and lb-bsp sum: on the parameter server (ps), or among "
-        "themselves, without scheduler and servers",
-    )
-    hubs = ", ".join(name for name, row in ALGORITHMS.items() if row.transport is TransportKind.HUB)
-    words = f"number of parameter servers; modes {hubs} have one server each, the hub, and no scheduler"
+    _add_exchange(parser, EXCHANGES)
+    words = "number of parameter servers; a job on the hub has one server, the hub, and no scheduler"
     parser.add_argument("--servers", type=at_least(1), default=1, help=words)
     add_log_base(parser, ROOT / "logs")
     parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
@@ -170,6 +164,38 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         "after the one before; then the others continue without it (of the hub again: then the job ends); with "
         "--requeue of scripts/slurm.sh: most times that the job begins again",
     )
+
+
+def _add_exchange(parser: argparse.ArgumentParser, choices: Sequence[str]) -> None:
+    about = config.FIELDS["exchange"].metadata
+    kind, text = about["arguments"]["type"], about["arguments"]["help"]
+    parser.add_argument("--exchange", type=kind, choices=choices, default="", help=text)
+    parser.add_argument(about["formerly"], dest="exchange", type=kind, choices=choices, help=argparse.SUPPRESS)
+
+
+def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> tuple[str, str]:
+    """What carries the arrays: named before or behind `--`, or what the flags behind it need; empty: that of the mode.
+    Where no exchange is named and the job is to go on without lost workers, the hub takes the place of the kvstore:
+    then a line says so. Raises SetupError where two are named."""
+    row = OWNERS[given.mode]
+    if not row.is_distributed:
+        return given.exchange, ""
+    asked = FlagParser(prog="main.py", add_help=False)
+    _add_exchange(asked, (config.AUTO, *EXCHANGES))
+    for name in dict.fromkeys(["on_worker_death", *(name for names in row.on_kvstore or () for name in names)]):
+        field = config.FIELDS[name]
+        asked.add_argument(*config.names_of(name), dest=name, default=field.default, **field.metadata["arguments"])
+    found = vars(asked.parse_known_args([*preset_flags(given.mode), *worker_arguments])[0])
+    named = found.pop("exchange")
+    if named and given.exchange and named != given.exchange:
+        raise SetupError(f"--exchange {named} behind `--` contradicts --exchange {given.exchange}: leave one out")
+    named = given.exchange or named
+    parsed = config.Config(mode=row.name, exchange=named or config.AUTO, **found)
+    transport = parsed.transport
+    if not named and transport == config.KVSTORE and parsed.on_worker_death == config.CONTINUE:
+        why = "since MXNet's kvstore does not go on without a lost worker"
+        return config.HUB, f"--on-worker-death {config.CONTINUE}: this job runs on the hub (--exchange hub), {why}"
+    return transport if named or transport != transport_of(given.mode) else "", ""
 
 
 def add_log_base(parser: argparse.ArgumentParser, default: Path) -> None:
@@ -201,12 +227,12 @@ def check_options(given: argparse.Namespace) -> None:
         raise SetupError(
             f"--split-by-class does nothing in mode {given.mode}, where each device has all classes: leave it out"
         )
-    if given.collective == config.PS:
+    if given.exchange not in config.AMONG_WORKERS:
         return
     for option, value, default in (("--servers", given.servers, 1), ("--root-port", given.root_port, 0)):
         if value != default:
             raise SetupError(
-                f"{option} {value} does nothing with --collective {given.collective}, which has neither scheduler nor "
+                f"{option} {value} does nothing with --exchange {given.exchange}, which has neither scheduler nor "
                 "parameter server: leave it out"
             )
 
@@ -351,7 +377,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
     """Lines for the user before the job begins, or resumes on other hosts."""
-    return [*filter(None, [job.chosen, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
+    return [*filter(None, [job.chosen, job.implied, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
 
 
 def _long_steps(job: JobSpec, layout: Layout) -> str:

@@ -101,6 +101,7 @@ def counted(given: argparse.Namespace) -> str:
 def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job that was asked for, with ports that are free now. Raises SetupError if a port that was asked for is in
     use."""
+    exchange, implied = job_options.exchange_of(given, worker_arguments)
     root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
     return LocalJobSpec(
         mode=given.mode,
@@ -117,7 +118,8 @@ def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_argum
         worker_ports=tuple(worker_ports),
         worker_arguments=worker_arguments,
         grace_s=given.grace,
-        collective=given.collective,
+        exchange=exchange,
+        implied=implied,
         page=bool(given.page),
         restarts=given.restarts,
         has_free_root_port=not given.root_port,

@@ -35,7 +35,7 @@ from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.roles import HOST, ROOT, TOKEN, JobSpec, Layout, base_environment, build
 from scripts.launch.supervisor import Supervisor, Timeouts
-from utils import EXIT_OK, EXIT_SETUP, SetupError, usable_cores
+from utils import EXIT_OK, EXIT_SETUP, PROCESS, SetupError, usable_cores
 
 CONTEXT = ("DMLC_", "PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PS_", "MXNET_")  # variables of a process
 UNUSED = ("user", "port", "folder", "interface")  # columns of the hosts file
@@ -104,7 +104,9 @@ def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[s
         is_here = layout.nodes[role.node].address == HOST
         where = [] if is_here else ["--host", plan.hosts.hosts[role.node].address]
         words += [":"] if number else []
-        words += ["-n", "1", "-x", TOKEN, *where, "--wdir", str(role.folder), "env", *variables, *role.command]
+        # The supervisor names mpiexec, which would hand its name on to all processes.
+        named = ["env", "-u", PROCESS, *variables]
+        words += ["-n", "1", "-x", TOKEN, *where, "--wdir", str(role.folder), *named, *role.command]
     log = job.log_folder / "mpiexec.log"
     environment = os.environ | {TOKEN: others[0].environment[TOKEN]}
     return [*services, Role("mpiexec", Kind.WORKER, words, environment, ROOT, log, show_all=True)]

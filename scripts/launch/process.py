@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from trainer.runtime.own_process import die_with
-from utils import LAUNCHER, LOG_TIME_FORMAT, Told
+from utils import LOG_TIME_FORMAT, Told, launchers_pipe
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
@@ -130,7 +130,7 @@ class Child(Protocol):
 
 def begin(role: Role, log: IO[bytes], pipe: int) -> Child:
     """Starts a role's command, which writes to its log, and tells of itself in the pipe."""
-    role = dataclasses.replace(role, environment={**role.environment, LAUNCHER: str(pipe)})
+    role = dataclasses.replace(role, environment={**role.environment, **launchers_pipe(pipe)})
     return spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT, [pipe])
 
 

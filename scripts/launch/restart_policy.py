@@ -32,7 +32,7 @@ class RestartPolicy:
         others_continue: bool = False,  # workers continue without the failed ones
         # Whether a worker that is restarted alone has a checkpoint of this job, by its role
         resumes: Callable[[Role], bool] = lambda role: False,
-        beside_server: bool = False,  # where workers continue, they need the hub, or scheduler and parameter servers
+        beside_server: bool = False,  # where workers continue, they need the hub
         min_workers: int = 1,  # with fewer no worker is left out: the job ends
         left_out: set[str] | None = None,  # the names of workers without which all are restarted; it grows
     ) -> None:
@@ -112,7 +112,7 @@ def of_job(
 
     def build_again(resumes: bool, start: int) -> Sequence[Role]:
         flags = [*RESUME] if resumes else []
-        if job.collective in AMONG_WORKERS:  # under the old name the state server may still expect the failed workers
+        if job.transport in AMONG_WORKERS:  # under the old name the state server may still expect the failed workers
             flags += ["--job-name", f"{worker_config.job_name[:50]}-{start}"]
         return build(flags)
 

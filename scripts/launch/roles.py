@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from algorithms import OWNERS, Algorithm, TransportKind, folder_name
-from config import PS, name_in_logs, preset_flags
+from algorithms import OWNERS, Algorithm, folder_name
+from config import AMONG_WORKERS, HUB, KVSTORE, name_in_logs, preset_flags, transport_of
 from scripts.launch.health import Health
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
@@ -45,7 +45,8 @@ class JobSpec:
     entry: str = field(default="", kw_only=True)  # its name in the log tree; empty: the mode
     chosen: str = field(default="", kw_only=True)  # the workers that take part, in words; empty: all
     of_workers: int = field(default=0, kw_only=True)  # of which they were chosen; 0: all take part
-    collective: str = field(default=PS, kw_only=True)
+    exchange: str = field(default="", kw_only=True)  # as of config.EXCHANGES; empty: that of the mode
+    implied: str = field(default="", kw_only=True)  # why it has this exchange, in words; empty: it was named
     page: bool = field(default=True, kw_only=True)  # the workers tell a state server what they do
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
     requeues: bool = field(default=False, kw_only=True)  # Slurm begins the job again where a process is lost
@@ -61,22 +62,27 @@ class JobSpec:
         return OWNERS[self.mode]
 
     @property
+    def transport(self) -> str:
+        """As Config.transport."""
+        return self.exchange or transport_of(self.mode)
+
+    @property
     def has_server(self) -> bool:
         """Whether there is a hub, or there are a scheduler and parameter servers."""
-        return self.algorithm.is_distributed and self.collective == PS
+        return self.transport in (KVSTORE, HUB)
 
     @property
     def has_hub(self) -> bool:
-        return self.algorithm.transport is TransportKind.HUB
+        return self.transport == HUB
 
     @property
     def has_scheduler(self) -> bool:
-        return self.has_server and not self.has_hub
+        return self.transport == KVSTORE
 
     @property
     def needs_state_server(self) -> bool:
         """Whether the mode asks a state server, or the workers find each other there."""
-        return self.algorithm.needs_state_server or self.collective != PS
+        return self.algorithm.needs_state_server or self.transport in AMONG_WORKERS
 
     @property
     def mode_folder(self) -> Path:
@@ -271,10 +277,11 @@ def _servers(job: JobSpec, layout: Layout) -> Iterator[Role]:
 
 
 def _server(job: JobSpec, layout: Layout, node: Node, role: str, name: str, port: int) -> Role:
+    of_hub = ("-m", job.algorithm.name, *(("--exchange", HUB) if job.algorithm.has_kvstore else ()))
     return Role(
         name=f"{node.prefix}{name}",
         kind=Kind.HUB if job.has_hub else Kind.SERVER,
-        command=[node.python, str(node.root / "main.py"), *(("-m", job.algorithm.name) if job.has_hub else ())],
+        command=[node.python, str(node.root / "main.py"), *(of_hub if job.has_hub else ())],
         environment=_cluster(job, layout, node, role) | ({"PORT": str(port)} if port else {}),
         folder=node.root,
         log=job.log_folder / f"{name.replace(' ', '')}.log",
@@ -317,8 +324,8 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         flags["--job"] = worker.node.job_file(job)
     if job.split_by_class:
         flags["-s"] = 1
-    if job.collective != PS:
-        flags["--collective"] = job.collective
+    if job.exchange:
+        flags["--exchange"] = job.exchange
     if job.needs_state_server or job.page:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     if not job.algorithm.needs_state_server:

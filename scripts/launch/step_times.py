@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from config import FIELDS, PS, Config, names_of
+from config import FIELDS, Config, names_of
 from scripts.launch.hosts_file import HostWorker
 from scripts.launch.hosts_layout import LaunchPlan
 from trainer.run_logs.round_log import computing_seconds, read_rounds
@@ -32,7 +32,7 @@ def timing_of(plan: LaunchPlan, given: Config) -> LaunchPlan:
         log_base=plan.job.log_base / FOLDER,
         run=f"{plan.job.run}{FOLDER}",
         worker_arguments=tuple(words),
-        collective=PS,
+        exchange="",
         split_by_class=False,
         page=False,
         num_servers=1,

@@ -29,7 +29,7 @@ from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action
 from scripts.launch.stop_signals import StopSignals
-from utils import EXIT_FORCED, EXIT_INCOMPLETE, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, STOPPED, SetupError
+from utils import EXIT_FORCED, EXIT_INCOMPLETE, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, PROCESS, STOPPED, SetupError
 
 POLL_S = 0.1
 CAUSE_S = 0.5  # the end of a killed process may be seen this much later than that of the peer that has lost it
@@ -204,7 +204,7 @@ class Supervisor:
         known = enumerate(self._launched)
         living = [str(number) for number, other in known if other.role.kind is Kind.WORKER and other.exit_code is None]
         word = " ".join([f"{self._launcher}-{len(self._launched)}", *living])
-        role = dataclasses.replace(role, environment={**role.environment, "ESYNC_PROCESS": word})
+        role = dataclasses.replace(role, environment={**role.environment, PROCESS: word})
         if isinstance(role.is_ready, Health):
             role.is_ready.forget()
         try:

@@ -163,7 +163,7 @@ def test_a_reset_may_say_how_large_batches_are_at_first() -> None:
     about = {"msg_type": "RESET", "sender": "w", "job": "a", "num_workers": 2, "policy": "lb-bsp"}
     told, left_out = understand({**about, "batch_size": 64}, POLICIES), understand(about, POLICIES)
     assert isinstance(told, Reset) and isinstance(left_out, Reset)
-    assert (told.batch_size, left_out.batch_size) == (64, None)
+    assert (told.settings.batch_size, left_out.settings.batch_size) == (64, None)
 
 
 def test_only_a_rule_that_decides_on_batch_sizes_sends_one() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from server.handlers import Handlers
-from server.messages import Query, Report, Reset, Status
+from server.messages import Query, Report, Reset, Settings, Status
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
 from server.row import STEP_TIME_WINDOW, Row
@@ -139,7 +139,7 @@ def test_through_messages_each_decision_is_the_published_rules(
     policy: str, num_workers: int, said: list[tuple[int, str, float, float]]
 ) -> None:
     handlers, now = RecordingHandlers(), 0.0
-    handlers.reset(Reset("w", "a", num_workers, policy, 0.5), now)
+    handlers.reset(Reset("w", "a", Settings(num_workers, policy, 0.5)), now)
     rounds, steps = [1] * num_workers, [0] * num_workers
     for rank, what, seconds, later in said:
         rank, now = rank % num_workers, now + later
@@ -179,7 +179,7 @@ class Job:
 
     def __init__(self, policy: str, num_workers: int) -> None:
         self.handlers = Handlers()
-        self.handlers.reset(Reset("w", "a", num_workers, policy, 0.5), 0.0)
+        self.handlers.reset(Reset("w", "a", Settings(num_workers, policy, 0.5)), 0.0)
         self.round = 0
 
     def step(self, seconds: dict[int, float]) -> dict[int, Action | None]:

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import requests
-from state_server_process import clients, running_state_server
+from state_server_process import clients, query, report, running_state_server
 
 PROMTOOL = shutil.which("promtool")
 
@@ -16,10 +16,10 @@ def test_promtool_finds_nothing_to_complain_about(num_workers):
     with running_state_server(command=("serve",)) as server:
         made = clients(server, num_workers) if num_workers else []
         for client in made:
-            client._messages.progress.measured(1, 0.5)
-            client.report(1, 0.1, 0.01)
+            client._progress.measured(1, 0.5)
+            report(client, 1, 0.1, 0.01)
         for client in made[1:]:  # of the first one nothing but its REPORT is known
-            client.query(1, 1, 0.1, 0.01)
+            query(client, 1, 1, 0.1, 0.01)
         requests.post(f"{server.url}/message/", data=b"{", timeout=10)  # and one that is refused
         metrics = requests.get(f"{server.url}/metrics", timeout=10)
     assert metrics.status_code == 200

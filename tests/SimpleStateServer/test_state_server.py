@@ -276,7 +276,7 @@ def test_a_journal_conversation(worker: Worker) -> None:
         "sender": "state-server",
         "receiver": "worker-0",
         "job": worker.job,
-        "reason": "this job is already running; nothing was changed",
+        "reason": "the job has 2 worker(s) and is in round 1",
         "server": answer.json()["server"],
     }
     assert len(answer.json()["server"]) == 8
@@ -379,8 +379,11 @@ def test_a_wrong_field_of_a_message_is_named_and_changes_nothing(
 def test_a_wrong_field_of_a_reset_does_not_end_the_running_job(
     worker: Worker, server: StateServerProcess, settings: dict[str, Any], field: str
 ) -> None:
-    answer = Worker(server.url, "another").send("RESET", **{"num_workers": 2, "policy": "journal", **settings})
-    assert assert_json_error(answer, 400)["field"] == field
+    about = {"num_workers": 2, "policy": "journal", **settings}
+    status = {"rank": 0, "local_iteration": 0, "round": 1}
+    other = Worker(server.url, "another")
+    for answer in (other.send("RESET", **about), other.send("REPORT", status=status, settings=about)):
+        assert assert_json_error(answer, 400)["field"] == field
     assert state(server)["job"] == worker.job
 
 

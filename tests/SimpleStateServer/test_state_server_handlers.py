@@ -23,6 +23,7 @@ from server.messages import (
     Report,
     Reset,
     Response,
+    Settings,
     Status,
     Total,
 )
@@ -38,7 +39,8 @@ TRAIN, SYNC = Action.TRAIN, Action.SYNC
 
 def job_of(num_workers: int, policy: str = "journal", job: str = "a", **more: Any) -> Handlers:
     handlers = Handlers()
-    handlers.reset(Reset("server-0", job, num_workers, policy, 0.5, **more), now=0.0)
+    token = more.pop("token", "")
+    handlers.reset(Reset("server-0", job, Settings(num_workers, policy, 0.5, **more), token=token), now=0.0)
     return handlers
 
 
@@ -160,15 +162,15 @@ def test_a_message_of_an_earlier_round_is_refused_and_moves_nothing_back(message
 def test_a_repeated_reset_changes_nothing_even_from_another_sender() -> None:
     handlers = job_of(2)
     enter(handlers, 0, 7)
-    answer = handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5), now=2.0)
-    assert "nothing was changed" in answer.reason
+    answer = handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5)), now=2.0)
+    assert answer.reason == "the job has 2 worker(s) and is in round 7"
     assert shown(handlers, 2.0).round == 7
 
 
 def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
     handlers = job_of(2)
     with pytest.raises(Conflict, match="num_workers=2") as refusal:
-        handlers.reset(Reset("server-0", "a", 3, "journal", 0.5), now=1.0)
+        handlers.reset(Reset("server-0", "a", Settings(3, "journal", 0.5)), now=1.0)
     assert refusal.value.code == "job-settings"
 
 
@@ -178,8 +180,10 @@ def test_an_anchor_holds_after_the_straggler_is_lost_and_stands_on_the_page() ->
     told = [job.query(rank, 1, 1, seconds, 9.0) for rank, seconds in enumerate((1.0, 3.0, 9.0))]
     assert told == ["TRAIN", "TRAIN", "TRAIN"]
     assert job.status(9.0)["anchor"] == 2  # 1 / (2 * 9 + 1) is below a tenth, 1 / (9 + 1) is not
-    job.handlers.reset(Reset("worker-0", "a", 2, "journal", 0.5, anchor="auto", resumed=1, generation=2), 20.0)
-    told = [job.query(1, 2, step, 3.0, 20.0 + 3 * step, generation=2) for step in (1, 2, 3, 4)]
+    job.handlers.reset(
+        Reset("worker-0", "a", Settings(2, "journal", 0.5, anchor="auto", resumed=1, generation=2)), 20.0
+    )
+    told = [job.query(1, 2, step, 3.0, 20.0 + 3 * step) for step in (1, 2, 3, 4)]
     assert told == ["TRAIN", "TRAIN", "TRAIN", "SYNC"]  # 1 / (4 * 3 + 1) is below a tenth
     assert job.status(32.0)["anchor"] == 4
     assert ScriptedJob(3).status(0.0)["anchor"] is None
@@ -190,22 +194,70 @@ def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_
     for rank in range(3):
         enter(handlers, rank, 7)
     handlers.report(report(0, 8, accuracy=0.5), now=2.0)
-    handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5, resumed=True, generation=2), now=3.0)
-    handlers.reset(Reset("worker-0", "a", 2, "journal", 0.5, resumed=True, generation=2), now=3.0)  # once more
+    handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5, resumed=1, generation=2)), now=3.0)
+    handlers.reset(Reset("worker-0", "a", Settings(2, "journal", 0.5, resumed=1, generation=2)), now=3.0)  # once more
     with pytest.raises(Conflict, match="is in generation 2 of its workers, this is of generation 1") as late:
-        handlers.query(query(2, 8, 1), now=4.0)
+        handlers.query(query(2, 8, 1, settings=Settings(3, "journal", 0.5)), now=4.0)
     assert late.value.code == "stale"
     with pytest.raises(Conflict, match="is in generation 2") as late:
-        handlers.reset(Reset("worker-0", "a", 3, "journal", 0.5), now=4.0)
+        handlers.reset(Reset("worker-0", "a", Settings(3, "journal", 0.5)), now=4.0)
     assert late.value.code == "stale"
-    with pytest.raises(Conflict, match="generation 3 of job 'a' is not known here") as early:
-        handlers.report(msgspec.structs.replace(report(0, 8), generation=3), now=4.0)
-    assert early.value.code == "unknown-job"
     for rank in range(2):  # in whatever round they are
-        handlers.report(msgspec.structs.replace(report(rank, 9 + rank), generation=2), now=5.0)
+        handlers.report(report(rank, 9 + rank, settings=Settings(2, "journal", 0.5, generation=2)), now=5.0)
     snapshot = shown(handlers, 6.0)
     assert (len(snapshot.rows), snapshot.round, snapshot.began) == (2, 10, 0.0)
     assert [(point.round, point.value) for point in snapshot.curve] == [(7, 0.5)]
+
+
+def test_a_message_with_the_jobs_settings_begins_it_moves_it_on_and_may_be_of_any_round() -> None:
+    handlers, settings = Handlers(), Settings(2, "journal", 0.5, resumed=1)
+    handlers.query(query(1, 57, 3, settings=settings), now=5.0)
+    snapshot = shown(handlers, 5.0)
+    assert (len(snapshot.rows), snapshot.round, snapshot.history_lost) == (2, 57, True)
+    assert [row.counted for row in snapshot.rows] == [False, True]
+    handlers.report(report(1, 70, settings=msgspec.structs.replace(settings, resumed=0)), now=6.0)
+    more = Settings(3, "journal", 0.5, generation=2)
+    handlers.report(report(2, 80, settings=more), now=7.0)
+    assert (len(shown(handlers, 7.0).rows), shown(handlers, 7.0).settings.generation) == (3, 2)
+    assert code_of(lambda: handlers.report(report(1, 71, settings=settings), now=8.0)) == "stale"
+    other = msgspec.structs.replace(more, policy="preprint")
+    assert code_of(lambda: handlers.report(report(2, 81, settings=other), now=8.0)) == "job-settings"
+    with pytest.raises(BadMessage, match="'rank' is 2; give 0 to 1"):
+        report(2, 1, settings=settings)
+
+
+@pytest.mark.parametrize("policy", ["journal", "upload-aware", "preprint"])
+def test_a_straggler_without_which_the_others_go_on_holds_nobody_until_it_is_heard_again(policy: str) -> None:
+    handlers, settings = Handlers(), Settings(3, policy, 0.5)
+
+    def ask(rank: int, steps: int, seconds: float, now: float, **more: Any) -> Action | None:
+        told = Status(rank, steps, 2, seconds, 0.0)
+        return handlers.query(Query(f"worker-{rank}", "a", told, settings, **more), now).action
+
+    for rank, seconds in enumerate((1.0, 2.0, 60.0)):
+        handlers.query(query(rank, 1, 1, seconds, settings=settings), now=60.0)
+    for rank in range(3):
+        handlers.report(report(rank, 2, settings=settings), now=61.0)
+    assert ask(0, 1, 1.0, 62.0) is TRAIN  # as worker 2 has 58 s to go
+    assert ask(1, 1, 2.0, 63.0, lost=(2,)) is SYNC  # the slowest of the others
+    assert ask(0, 2, 1.0, 63.1) is SYNC
+    assert [row.counted for row in shown(handlers, 64.0).rows] == [True, True, False]
+    successor = Report("worker-2-b", "a", Status(2, 0, 3, 60.0, 0.0), settings)
+    handlers.report(successor, now=65.0)  # a new process speaks for the rank
+    assert shown(handlers, 65.0).rows[2].counted
+    for rank in (0, 1):
+        handlers.report(report(rank, 3, settings=settings), now=65.0)
+    told = Status(1, 1, 3, 2.0, 0.0)
+    assert handlers.query(Query("worker-1", "a", told, settings), now=67.0).action is TRAIN
+    assert code_of(lambda: handlers.report(report(2, 3, settings=settings), now=68.0)) == "other-sender"
+    with pytest.raises(BadMessage, match="rank 3 is not in this job; give 0 to 2"):
+        handlers.report(report(1, 3, lost=(3,)), now=69.0)
+
+
+def test_a_worker_is_there_whatever_its_own_message_says_of_it() -> None:
+    handlers = job_of(2)
+    handlers.report(report(1, 1, lost=(1,)), now=1.0)
+    assert shown(handlers, 1.0).rows[1].counted
 
 
 def test_messages_before_the_first_job_are_refused() -> None:
@@ -238,7 +290,7 @@ def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_
 
 def test_after_a_restart_nobody_is_asked_to_wait_for_a_worker_that_is_in_the_aggregation_already() -> None:
     handlers = Handlers()
-    handlers.reset(Reset("worker-0", "a", 3, "journal", 0.5, resumed=True), now=0.0)
+    handlers.reset(Reset("worker-0", "a", Settings(3, "journal", 0.5, resumed=True)), now=0.0)
     assert handlers.query(query(0, 7, 5, 1.0), now=0.0).action is SYNC  # the slowest of those that were heard
     handlers.report(report(0, 8), now=1.0)
     handlers.report(report(1, 8), now=1.0)
@@ -251,8 +303,9 @@ def test_after_a_restart_nobody_is_asked_to_wait_for_a_worker_that_is_in_the_agg
 
 def test_a_job_may_be_taken_over_by_several_workers_at_once() -> None:
     handlers = job_of(2)
-    answer = handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5, resumed=True), now=1.0)
-    assert "already running" in answer.reason
+    answer = handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5, resumed=True)), now=1.0)
+    assert answer.reason == "the job has 2 worker(s) and is in round 1"
+    assert not shown(handlers, 1.0).settings.resumed
 
 
 def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
@@ -294,31 +347,31 @@ def test_a_rank_speaks_for_one_sender_until_the_next_generation() -> None:
         stranger = Report("worker-1-b", "a", Status(1, 0, round))
         assert code_of(lambda said=stranger: handlers.report(said, now=1.0)) == "other-sender"  # type: ignore[misc]
     assert handlers.query(query(1, 1, 1, 4.0), now=4.0).action is TRAIN
-    handlers.reset(Reset("server-0", "a", 2, "journal", 0.5, generation=2), now=5.0)
-    handlers.report(Report("worker-1-b", "a", Status(1, 0, 7), generation=2), now=5.0)
-    assert code_of(lambda: handlers.report(report(1, 8, generation=2), now=5.0)) == "other-sender"
+    handlers.reset(Reset("server-0", "a", Settings(2, "journal", 0.5, generation=2)), now=5.0)
+    handlers.report(Report("worker-1-b", "a", Status(1, 0, 7)), now=5.0)
+    assert code_of(lambda: handlers.report(report(1, 8), now=5.0)) == "other-sender"
 
 
 def test_a_job_that_was_begun_with_a_token_takes_no_message_without_it() -> None:
     handlers = job_of(2, token="s3cret")
     for token in ("", "s3cre", "another"):
-        later = Reset("x", "a", 2, "journal", 0.5, generation=2, token=token)
+        later = Reset("x", "a", Settings(2, "journal", 0.5, generation=2), token=token)
         for call in (handlers.reset, handlers.report, handlers.query):
             message = {"reset": later, "report": report(1, 1, token=token), "query": query(1, 1, 1, token=token)}
             said = message[call.__name__]
             assert code_of(lambda call=call, said=said: call(said, now=0.0)) == "token"  # type: ignore[misc]
-    handlers.reset(Reset("x", "a", 2, "journal", 0.5, generation=2, token="s3cret"), now=1.0)
-    assert code_of(lambda: handlers.report(report(1, 1, generation=2), now=1.0)) == "token"
-    assert handlers.query(query(1, 1, 1, 4.0, token="s3cret", generation=2), now=5.0).action is SYNC
+    handlers.reset(Reset("x", "a", Settings(2, "journal", 0.5, generation=2), token="s3cret"), now=1.0)
+    assert code_of(lambda: handlers.report(report(1, 1), now=1.0)) == "token"
+    assert handlers.query(query(1, 1, 1, 4.0, token="s3cret"), now=5.0).action is SYNC
     handlers = job_of(2)  # of a job without one any will do
     assert handlers.query(query(1, 1, 1, 4.0, token="s3cret"), now=4.0).action is TRAIN
 
 
-def test_a_worker_that_was_away_says_how_many_rounds_it_has_not_told() -> None:
+def test_a_round_beyond_the_next_one_is_refused_unless_the_message_has_the_jobs_settings() -> None:
     handlers = job_of(2)
     enter(handlers, 0, 5)
-    assert code_of(lambda: handlers.report(report(0, 9, missed=2), now=90.0)) == "round-ahead"
-    handlers.report(report(0, 9, missed=3), now=90.0)
+    assert code_of(lambda: handlers.report(report(0, 9), now=90.0)) == "round-ahead"
+    handlers.report(report(0, 9, settings=Settings(2, "journal", 0.5)), now=90.0)
     assert shown(handlers, 90.0).rows[0].round == 9
 
 
@@ -375,7 +428,7 @@ def test_the_work_for_a_decision_grows_by_no_more_than_a_constant_when_the_worke
     work = []
     for num_workers in (16, 4096):
         handlers = Handlers()
-        handlers.reset(Reset("test", "a", num_workers, policy, epsilon=0.5), now=0.0)
+        handlers.reset(Reset("test", "a", Settings(num_workers, policy, epsilon=0.5)), now=0.0)
         for rank in range(num_workers):
             for round_ in range(1, 6 if policy.startswith("sync-switch") else 2):  # its window of step times is full
                 status = Status(rank, 1, round_, 1.0, 0.1)
@@ -402,7 +455,7 @@ conversations = st.lists(
 def talk(conversation: list[tuple[str, int, int, int, float, float]], begin: float, policy: str) -> list[object]:
     """All answers and refusals."""
     handlers = Handlers()
-    handlers.reset(Reset("server-0", "a", 3, policy, 0.5), now=begin)
+    handlers.reset(Reset("server-0", "a", Settings(3, policy, 0.5)), now=begin)
     now, answers = begin, []
     for kind, rank, round, steps, seconds, pause in conversation:
         now += pause
@@ -465,7 +518,7 @@ def ids(handlers: Handlers) -> list[str]:
 def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -> None:
     handlers = job_of(2, job="a")
     handlers.report(report(0, 1, "a"), now=0.0)
-    handlers.reset(Reset("server-0", "b", 1, "preprint", 0.5), now=1.0)
+    handlers.reset(Reset("server-0", "b", Settings(1, "preprint", 0.5)), now=1.0)
     assert handlers.query(query(0, 1, 1, job="b"), now=2.0).action is SYNC
     assert handlers.query(query(0, 1, 1, job="a"), now=2.0).action is TRAIN
     assert ids(handlers) == ["a", "b"]
@@ -479,7 +532,7 @@ def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -
 def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> None:
     handlers = job_of(1, job="a")
     for number in (1, 2):
-        handlers.reset(PublishedReset("published", f"init-{number}", 1, "preprint", 0.5), now=float(number))
+        handlers.reset(PublishedReset("published", f"init-{number}", Settings(1, "preprint", 0.5)), now=float(number))
     assert handlers.query(query(0, None, 1, job=None), now=3.0).job == "init-2"
     assert handlers.query(query(0, 1, 1, job="a"), now=3.0).job == "a"
     ended = {job.id: job.ended for job in handlers.overview(4.0).jobs}
@@ -489,33 +542,33 @@ def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> 
 def test_the_job_that_ended_first_makes_room_for_the_next() -> None:
     handlers = Handlers(Jobs(max_jobs=3))
     for job in ("a", "b", "c"):
-        handlers.reset(Reset("w", job, 1, "journal", 0.5), now=0.0)
+        handlers.reset(Reset("w", job, Settings(1, "journal", 0.5)), now=0.0)
         handlers.report(report(0, 1, job), now=0.0)
     for now, job in ((1.0, "c"), (2.0, "b")):
         handlers.report(report(0, 1, job, doing=Activity.ENDED), now=now)
-    handlers.reset(Reset("w", "d", 1, "journal", 0.5), now=3.0)
+    handlers.reset(Reset("w", "d", Settings(1, "journal", 0.5)), now=3.0)
     assert ids(handlers) == ["a", "b", "d"]
 
 
 def test_a_job_that_is_at_work_never_makes_room_but_one_that_nobody_works_on_does() -> None:
     handlers = Handlers(Jobs(max_jobs=2))
-    handlers.reset(Reset("w", "stray", 1, "journal", 0.5), now=0.0)  # nobody was ever heard of it
-    handlers.reset(Reset("w", "a", 1, "journal", 0.5), now=0.0)
+    handlers.reset(Reset("w", "stray", Settings(1, "journal", 0.5)), now=0.0)  # nobody was ever heard of it
+    handlers.reset(Reset("w", "a", Settings(1, "journal", 0.5)), now=0.0)
     handlers.report(report(0, 1, "a"), now=0.0)
-    handlers.reset(Reset("w", "b", 1, "journal", 0.5), now=1.0)
+    handlers.reset(Reset("w", "b", Settings(1, "journal", 0.5)), now=1.0)
     handlers.report(report(0, 1, "b"), now=1.0)
     assert ids(handlers) == ["a", "b"]
     with pytest.raises(Conflict) as refusal:
-        handlers.reset(Reset("w", "c", 1, "journal", 0.5), now=2.0)
+        handlers.reset(Reset("w", "c", Settings(1, "journal", 0.5)), now=2.0)
     assert refusal.value.code == "too-many-jobs"
-    handlers.reset(Reset("w", "c", 1, "journal", 0.5), now=30.5)  # a was not heard for 30 s
+    handlers.reset(Reset("w", "c", Settings(1, "journal", 0.5)), now=30.5)  # a was not heard for 30 s
     assert ids(handlers) == ["b", "c"]
 
 
 def test_the_workers_of_all_jobs_are_bounded() -> None:
     handlers = Handlers(Jobs(max_rows=10))
     for job in ("a", "b", "c"):
-        handlers.reset(Reset("w", job, 4, "journal", 0.5), now=0.0)
+        handlers.reset(Reset("w", job, Settings(4, "journal", 0.5)), now=0.0)
     assert ids(handlers) == ["b", "c"]
 
 
@@ -524,14 +577,14 @@ def test_jobs_of_very_many_workers_cannot_begin_as_fast_as_somebody_likes() -> N
     handlers, refused = Handlers(Jobs(rows_per_s=1000)), 0
     for number in range(100):
         try:
-            handlers.reset(Reset("w", f"job-{number}", 400, "journal", 0.5), now=1.0)
+            handlers.reset(Reset("w", f"job-{number}", Settings(400, "journal", 0.5)), now=1.0)
         except Conflict as problem:
             assert problem.code == "too-many-jobs"
             refused += 1
     assert refused == 98
-    handlers.reset(Reset("w", "later", 400, "journal", 0.5), now=2.0)
+    handlers.reset(Reset("w", "later", Settings(400, "journal", 0.5)), now=2.0)
     with pytest.raises(Conflict):  # a long rest is no leave to begin very many at once
-        handlers.reset(Reset("w", "many", 1001, "journal", 0.5), now=1000.0)
+        handlers.reset(Reset("w", "many", Settings(1001, "journal", 0.5)), now=1000.0)
 
 
 # ------------------------------------------------------------------------------------------- what workers tell
@@ -651,7 +704,7 @@ class FailingOnce(Handlers):
 
 def test_the_router_tells_the_sender_of_a_failure_and_goes_on() -> None:
     router = Router(FailingOnce(), clock=lambda: 1.0)
-    router.ask(Reset("server-0", "a", 1, "journal", 0.5))
+    router.ask(Reset("server-0", "a", Settings(1, "journal", 0.5)))
     with pytest.raises(ZeroDivisionError):
         router.ask(query(0, 1, 1))
     assert router.ask(query(0, 1, 1)).action is SYNC
@@ -659,7 +712,7 @@ def test_the_router_tells_the_sender_of_a_failure_and_goes_on() -> None:
 
 def test_a_snapshot_holds_every_message_before_it() -> None:
     router = Router(Handlers(), clock=lambda: 1.0)
-    router.ask(Reset("server-0", "a", 1, "journal", 0.5))
+    router.ask(Reset("server-0", "a", Settings(1, "journal", 0.5)))
     router.ask(query(0, 2, 1))
     snapshot = router.snapshot()
     assert snapshot is not None
@@ -684,12 +737,15 @@ def test_a_job_of_many_workers_begins_without_making_them() -> None:
 
 def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
     handlers = Handlers(Jobs(max_rows=20))
-    handlers.reset(PublishedReset("published", "init-1", 4, "journal", 0.5), 0.0)
+    handlers.reset(PublishedReset("published", "init-1", Settings(4, "journal", 0.5)), 0.0)
     handlers.report(Report("worker-0", None, Status(0, round=1)), 0.5)
-    handlers.reset(Reset("worker-0", "a", 10, "journal", 0.5), 1.0)
+    handlers.reset(Reset("worker-0", "a", Settings(10, "journal", 0.5)), 1.0)
     handlers.report(Report("worker-0", "a", Status(0, round=1)), 1.0)
-    handlers.reset(Reset("worker-0", "idle", 2, "journal", 0.5), 1.0)
-    for message in (PublishedReset("published", "init-2", 11, "journal", 0.5), Reset("w", "b", 7, "wbsp", 0.5)):
+    handlers.reset(Reset("worker-0", "idle", Settings(2, "journal", 0.5)), 1.0)
+    for message in (
+        PublishedReset("published", "init-2", Settings(11, "journal", 0.5)),
+        Reset("w", "b", Settings(7, "wbsp", 0.5)),
+    ):
         with pytest.raises(Conflict) as caught:
             handlers.reset(message, 2.0)
         assert caught.value.code == "too-many-jobs"

@@ -10,7 +10,7 @@ import requests
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_job import ENDED, ScriptedJob
-from server.messages import Limits, Reset
+from server.messages import Limits, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
 from server.router import Router
 from server.worker import Device
@@ -73,7 +73,7 @@ def test_labels_do_not_change_when_a_worker_says_where_it_runs() -> None:
 def test_jobs_stand_side_by_side_and_one_that_has_ended_keeps_its_totals() -> None:
     job = ScriptedJob(1)
     job.query(0, 1, 1, 1.0, 1.0)
-    job.handlers.reset(Reset("w", "b", 3, "wbsp", 0.5), 2.0)
+    job.handlers.reset(Reset("w", "b", Settings(3, "wbsp", 0.5)), 2.0)
     job.report(0, 1, 3.0, doing=ENDED)
     found = samples(exposed(job, 4.0))
     assert (found['esync_workers{job="a"}'], found['esync_workers{job="b"}']) == (1, 3)
@@ -105,8 +105,8 @@ def test_of_too_many_workers_there_are_counts_and_a_spread_of_step_times(num_wor
 
 def test_jobs_that_begin_take_no_series_from_one_that_has_them() -> None:
     job = ScriptedJob(600)
-    job.handlers.reset(Reset("w", "b", 600, "wbsp", 0.5), 1.0)
-    job.handlers.reset(Reset("w", "c", 100, "wbsp", 0.5), 1.0)
+    job.handlers.reset(Reset("w", "b", Settings(600, "wbsp", 0.5)), 1.0)
+    job.handlers.reset(Reset("w", "c", Settings(100, "wbsp", 0.5)), 1.0)
     found = samples(exposed(job, 2.0))
     jobs = {re.findall(r'job="(\w)"', name)[0] for name in found if name.startswith("esync_worker_")}
     assert jobs == {"a", "c"}

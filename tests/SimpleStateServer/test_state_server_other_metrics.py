@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from scripted_job import ScriptedJob
 from server import wire
 from server.errors import BadMessage
-from server.messages import Limits, Metric, Reset
+from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import StateCollector
 from server.router import Router
 
@@ -27,7 +27,7 @@ def understood(**fields: Any) -> Any:
 def test_the_names_that_workers_can_have_are_those_that_the_server_takes() -> None:
     for name in ("R2", "a" * 40, "top 5 @(x)%/+-_.", "a" * 41, " a", "a ", "", "<i>", "a\n", "ä"):
         try:
-            assert understood(metric={"name": name, "more_is_better": True}).metric.name == name
+            assert understood(metric={"name": name, "more_is_better": True}).settings.metric.name == name
             taken = True
         except BadMessage as error:
             assert error.field == "name"
@@ -100,6 +100,6 @@ def test_prometheus_has_the_metrics_name_as_a_label() -> None:
 
 def test_the_same_reset_by_another_metric_is_another_job() -> None:
     job = ScriptedJob(1, metric=RMSE)
-    again = Reset("server-0", "a", 1, "journal", 0.5)
+    again = Reset("server-0", "a", Settings(1, "journal", 0.5))
     with pytest.raises(Exception, match="metric Metric"):
         job.handlers.reset(again, 1.0)

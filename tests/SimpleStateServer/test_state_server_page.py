@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import requests
 from scripted_job import ScriptedJob
-from server.messages import Reset
+from server.messages import Reset, Settings
 from server.policies import POLICIES
 from server.status import SHOWN_JOBS, SHOWN_WORKERS
 from state_server_process import StateServerProcess, running_state_server
@@ -114,7 +114,7 @@ def test_a_job_may_have_a_title_of_its_own_and_says_how_it_goes_on() -> None:
 def test_the_list_of_jobs_has_those_first_that_are_at_work() -> None:
     job = ScriptedJob(1)
     for number in range(40):
-        job.handlers.reset(Reset("w", f"job-{number}", 1, "journal", 0.5), 1.0 + number)
+        job.handlers.reset(Reset("w", f"job-{number}", Settings(1, "journal", 0.5)), 1.0 + number)
     jobs = job.status(45.0)["jobs"]
     assert jobs["count"] == 41
     assert len(jobs["shown"]) == SHOWN_JOBS

@@ -9,7 +9,7 @@ import sys
 import pytest
 import requests
 from cluster_processes import ROOT
-from state_server_process import SERVER_FOLDER, clients, running_state_server
+from state_server_process import SERVER_FOLDER, clients, query, running_state_server
 
 from trainer.clock import RealClock
 from trainer.coordinator.queries import Queries
@@ -31,7 +31,7 @@ def test_half_a_form_is_no_form(state_server):
     head = b"POST /init/ HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     with socket.create_connection(("127.0.0.1", state_server.port)) as connection:
         connection.sendall(head + b"Content-Length: 99\r\n\r\nnum_workers=1")
-    assert alone.query(1, 1, 0.1, 0.0) is True  # the job is still there
+    assert query(alone, 1, 1, 0.1, 0.0) is True  # the job is still there
     assert requests.get(state_server.url, timeout=10).json()["job"] == alone.job
 
 

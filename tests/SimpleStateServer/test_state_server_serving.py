@@ -18,7 +18,7 @@ from server.answers import Answer, json_answer
 from server.curve import Curve, Point
 from server.jobs import Jobs
 from server.log_limit import AT_ONCE, MAX_KINDS, PAUSE_S, LogLimit, note_refusal
-from server.messages import Reset
+from server.messages import Reset, Settings
 from server.serving.connections import Connections
 from server.serving.limits import ConnectionLimits
 from server.serving.protocol import LINGER_BYTES, Connection, Service
@@ -371,7 +371,8 @@ def test_jobs_that_begin_and_end_for_ever_do_not_fill_the_log(
     jobs = Jobs(max_jobs=2)
     for number in range(2000):
         limited[0] = number / 100
-        jobs.begin(Reset("a-worker", f"job-{number}", 1, "journal"), limited[0])
+        reset = Reset("a-worker", f"job-{number}", Settings(1, "journal"))
+        jobs.begin(reset, reset.settings, limited[0])
     begun = [line for line in caplog.messages if " begins | " in line]
     assert len(begun) == len(caplog.messages) - len(begun) == AT_ONCE + 1  # and as many are forgotten
     assert begun[AT_ONCE].startswith("job job-10") and begun[AT_ONCE].endswith(" more since the last such line)")

@@ -10,7 +10,7 @@ import attacks
 import pytest
 import requests
 from attacks import Target
-from state_server_process import clients, running_state_server
+from state_server_process import clients, query, report, running_state_server
 
 from experiments.fault_drill.drilled_job import kib
 from utils import allow_open_files
@@ -51,7 +51,7 @@ def assert_workers_are_answered(server):
         longest = max(longest, time.monotonic() - begin)
     begin = time.monotonic()
     (alone,) = clients(server, 1)
-    assert alone.query(1, 1, 0.1, 0.0) is True
+    assert query(alone, 1, 1, 0.1, 0.0) is True
     longest = max(longest, time.monotonic() - begin)
     assert longest < SOON_S
 
@@ -133,7 +133,7 @@ def test_thousands_of_names_of_which_one_is_double_cost_little(server):
     told = attacks.double_names(5)(target)
     assert told.startswith("400 x5;")
     assert time.monotonic() - begin < 5 * 1.5
-    assert alone.query(1, 1, 0.1, 0.0) is True
+    assert query(alone, 1, 1, 0.1, 0.0) is True
 
 
 def said_to(server, pieces):
@@ -165,11 +165,11 @@ def test_a_head_is_bounded_and_a_body_beside_it_does_not_count(server):
 
 def test_a_running_job_outlives_random_requests(server):
     fast, slow = clients(server, 2)
-    assert fast.query(1, 1, 0.1, 0.0) is False  # waits for the other one's step time
+    assert query(fast, 1, 1, 0.1, 0.0) is False  # waits for the other one's step time
     told = attacks.random_requests(500, seed=7)(Target(server.port))
     assert "500 x" not in told  # the status, not the number of requests
-    assert slow.query(1, 1, 5.0, 0.0) is True
-    assert fast.query(1, 2, 0.1, 0.0) is True
+    assert query(slow, 1, 1, 5.0, 0.0) is True
+    assert query(fast, 1, 2, 0.1, 0.0) is True
     assert "Traceback" not in server.log.read_text()
 
 
@@ -180,11 +180,11 @@ def test_a_running_job_outlives_random_requests(server):
 )
 def test_a_running_job_outlives_what_others_send(server, attack):
     fast, slow = clients(server, 2)
-    assert fast.query(1, 1, 0.1, 0.0) is False
+    assert query(fast, 1, 1, 0.1, 0.0) is False
     attack(Target(server.port))
-    assert slow.query(1, 1, 5.0, 0.0) is True
-    assert fast.query(1, 2, 0.1, 0.0) is True
-    fast.report(2, 0.1, 0.0)
+    assert query(slow, 1, 1, 5.0, 0.0) is True
+    assert query(fast, 1, 2, 0.1, 0.0) is True
+    report(fast, 2, 0.1, 0.0)
 
 
 def test_a_page_elsewhere_is_refused(server):

@@ -210,7 +210,7 @@ def test_an_example_trains_on_a_real_cluster(example, setting, tmp_path, monkeyp
     data, flags = setting(example)
     cluster = ["-m", "esync", "--workers", "0.01,0.04", "--data-dir", str(data)]
     if example.stem != "own_loop":  # without MXNet's scheduler and server a job begins and ends sooner
-        cluster += ["--collective", "ring"]
+        cluster += ["--exchange", "ring"]
     run_cluster(tmp_path, "--job", str(example), *cluster, worker_flags=[*flags, "--max-rounds", "3", "-e", "3"])
     folders = device_folders(tmp_path / example.stem / "esync")
     assert [read_json(folder / RUN_FILE)["ended"] for folder in folders] == ["3 rounds done"] * 2

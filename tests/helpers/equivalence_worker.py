@@ -9,6 +9,7 @@ so that the order of the updates is known.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,14 +29,11 @@ from run_all import run_all
 import models
 from algorithms import TransportKind
 from config import Config
-from flag_values import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.clock import Clock, RealClock
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.datasets import loading
@@ -51,42 +49,38 @@ from trainer.runtime.environment import prepare_environment
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
-from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
-from trainer.steps import PLAIN, Rule
+from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.trainer import Trainer
-from trainer.transport.protocol import Transport
+from utils import setup_logging
 
 ROUNDS = 3
 BIG_BATCH = 32
 LEARNING_RATE = 0.002
-WITH_ALL = "-with-all"  # behind an algorithm's name: with momentum, weight decay and a schedule
+WITH_MOMENTUM = "-with-momentum"  # behind an algorithm's name: and with weight decay
+WITH_ALL = "-with-all"  # these and a schedule
 OF_ALL: dict[str, Any] = {"momentum": 0.5, "weight_decay": 0.01}
 SCHEDULE = "warmup:64"
-RULE = Rule(**OF_ALL, batch_size=BIG_BATCH // 2, schedule=parse_schedule(SCHEDULE))
 
 
 class OneStepARound:
     """A state server that always says: aggregate."""
 
-    generation, round_trip_s = 1, 0.0
-
-    def begin_job(self, resumed):
-        pass
+    is_refused, round_trip_s = False, 0.0
 
     def join(self, job, rank, num_workers, progress=None):
         pass
 
-    def report(self, *told, **more):
-        pass
+    def note(self, round_, *told, asks=False):
+        return {"msg_type": "QUERY" if asks else "REPORT", "status": {"round": round_}}
+
+    def send(self, *told):
+        return {"action": "SYNC"}
 
     def leave(self, *told):
         pass
 
     def stop_waiting(self):
         pass
-
-    def query(self, *told, **more):
-        return True
 
 
 def parts(rank: int, num_workers: int) -> Iterator[Samples]:
@@ -111,49 +105,46 @@ def a_context(rank: int, num_workers: int, **others: Any) -> Context:
 
 
 def kind_of(algorithm: str) -> TransportKind:
-    return TransportKind.SUM if algorithm in ("sync", "esync") else TransportKind.SERVER
+    return TransportKind.SUM if algorithm in ("sync", "esync") else TransportKind.HUB
 
 
 def config_of(algorithm: str, num_workers: int) -> Config:
-    """The flags of a phase of Sync-Switch. Other trainers get what they need of these from `trainer_of`."""
-    is_bsp, more = algorithm.startswith("bsp"), {}
+    """The flags of a phase of Sync-Switch, or of ASGD. Other trainers get what they need of these from `trainer_of`."""
+    name = algorithm.partition("-")[0]
+    more: dict[str, Any] = {"learning_rate": LEARNING_RATE, "batch_size": BIG_BATCH // num_workers}
+    if algorithm.endswith((WITH_MOMENTUM, WITH_ALL)):
+        more |= OF_ALL
     if algorithm.endswith(WITH_ALL):
-        more = {**OF_ALL, "lr_schedule": SCHEDULE}
-    return Config(
-        mode="sync-switch",
-        switch_order="1" if is_bsp else "0",
-        train_steps=(ROUNDS if is_bsp else 1000,),
-        # ASP divides it by the number of workers.
-        learning_rate=LEARNING_RATE if is_bsp else LEARNING_RATE * num_workers,
-        batch_size=BIG_BATCH // num_workers,
-        **more,
-    )
+        more |= {"lr_schedule": SCHEDULE}
+    if name not in ("bsp", "asp"):
+        strength = algorithm.removeprefix("dcasgd-")
+        compensated = {"use_dcasgd": 1, "dcasgd_lambda": float(strength)} if name == "dcasgd" else {}
+        mode = "esync" if kind_of(algorithm) is TransportKind.SUM else "async"
+        return Config(mode=mode, **more, **compensated)
+    if name == "asp":  # it divides the step size by the number of workers
+        more["learning_rate"] *= num_workers
+        return Config(mode="sync-switch", switch_order="0", train_steps=(1000,), **more)
+    return Config(mode="sync-switch", switch_order="1", train_steps=(ROUNDS,), **more)
 
 
-def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: Any) -> Trainer:
-    """An algorithm: sync, esync, async, dcasgd-LAMBDA, or bsp or asp (phases of Sync-Switch), or one WITH_ALL."""
-    rule = RULE if algorithm.endswith(WITH_ALL) else PLAIN
-    algorithm = algorithm.removesuffix(WITH_ALL)
-    state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
-    about: dict[str, Any] = {"transport": shared, "num_servers": num_servers, "state_server": state, "rule": rule}
-    mine = a_context(shared.rank, shared.num_workers, **about, **others)
+def trainer_of(algorithm: str, rank: int, num_workers: int, **others: Any) -> Trainer:
+    """An algorithm: sync, esync, async, dcasgd-LAMBDA, or bsp or asp (phases of Sync-Switch); or one WITH_MOMENTUM
+    or WITH_ALL."""
+    state: Any = OneStepARound() if algorithm in ("sync", "esync") else Page()
+    config = config_of(algorithm, num_workers)
+    mine = a_context(rank, num_workers, state_server=state, config=config, **others)
     if algorithm == "sync":
         return SyncTrainer(mine, LEARNING_RATE)
     if algorithm == "esync":
         return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.run.clock, waits=True))
-    if algorithm in ("bsp", "asp"):
-        return SyncSwitchTrainer(mine)
-    if algorithm == "async":
-        return AsyncTrainer(mine, LEARNING_RATE)
-    strength = float(algorithm.removeprefix("dcasgd-"))
-    return AsyncTrainer(mine, LEARNING_RATE, PerWorkerDCASGD, compensation=strength)
+    return SyncSwitchTrainer(mine) if config.mode == "sync-switch" else AsyncTrainer(mine)
 
 
-def train(algorithm: str, trainer: Trainer, shared: Transport, clock: Clock) -> list[np.ndarray]:
-    """Returns the final weights."""
+def train(algorithm: str, trainer: Trainer, meet: Callable[[], object]) -> list[np.ndarray]:
+    """Returns the final weights. `meet` waits for the other workers."""
     with tempfile.TemporaryDirectory() as folder:
-        if algorithm.startswith(("async", "dcasgd", "asp")):
-            take_turns(trainer, shared, Path(folder), clock)
+        if kind_of(algorithm) is TransportKind.HUB and not algorithm.startswith("bsp"):
+            take_turns(trainer, Path(folder), meet)
         else:
             Loop(trainer).run(lambda: Path(folder))
     return [weight.copy() for weight in trainer.parameters.weights]
@@ -170,45 +161,76 @@ def train_alone(path: str) -> None:
 def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = ClusterSpec.from_environment()
     assert cluster is not None
+    numbers = itertools.count()
     with roles.join(cluster, kind_of(algorithm), 60) as joined:
-        shared = joined.transport
-        trainer = trainer_of(algorithm, shared, cluster.num_servers)
-        np.savez(path, *train(algorithm, trainer, shared, RealClock()))
+        trainer = trainer_of(algorithm, joined.rank, joined.num_workers, transport=joined.transport, hub=joined.hub)
+        np.savez(path, *train(algorithm, trainer, lambda: joined.gather(f"turn {next(numbers)}", None)))
         del trainer
 
 
 def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarray]]:
-    """The final weights by rank of workers in one process, whose steps take the same time. Those of Sync-Switch are at
-    a hub, and use nothing but the barrier of the MemoryServer."""
-    clock, links, config = VirtualClock(), [WorkerLink()] * num_workers, config_of(algorithm, num_workers)
-    server, hub = MemoryServer(clock, kind_of(algorithm), links), VirtualHub(clock, config, links)
-    shared = [MemoryTransport(server, rank) for rank in range(num_workers)]
+    """The final weights by rank of workers in one process, whose steps take the same time."""
+    clock, links = VirtualClock(), [WorkerLink()] * num_workers
+    server, hub = VirtualServer(clock, links), VirtualHub(clock, config_of(algorithm, num_workers), links)
     more = {"clock": clock, "min_step_s": 1.0}
-    if algorithm.startswith(("bsp", "asp")):
-        more["config"] = config
-    trainers = [trainer_of(algorithm, each, 1, hub=VirtualExchange(hub, each.rank), **more) for each in shared]
+    trainers = [
+        trainer_of(
+            algorithm, rank, num_workers, transport=VirtualKVStore(server, rank), hub=VirtualExchange(hub, rank), **more
+        )
+        for rank in range(num_workers)
+    ]
     done: dict[int, list[np.ndarray]] = {}
+    met = 0
+
+    def meet() -> None:
+        nonlocal met
+        met += 1
+        last = -(-met // num_workers) * num_workers
+        clock.changed()
+        clock.wait_until(lambda: met >= last)
 
     def work(rank: int) -> Callable[[], None]:
-        return lambda: done.update({rank: train(algorithm, trainers[rank], shared[rank], clock)})
+        return lambda: done.update({rank: train(algorithm, trainers[rank], meet)})
 
     run_all(clock, [work(rank) for rank in range(num_workers)])
     return [done[rank] for rank in range(num_workers)]
 
 
-def take_turns(trainer: Trainer, shared: Transport, folder: Path, clock: Clock) -> None:
+TURNS = (0, 1, 1, 0, 1, 0)  # ranks
+
+
+def take_turns(trainer: Trainer, folder: Path, meet: Callable[[], object]) -> None:
     loop = Loop(trainer)
     trainer.broadcast()
-    trainer.measure = Measure(folder, clock.now)
-    for turn in [0, 1, 1, 0, 1, 0]:
-        if turn == shared.rank:
+    trainer.measure = Measure(folder, trainer.clock.now)
+    for turn in TURNS:
+        if turn == trainer.membership.rank:
             trainer.rounds += 1
             loop.train_round()
-        shared.wait_all()
-        shared.barrier()
+        meet()
+
+
+def dcasgd_of_mxnet(strength: float, num_workers: int = 2) -> list[list[np.ndarray]]:
+    """The final weights by rank, by the formula: MXNet's DCASGD compares the weights with those before the last update,
+    whoever has sent it."""
+    trainers = [LocalTrainer(a_context(rank, num_workers), LEARNING_RATE) for rank in range(num_workers)]
+    weights = [weight.copy() for weight in trainers[0].parameters.weights]
+    before = [weight.copy() for weight in weights]
+    for each in trainers:
+        each.parameters.replace(weights)
+    for turn in TURNS:
+        mine = trainers[turn]
+        mine.compute_gradients(next(mine.context.task.batches))
+        for weight, earlier, g in zip(weights, before, mine.parameters.gradients, strict=True):
+            step = LEARNING_RATE * (g + strength * g * g * (weight - earlier))
+            earlier[...] = weight
+            weight -= step
+        mine.parameters.replace(weights)
+    return [[weight.copy() for weight in each.parameters.weights] for each in trainers]
 
 
 if __name__ == "__main__":
+    setup_logging("worker")
     prepare_environment()
     if sys.argv[1] == "local":
         train_alone(sys.argv[2])

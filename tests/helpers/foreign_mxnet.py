@@ -2,7 +2,7 @@
 
 usage: foreign_mxnet.py PROGRAM STORE SECONDS
 
-Prints "trained" once a step is done, and checks that what it trains has moved. It sends no heartbeats.
+Prints "trained" once a step is done, and checks that what it trains has moved.
 """
 
 from __future__ import annotations

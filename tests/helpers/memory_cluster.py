@@ -17,7 +17,7 @@ from ready import ready
 from run_all import run_all
 
 from algorithms import TransportKind
-from config import PS, Config
+from config import HUB, KVSTORE, Config
 from trainer.clock import Clock
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
@@ -26,15 +26,17 @@ from trainer.coordinator.client import StateClient
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.hub.server_part import JOB, Answer, Arrays, Message
+from trainer.hub.sums import HubTransport
 from trainer.loop import Loop
 from trainer.membership import Membership, lost_of, number_of_change
 from trainer.progress import Limits
+from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
+from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
-from trainer.simulation.virtual_server import MemoryArrays, MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.trainer import Trainer
 from trainer.transport.protocol import Transport
@@ -91,6 +93,7 @@ class Trained:
     clock: VirtualClock
     trainers: list[Trainer]
     ended_s: dict[int, float]  # by rank, when each had done all its rounds
+    records: list[list[dict[str, Any]]]  # by rank, of the rounds in its log
 
     def weights(self, rank: int = 0) -> np.ndarray:
         """Of the last layer (2, 4), as this worker has them."""
@@ -122,25 +125,15 @@ class Killed(Exception):
     """In place of a kill -9."""
 
 
-class Rejoining(MemoryTransport):
-    """Of a worker in the place of a lost one: the keys and the optimizer are there, and no other worker waits."""
-
-    def arrays(self, first_key: int = 0) -> MemoryArrays:
-        found = super().arrays(first_key)
-        found.define = lambda arrays: None  # type: ignore[method-assign]
-        return found
-
-    def set_optimizer(self, optimizer: Any) -> None: ...
-
-    def barrier(self) -> None: ...
-
-
 class Returning(VirtualExchange):
     """Of a worker in the place of a lost one: no other worker waits for it to begin."""
 
     def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
-        message, newest = self._hub.part.joined(self.rank)
-        return self._taken(Answer({**message, JOB: self._hub.name}, newest))
+        hub = self._hub
+        if (answer := hub.part.joined(self.rank)) is None:
+            hub.clock.wait_until(lambda: self.rank in hub.answers)
+            answer = hub.answers.pop(self.rank)
+        return self._taken(Answer({**answer.message, JOB: hub.name}, answer.arrays))
 
 
 def train(
@@ -153,7 +146,7 @@ def train(
     state_server: StateServer | None = None,
     membership: Callable[[int], Callable[[], Membership]] | None = None,
     compression: Compression = AS_IT_IS,
-    collective: str = PS,
+    exchange: str = KVSTORE,
     killed: Mapping[int, int] | None = None,
     back_s: Mapping[int, float] | None = None,
     leaving: Mapping[int, int] | None = None,
@@ -166,7 +159,7 @@ def train(
     Args:
         build: makes a worker's trainer.
         membership: what a rank asks at the start of each round; else all workers take part, with their samples.
-        collective: of schedules.SUMS, or the parameter server.
+        exchange: of schedules.SUMS, or the parameter server, or the hub.
         killed: by rank, how many rounds a worker does before it is; the others know at once.
         back_s: by rank, seconds until a new process is in the place of one of these.
         leaving: as `killed`, of those that were asked to leave.
@@ -180,13 +173,14 @@ def train(
     flags = config or Config(mode=mode)
     hub = VirtualHub(clock, flags, links, server_bytes_per_s)
     place: Callable[[int], Transport | None]
-    if kind is TransportKind.HUB:
+    if kind is not TransportKind.SUM:
         place = {}.get
-    elif collective == PS:
-        server = MemoryServer(clock, kind, links, server_bytes_per_s)
-        place = partial(MemoryTransport, server)
+    elif exchange == HUB:
+        place = lambda rank: HubTransport(VirtualExchange(hub, rank), flags, hub.gather)  # noqa: E731
+    elif exchange == KVSTORE:
+        place = partial(VirtualKVStore, VirtualServer(clock, links, server_bytes_per_s))
     else:
-        place = partial(in_memory, MemoryNetwork(clock, links, server_bytes_per_s), SUMS[collective])
+        place = partial(in_memory, MemoryNetwork(clock, links, server_bytes_per_s), SUMS[exchange])
     trainers: list[Trainer] = []
     ended_s: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -195,9 +189,12 @@ def train(
             path = Path(folder) / str(rank)
             path.mkdir()
 
+            begin_round = trainers[rank].begin_round
+
             def die() -> None:
                 if trainers[rank].rounds > (killed or {})[rank]:
                     raise Killed
+                begin_round()
 
             def run() -> None:
                 if rank in (killed or {}):
@@ -209,9 +206,8 @@ def train(
                     is_lost = True
                 if is_lost or trainers[rank].has_left:
                     changes[rank] = number_of_change(next(numbers), is_lost=True)
-                    if kind is TransportKind.HUB:
-                        hub.answers |= hub.part.lost(rank)
-                        clock.changed()
+                    hub.answers |= hub.part.lost(rank)
+                    clock.changed()
                     if rank in (back_s or {}):
                         clock.sleep((back_s or {})[rank])
                         trainers[rank] = build(context(rank, **in_its_place(rank)))
@@ -228,9 +224,10 @@ def train(
                 changes.update(mine)
                 return False
 
+            exchange = Returning(hub, rank)
             return {
-                "transport": None if kind is TransportKind.HUB else Rejoining(server, rank),
-                "hub": Returning(hub, rank),
+                "transport": HubTransport(exchange, flags, hub.gather) if kind is TransportKind.SUM else None,
+                "hub": exchange,
                 "job_age_s": clock.now,
                 "changes": lambda: changes | mine,
                 "leaves": lambda: False,
@@ -260,7 +257,6 @@ def train(
                 "transport": place(rank),
                 "hub": VirtualExchange(hub, rank),
                 "compression": compression,
-                "num_servers": 1,
                 "state_server": state_server.client(clock) if state_server else None,
                 "gather": lambda label, mine: [[7, 7]],
                 "config": flags,
@@ -273,4 +269,5 @@ def train(
 
         trainers += [build(context(rank)) for rank in range(len(workers))]
         run_all(clock, [work(rank) for rank in range(len(workers))])
-    return Trained(clock, trainers, ended_s)
+        records = [[*read_rounds(Path(folder) / str(rank), warn=print)] for rank in range(len(workers))]
+    return Trained(clock, trainers, ended_s, records)

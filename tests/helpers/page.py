@@ -15,9 +15,6 @@ class Page:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def announce(self, resumed: bool) -> None:
-        """A job begins."""
-
     def join(self, *about: Any) -> None:
         """Of no worker in particular."""
 

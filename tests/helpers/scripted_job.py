@@ -6,7 +6,7 @@ from typing import Any
 
 from server.handlers import Handlers
 from server.jobs import Jobs
-from server.messages import Limits, Query, Report, Reset, Status
+from server.messages import Limits, Query, Report, Reset, Settings, Status
 from server.snapshot import Overview, Snapshot
 from server.status import status
 from server.worker import Activity
@@ -39,7 +39,7 @@ class ScriptedJob:
         self._transmission_time = transmission_time
         self.id = "a"
         self.handlers.reset(
-            Reset("server-0", self.id, num_workers, policy, 0.5, limits=limits or Limits(), **more), began
+            Reset("server-0", self.id, Settings(num_workers, policy, 0.5, limits=limits or Limits(), **more)), began
         )
 
     def report(self, rank: int, round: int, now: float, **more: Any) -> None:

@@ -27,7 +27,7 @@ DONE = "(here / 'workers are done').touch()"
 
 def tells(**told: object) -> str:
     """A statement that tells the launcher, as utils.tell_launcher does."""
-    return f"os.write(int(os.environ[{LAUNCHER!r}]), {json.dumps(told)!r}.encode() + b'\\n')"
+    return f"os.write(int(os.environ[{LAUNCHER!r}].split()[0]), {json.dumps(told)!r}.encode() + b'\\n')"
 
 
 ROUND = f"\n{tells(trained=True)}\n"

@@ -46,8 +46,19 @@ def clients(server: StateServerProcess, num_workers: int, **options: Any) -> lis
     made = [http_client(server.port, **options) for _ in range(num_workers)]
     for rank, client in enumerate(made):
         client.join(job, rank, num_workers)
-    made[0].begin_job()
     return made
+
+
+def report(
+    client: StateClient, round_: int, step_s: float, transmission_s: float, patience_s: float | None = None
+) -> None:
+    """A worker enters a round."""
+    client.send(client.note(round_, 0, step_s, transmission_s), patience_s)
+
+
+def query(client: StateClient, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
+    """A worker has done a step; returns whether it is to aggregate."""
+    return client.send(client.note(round_, steps, step_s, transmission_s, asks=True)).get("action") == "SYNC"
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from run_all import run_all
 
-from algorithms import TransportKind
 from config import NO_NETWORK, Config
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.context import Context, Peers
@@ -25,7 +24,7 @@ from trainer.simulation import stub_network
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
-from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 
 # Factor on a worker's step time, from (round, local step within the round), both from 1; infinite: it falls silent.
 Pace = Callable[[int, int], float]
@@ -132,7 +131,7 @@ def follow(
     clock = VirtualClock()
     state_server = InProcessServer(clock)
     links = [WorkerLink(latency_s=worker.transmission_s) for worker in workers]
-    server = MemoryServer(clock, TransportKind.SUM, links)
+    server = VirtualServer(clock, links)
     trainers: list[_Watched] = []
     for rank, worker in enumerate(workers):
         membership = Membership(rank, len(workers))
@@ -142,7 +141,7 @@ def follow(
         config = Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines", max_bad_steps=0)
         settings = run_settings(config, clock=clock, speed=Speed(worker.step_s, pace=_pace_of(worker, trainers, rank)))
         settings.tell_every_s = math.inf
-        peers = Peers(lambda membership=membership: membership, MemoryTransport(server, rank), 1, client)
+        peers = Peers(lambda membership=membership: membership, VirtualKVStore(server, rank), client)
         context = Context(config, stub_network.learning_task(1, None), peers, settings)
         trainer = _Watched(context, 0.1, 1.0, Queries(client, clock, waits))
         trainer.noted, trainer.transmission_s = [], worker.transmission_s

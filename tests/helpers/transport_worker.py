@@ -1,7 +1,7 @@
 """What two workers do with a transport, and what each of them sees: the same whatever carries the arrays.
 
-python tests/helpers/transport_worker.py KIND OUTPUT.json     as a worker of a real cluster
-python tests/helpers/transport_worker.py tcp OUTPUT.json RANK LISTENER HOST:PORT...     with a ring over TCP
+python tests/helpers/transport_worker.py SCENARIO OUTPUT.json     as a worker of a real cluster
+python tests/helpers/transport_worker.py SCENARIO OUTPUT.json RANK LISTENER HOST:PORT...     with a ring over TCP
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 
 from algorithms import TransportKind
 from config import FP16, TWO_BIT
-from trainer.algorithms.server_sgd import ServerSGD
 from trainer.collectives.compression import Compression
-from trainer.transport.protocol import SharedArrays, Transport
+from trainer.transport.protocol import Transport
 from utils import SetupError
 
 # Of two shapes, so that keys cannot be mixed up.
@@ -40,17 +39,13 @@ def float32(numbers: Any) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def adds_twice() -> ServerSGD:
-    """For the server: what was pushed counts twice, and under key 11, that of a counter, once."""
-    return ServerSGD(-2.0, 11, 1, [False] * 11)
-
-
 def sums(transport: Transport) -> dict[str, Any]:
-    """Broadcast, and two sums of which each worker gives other values."""
+    """Numbers on which all agree, a broadcast, and two sums of which each worker gives other values."""
     rank = transport.rank
+    agreed = transport.agree([0.5, 3.0 + rank])
     arrays, shared = two(1.0 + rank, 10.0 + rank), transport.sums()
     shared.broadcast(arrays)
-    out: dict[str, Any] = {"broadcast": seen(arrays), "bytes at first": shared.take_traffic()}
+    out: dict[str, Any] = {"agreed": agreed, "broadcast": seen(arrays), "bytes at first": shared.take_traffic()}
     for round_ in (1, 2):
         given = two(rank + round_, 10 * (rank + round_))
         shared.begin_sum(given)
@@ -59,14 +54,12 @@ def sums(transport: Transport) -> dict[str, Any]:
         out[f"sum {round_}"] = seen(given)
     out["bytes"] = shared.take_traffic()
     out["bytes, taken again"] = shared.take_traffic()
-    out |= in_halves(transport) | in_two_bits(transport)
-    transport.barrier()
     return out
 
 
 def in_halves(transport: Transport) -> dict[str, Any]:
     """A sum that travels as float16, beside numbers that do not."""
-    shared, rank = transport.sums(Compression(FP16), 20), transport.rank
+    shared, rank = transport.sums(Compression(FP16)), transport.rank
     first = [float32([2049.0 + rank, 1 / 3]), float32([60001.0, 0.1])]
     shared.broadcast(first, exact=1)
     out: dict[str, Any] = {"fp16, broadcast": numbers(first)}
@@ -79,7 +72,7 @@ def in_halves(transport: Transport) -> dict[str, Any]:
 def in_two_bits(transport: Transport) -> dict[str, Any]:
     """Sums of which three values travel, and what is left of them later, beside numbers that are exact."""
     try:
-        shared = transport.sums(Compression(TWO_BIT, 0.003), 40)
+        shared = transport.sums(Compression(TWO_BIT, 0.003))
     except SetupError as error:
         return {"2bit": str(error)}
     first = [float32([[1 / 3, 2049.0 + transport.rank]]), float32([60001.0, 0.1])]
@@ -101,50 +94,10 @@ def numbers(arrays: list[np.ndarray]) -> list[list[float]]:
     return [array.reshape(-1).tolist() for array in arrays]
 
 
-def server(transport: Transport) -> dict[str, Any]:
-    """An optimizer on the server, keys of both workers, pulls of a part, and who waits for whom."""
-    rank = transport.rank
-    if rank == 0:
-        transport.set_optimizer(adds_twice())
-    shared, other = transport.arrays(), transport.arrays(10)
-    first, second = two(1.0 + rank, 10.0 + rank), two(0.0, 0.0)
-    shared.broadcast(first)
-    other.define(second)
-    out: dict[str, Any] = {"broadcast": seen(first), "bytes at first": shared.take_traffic()}
-    transport.barrier()
-    if rank == 1:
-        push(shared, two(1.0, 2.0))
-    transport.barrier()
-    shared.pull(first)
-    shared.wait(first)
-    out["pushed by one, seen by all"] = seen(first)
-    out["bytes"] = shared.take_traffic()
-    transport.barrier()
-    if rank == 0:
-        push(other, two(0.5, 0.25))
-    transport.barrier()
-    other.pull(second)
-    transport.wait_all()
-    out["under later keys"] = seen(second)
-    transport.barrier()
-    push(shared, two(1.0 + rank, 0.0))  # both at once: each counts, in whatever order
-    transport.barrier()
-    shared.pull(first)
-    shared.wait(first)
-    out["pushed by both"] = seen(first)
-    transport.barrier()
-    return out
+SCENARIOS = {"sums": sums, "halves": in_halves, "two-bits": in_two_bits}
 
 
-def push(shared: SharedArrays, arrays: list[np.ndarray]) -> None:
-    shared.push(arrays)
-    shared.wait_until_arrived(arrays)
-
-
-SCENARIOS = {TransportKind.SUM: sums, TransportKind.SERVER: server}
-
-
-def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
+def over_tcp(scenario: str, rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
     """With a ring.
 
     Args:
@@ -160,12 +113,12 @@ def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
     pairs = [(host, int(port)) for host, port in (address.split(":") for address in addresses)]
     mesh = connect(rank, pairs, Acceptor(socket.socket(fileno=listener)), "a job")
     try:
-        return sums(CollectiveTransport(MeshGroup(mesh, ring), RealClock()))
+        return SCENARIOS[scenario](CollectiveTransport(MeshGroup(mesh, ring), RealClock()))
     finally:
         mesh.close()
 
 
-def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
+def of_a_cluster(scenario: str) -> dict[str, Any]:
     """With MXNet's kvstore."""
     from trainer.rendezvous import roles
     from trainer.rendezvous.cluster import ClusterSpec
@@ -174,11 +127,11 @@ def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
     prepare_environment()
     cluster = ClusterSpec.from_environment()
     assert cluster is not None
-    with roles.join(cluster, kind, 60) as joined:
-        return {"rank": joined.transport.rank, **SCENARIOS[kind](joined.transport)}
+    with roles.join(cluster, TransportKind.SUM, 60) as joined:
+        return {"rank": joined.transport.rank, **SCENARIOS[scenario](joined.transport)}
 
 
 if __name__ == "__main__":
-    what, output, *more = sys.argv[1:]
-    saw = over_tcp(int(more[0]), int(more[1]), more[2:]) if what == "tcp" else of_a_cluster(TransportKind[what])
+    scenario, output, *more = sys.argv[1:]
+    saw = over_tcp(scenario, int(more[0]), int(more[1]), more[2:]) if more else of_a_cluster(scenario)
     Path(output).write_text(json.dumps(saw))

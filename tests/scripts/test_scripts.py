@@ -21,8 +21,8 @@ from cluster_processes import ROOT
 from stand_ins import role as stand_in
 from stand_ins import tells
 
-from algorithms import ENTRIES, OWNERS, TransportKind, modes_of
-from config import one_of
+from algorithms import ENTRIES, OWNERS
+from config import HUB, transport_of
 from scripts import demo, get_data
 from scripts.launch import job_options, local_cluster
 from scripts.launch.process import Kind
@@ -31,7 +31,7 @@ from trainer import command_line
 from utils import EXIT_SETUP, SetupError
 
 SCRIPTS = ROOT / "scripts"
-HUB_MODES = [name for name, row in OWNERS.items() if row.transport is TransportKind.HUB]
+HUB_MODES = [name for name in ENTRIES if transport_of(name) == HUB]
 
 # ------------------------------------------------------------------------------------------ roles from options
 
@@ -50,8 +50,9 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
 
     trained = ["worker 0", "worker 1"]
     assert names("-m", "esync") == ["state server", "scheduler", "server 0", *trained]
-    for mode in HUB_MODES:
-        assert names("-m", mode) == ["state server", "server 0", *trained]
+    assert {"ssp", "ringmaster", "ringleader", "rescaled", "wbsp-pcc"} < {*HUB_MODES}
+    for words in (*(["-m", mode] for mode in HUB_MODES), ["-m", "sync", "--exchange", "hub"]):
+        assert names(*words) == ["state server", "server 0", *trained]
     watched = ["state server", "scheduler", "server 0", "server 1", *trained]
     assert names("-m", "dcasgd", "--servers", "2") == watched
     assert names("-m", "dcasgd", "--servers", "2", "--page", "0") == watched[1:]
@@ -69,27 +70,110 @@ def test_the_workers_of_a_job_with_a_hub_meet_at_its_server():
     assert "PORT" not in hub.environment  # it listens at that one port
     modules = job_options.forked(given, job_options.first_config(given, local_cluster.local_layout(given)))[2]
     assert modules == "trainer.worker,trainer.algorithms.wbsp:build,models"
-    with pytest.raises(SetupError, match="mode wbsp has one server, which is its hub, here there are 2"):
+    with pytest.raises(SetupError, match="mode wbsp has one server, the hub, here there are 2"):
         options("-m", "wbsp", "--servers", "2")
 
 
 def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_server(capsys):
-    given = options("-m", "local-sgd", "--collective", "ring", "--workers", "0,0.5", "--page", "0")
+    given = options("-m", "local-sgd", "--exchange", "ring", "--workers", "0,0.5", "--page", "0")
     state_server, *workers = build_roles(given, {})
     assert [state_server.name, *(role.name for role in workers)] == ["state server", "worker 0", "worker 1"]
     assert not state_server.page  # it gets no messages about the training
     variables = {name: value for name, value in workers[1].environment.items() if name.startswith("DMLC_")}
     assert variables == {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_INTERFACE": "lo"}
     config = command_line.parse(workers[1].command[2:], pytest.fail)
-    assert (config.collective, config.state_server_port) == ("ring", str(given.state_server_port))
+    assert (config.exchange, config.state_server_port) == ("ring", str(given.state_server_port))
     for option in (["--servers", "2"], ["--root-port", "9000"]):
-        with pytest.raises(SetupError, match=f"{' '.join(option)} does nothing with --collective ring"):
-            options("-m", "sync", "--collective", "ring", *option)
-    with pytest.raises(SetupError, match="--collective ring behind `--` contradicts the cluster, where it is ps"):
-        options("-m", "sync", "--", "--collective", "ring")
+        with pytest.raises(SetupError, match=f"{' '.join(option)} does nothing with --exchange ring"):
+            options("-m", "sync", "--exchange", "ring", *option)
     with pytest.raises(SystemExit):
-        options("-m", "async", "--collective", "ring")
-    assert f"belongs to mode {one_of(modes_of('collective'))}, not to async" in capsys.readouterr().err
+        options("-m", "async", "--exchange", "ring")
+    assert "--exchange ring: mode async does not sum: it has a server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "exchange", "flag"),
+    [
+        ("-m sync", "kvstore", None),
+        ("-m sync --exchange hub", "hub", "hub"),
+        ("-m sync --collective ring", "ring", "ring"),
+        ("-m sync --collective ps", "kvstore", "kvstore"),
+        ("-m sync -- --exchange hub", "hub", "hub"),
+        ("-m sync --exchange hub -- --exchange hub", "hub", "hub"),
+        ("-m async -- --exchange auto", "kvstore", "auto"),
+        ("-m async -- --max-delay 0", "kvstore", None),
+        ("-m async -- --lr-schedule warmup:100", "hub", "hub"),
+        ("-m dcasgd -- --dcasgd-adaptive 1", "hub", "hub"),
+        ("-m dcasgd --exchange hub -- --momentum 0.9", "hub", "hub"),
+        ("-m ringmaster", "hub", None),
+        ("-m ringmaster -- --max-delay 4", "hub", None),
+        ("-m wbsp", "hub", None),
+        ("-m ssp -- --on-worker-death continue", "hub", None),
+        ("-m local", "", None),
+    ],
+)
+def test_a_launcher_starts_what_the_exchange_needs_wherever_it_is_named(words, exchange, flag):
+    """Before `--` or behind it, by a flag that only the hub has, or by the mode."""
+    job = options("--page", "0", *words.split())
+    assert (job.transport, job.implied) == (exchange, "")
+    roles = build_roles(job)
+    kinds = {"kvstore": ["scheduler", "server 0"], "hub": ["server 0"]}.get(exchange, [])
+    assert [role.name for role in roles if role.kind in (Kind.SERVER, Kind.HUB)] == kinds
+    (worker, *_) = [role.command for role in roles if role.kind is Kind.WORKER]
+    assert command_line.parse(worker[2:], pytest.fail).transport == exchange
+    assert (worker[-1 - worker[::-1].index("--exchange") + 1] if "--exchange" in worker else None) == flag
+
+
+@pytest.mark.parametrize("mode", ["sync", "esync", "async", "dcasgd", "local-sgd"])
+def test_a_job_that_is_to_go_on_without_lost_workers_gets_the_hub_where_no_exchange_is_named(mode):
+    job = options("-m", mode, "--", "--on-worker-death", "continue")
+    told = (
+        "--on-worker-death continue: this job runs on the hub (--exchange hub), since MXNet's kvstore does not go on "
+        "without a lost worker"
+    )
+    assert (job.transport, local_cluster.warnings(job)) == ("hub", [told])
+    assert [role.kind for role in build_roles(job)].count(Kind.HUB) == 1
+    named = options("-m", mode, "--exchange", "hub", "--", "--on-worker-death", "continue")
+    assert local_cluster.warnings(named) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("-m sync --exchange ring -- --exchange hub", "--exchange hub behind `--` contradicts --exchange ring: leave"),
+        ("-m sync --exchange hub -- --exchange auto", "--exchange auto behind `--` contradicts --exchange hub: leave"),
+        ("-m async --exchange hub --servers 2", "mode async has one server, the hub, here there are 2"),
+    ],
+)
+def test_two_exchanges_and_two_hubs_are_refused(words, complaint):
+    with pytest.raises(SetupError, match=re.escape(complaint)):
+        options(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("-m sync --exchange mpi", "argument --exchange: invalid choice: 'mpi' (choose from"),
+        ("-m sync -- --exchange mpi", "argument --exchange: invalid choice: 'mpi' (choose from"),
+        ("-m sync -- --collective ring", "--collective is an option of this script: give it before `--`"),
+        ("-m local --exchange hub", "--exchange hub belongs to mode esync, "),
+        ("-m wbsp --exchange kvstore", "--exchange kvstore: mode wbsp has a server of its own, which is the hub"),
+        ("-m ringmaster --exchange kvstore", "MXNet's own server has no --max-delay 16: give --exchange hub, or leave"),
+        (
+            "-m dcasgd --exchange kvstore -- --momentum 0.9",
+            "MXNet's own server has no --momentum 0.9: give --exchange hub",
+        ),
+        (
+            "-m sync --exchange kvstore -- --on-worker-death continue",
+            "--on-worker-death continue: MXNet's kvstore does not go on without a lost worker: also give",
+        ),
+    ],
+)
+def test_an_exchange_that_the_job_cannot_have_is_one_line(words, complaint, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        options(*words.split())
+    assert exit_.value.code == EXIT_SETUP
+    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["ssp", "wbsp"])

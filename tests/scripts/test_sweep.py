@@ -102,7 +102,7 @@ def test_real_processes_get_the_launcher_s_options_before_the_workers_flags():
         "1",
         "-dd",
         "there",
-        "--collective",
+        "--exchange",
         "ring",
         "--page",
         "0",
@@ -123,7 +123,7 @@ def test_real_processes_get_the_launcher_s_options_before_the_workers_flags():
         "demo",
         "--network",
         "lenet",
-        "--collective",
+        "--exchange",
         "ring",
         "--data-dir",
         "there",
@@ -219,7 +219,7 @@ def test_a_sweep_in_virtual_time_is_made_once_and_ends_with_a_table_and_a_figure
 
 @pytest.mark.cluster
 def test_a_sweep_on_real_processes_is_interrupted_and_goes_on(tmp_path):
-    words = ["--on", "local", "--modes", "esync", "--seeds", "0,1", "--workers", "0.02,0.1", "--collective", "ring"]
+    words = ["--on", "local", "--modes", "esync", "--seeds", "0,1", "--workers", "0.02,0.1", "--exchange", "ring"]
     words += ["-n", "mlp", "-ll", "0.003", *on_few_images(), "--max-rounds", "20", "--log-base", str(tmp_path / "logs")]
     command = [sys.executable, str(ROOT / "scripts" / "sweep.py"), *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -291,6 +291,14 @@ def config_of(folder: Path, **changed: object) -> None:
         (folder / place / "run.json").write_text(json.dumps({"rank": rank, "num_workers": 2, "config": config}))
 
 
+@pytest.mark.parametrize(("collective", "exchange"), [("ps", "kvstore"), ("ring", "ring")])
+def test_a_job_of_version_0_6_0_has_the_exchange_that_it_called_collective(tmp_path, collective, exchange):
+    folder = write_esync(tmp_path / "logs")
+    config_of(folder, collective=collective)
+    job, _ = what_if.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), None)
+    assert job.config.transport == exchange
+
+
 def test_what_cannot_be_answered_is_said(tmp_path, capsys):
     folder = write_esync(tmp_path / "logs")
 

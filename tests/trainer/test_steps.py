@@ -13,17 +13,17 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
+from config import Config
 from flag_values import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.array_tree import copied
 from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
+from trainer.from_flags import run_settings
 from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule, Stepper, which_decay
@@ -47,13 +47,21 @@ def run(
     rule: Rule,
     batches: Sequence[Sequence[Samples]] = ((of(0),), (of(1),)),
     steps_s: Sequence[float] = (1.0, 1.0),
+    config: Config | None = None,
 ) -> Trained:
     def ruled(context: Context) -> Trainer:
         context.run.rule = rule
         return build(context)
 
     workers = [Worker(mine, step_s=step_s) for mine, step_s in zip(batches, steps_s, strict=True)]
-    return train(kind, workers, ruled, rounds)
+    return train(kind, workers, ruled, rounds, config=config)
+
+
+def asgd(rounds: int, steps_s: Sequence[float] = (1.0, 2.5), **flags: Any) -> Trained:
+    """By default the slow worker's first gradient is of the initial weights, and arrives third."""
+    config = Config(mode="async", **{"learning_rate": ETA, "batch_size": B, **flags})
+    batches = [[of(rank)] for rank in range(len(steps_s))]
+    return run(TransportKind.HUB, AsyncTrainer, rounds, run_settings(config).rule, batches, steps_s, config)
 
 
 def mean(weight: np.ndarray, samples: Samples) -> np.ndarray:
@@ -146,7 +154,7 @@ def test_ssgd_clips_the_mean_of_all_workers_and_local_steps_each_their_own() -> 
 
 
 def test_a_gradient_is_clipped_before_the_server_takes_the_step() -> None:
-    trained = run(TransportKind.SERVER, lambda context: AsyncTrainer(context, ETA), 2, CLIPPED, [[of(0)]], [1.0])
+    trained = asgd(2, [1.0], clip_norm=CLIPPED.clip_norm)
     weight = ZERO
     for _ in range(2):
         weight = weight - ETA * B * clipped(gradient(weight, of(0)) / B)
@@ -216,11 +224,7 @@ def test_replicas_stay_equal_under_every_optimizer(optimizer: str) -> None:
 
 def test_the_server_of_asgd_has_one_velocity_for_all() -> None:
     """Steps of 1 s and 2.5 s: the slow worker's gradient is of the initial weights, and arrives third."""
-
-    def build(context: Context) -> Trainer:
-        return AsyncTrainer(context, ETA)
-
-    trained = run(TransportKind.SERVER, build, 2, WITH_ALL, steps_s=(1.0, 2.5))
+    trained = asgd(2, momentum=MU, weight_decay=DECAY)
     first = mean(ZERO, of(0))
     w1 = ZERO - ETA * B * first
     second = MU * first + mean(w1, of(0))
@@ -235,11 +239,7 @@ def test_the_server_of_asgd_has_one_velocity_for_all() -> None:
 
 def test_dc_asgd_compensates_first() -> None:
     strength = 0.7
-
-    def build(context: Context) -> Trainer:
-        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength)
-
-    trained = run(TransportKind.SERVER, build, 2, WITH_ALL, steps_s=(1.0, 2.5))
+    trained = asgd(2, use_dcasgd=1, dcasgd_lambda=strength, momentum=MU, weight_decay=DECAY)
     weight, velocity = ZERO, ZERO
     backups = [ZERO, ZERO]
     for rank in (0, 0, 1, 1):
@@ -248,22 +248,6 @@ def test_dc_asgd_compensates_first() -> None:
         velocity = MU * velocity + compensated + B * DECAY * weight
         weight = backups[rank] = weight - ETA * velocity
     np.testing.assert_allclose(trained.weights(1), weight, **CLOSE)
-
-
-def test_counters_on_the_server_know_neither_momentum_nor_schedule() -> None:
-    """SSP's bound holds all the same."""
-    rule = dataclasses.replace(WITH_ALL, schedule=parse_schedule("warmup:1000"))
-    moments = []
-
-    class Timed(SSPTrainer):
-        def synchronize(self, wants_stop: bool) -> bool:
-            stop = super().synchronize(wants_stop)
-            if self.membership.rank == 0:
-                moments.append(self.measure.elapsed_s)
-            return stop
-
-    run(TransportKind.SERVER, lambda context: Timed(context, ETA, 1), 4, rule, steps_s=(1.0, 4.0))
-    assert moments == pytest.approx([1.0, 4.0, 8.0, 12.0])
 
 
 # ------------------------------------------------------------------------------------------------------ schedules
@@ -325,11 +309,7 @@ def test_the_schedule_of_local_steps_knows_all_samples_up_to_the_round_and_the_w
 
 def test_the_schedule_on_the_server_counts_its_updates() -> None:
     """Steps of 1 s and 2.5 s: updates at 1, 2, 2.5 and 5 s, of B samples each."""
-
-    def build(context: Context) -> Trainer:
-        return AsyncTrainer(context, ETA)
-
-    trained = run(TransportKind.SERVER, build, 2, scheduled("step:4x0.1,6x0.5"), steps_s=(1.0, 2.5))
+    trained = asgd(2, lr_schedule="step:4x0.1,6x0.5")
     w1 = ZERO - ETA * gradient(ZERO, of(0))
     w2 = w1 - ETA * gradient(w1, of(0))
     w3 = w2 - 0.1 * ETA * gradient(ZERO, of(1))

@@ -1,212 +1,157 @@
 """ASGD (Dean et al., "Large scale distributed deep networks", 2012): the server applies each worker's gradient at once,
-w <- w - eta * g (server_sgd.py), and the worker pulls. With another optimizer on the server the same loop is DC-ASGD
-(dcasgd.py), Ringmaster (ringmaster.py) or Ringleader ASGD (ringleader.py).
+w <- w - eta * g, with momentum and weight decay as in trainer/steps.py, and answers with the newest weights. No worker
+waits for another. With another rule on the server the same loop is DC-ASGD (dcasgd.py), SSP (ssp.py), Ringmaster
+(ringmaster.py), Ringleader (ringleader.py) or Rescaled ASGD (rescaled.py).
 
-Rescaled ASGD (arXiv:2605.13434) weighs the gradients of worker k by t_k / mean(t), so that the data of a slow worker
-count as much as those of a fast one. t_k is the time of its last complete step, at first of a test step; the mean is
-over the workers that are there."""
+On MXNet's kvstore an optimizer of MXNet's own is the server (trainer/hub/kvstore_exchange.py).
+"""
 
-from collections.abc import Mapping
+import pkgutil
 from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.dcasgd import PerWorkerDCASGD
-from trainer.algorithms.ringleader import RingleaderSGD
-from trainer.algorithms.ringmaster import RingmasterSGD
-from trainer.algorithms.server_sgd import ENDED, GONE, ServerSGD
+from flag_values import parse_schedule
 from trainer.context import Context
+from trainer.hub.hub_trainer import HubTrainer
+from trainer.hub.server_part import (
+    BAD,
+    ENDED,
+    KEPT,
+    SHOWN,
+    WANTS_STOP,
+    Answer,
+    Answers,
+    Arrays,
+    Message,
+    Served,
+    ServerPart,
+    restore_steps,
+)
 from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
-from trainer.steps import which_decay
-from trainer.trainer import Trainer
+from trainer.steps import Rule, Stepper
 
 
-class AsyncTrainer(Trainer):
-    """A round pushes one gradient and pulls the weights. No worker waits for others.
+class AsyncServer:
+    """The newest weights, without BatchNorm's statistics, which stay each worker's own.
 
-    BatchNorm's running statistics stay each worker's own. More keys hold counters that every worker adds to and reads,
-    one copy on each server: the number of stop requests, then, where the optimizer wants it, that of each worker's last
-    change, then, where the algorithm wants it, a number of each worker. A worker that has done its rounds ends.
+    A schedule follows the samples of all workers: the number of steps times the batch size. Workers clip their
+    gradients themselves.
     """
 
-    rounds_in_step = False
-    has_numbers = False  # of each worker, among the counters
+    def __init__(self, job: Served) -> None:
+        config, saved = job.config, job.saved
+        self.job, self.weights = job, job.model
+        self.there = set(range(job.num_workers))  # ranks of workers that are neither lost nor at their end
+        self.num_steps: int = saved.get("num_steps", 0)
+        self.stop = False  # a worker wants all to stop
+        self._learning_rate, schedule = config.learning_rate, parse_schedule(config.lr_schedule)
+        self._rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
+        self._stepper = Stepper(self._rule, job.decays)
+        restore_steps(self._stepper, saved, self.weights)
 
-    def __init__(
-        self,
-        context: Context,
-        learning_rate: float,
-        optimizer: type[ServerSGD] = ServerSGD,
-        **of_optimizer: Any,
-    ) -> None:
-        """`of_optimizer`: the optimizer's own arguments, beside those of ServerSGD."""
-        super().__init__(context)
-        self._transport = transport = context.shared
-        ranks, num_servers = range(self.membership.num_workers), context.peers.num_servers
-        self._hears = optimizer.hears_of_workers
-        first = 1 + self._hears * len(ranks)
-        self._numbers = slice(first, first + self.has_numbers * len(ranks))
-        self._own = first + self.membership.rank  # where this worker's number is
-        size = self._numbers.stop + (context.run.checkpoints is not None)  # the last: when to save
-        self._values = np.zeros(size, np.float32)
-        self._changes_told: dict[int, int] = {}
-        decays = which_decay(self.parameters.weights)
-        # Every worker's array of one position must lie on the same server. ps-lite places a key by its remainder modulo
-        # the number of servers.
-        self._keys_per_model = -(-len(decays) // num_servers) * num_servers
-        models = ranks if optimizer.per_worker else range(1)
-        self._optimizer = optimizer(
-            learning_rate, self._keys_per_model, len(models), decays, context.run.rule, **of_optimizer
-        )
-        self._models = [transport.arrays(model * self._keys_per_model) for model in models]
-        self.exchange = self._model = self._models[self.membership.rank if optimizer.per_worker else 0]
-        self._counters = transport.arrays(len(models) * self._keys_per_model)
-        self._copies = num_servers
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        if ENDED in message:
+            return self.lost(rank)
+        self.stop |= message[WANTS_STOP]
+        if not arrays and BAD not in message:  # it only wishes to stop, and its answer is on the way
+            return {}
+        gets_newest = BAD in message or self.use(rank, message, arrays)
+        memory = arrays or [np.empty_like(weight) for weight in self.weights]
+        return self.due(rank, message, memory if gets_newest else ())
+
+    def due(self, rank: int, message: Message, memory: Arrays) -> Answers:
+        """The answers that are due after a message; `memory` is for this worker's."""
+        return {rank: self.answer(rank, memory)}
+
+    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+        """Changes the weights by the algorithm's rule; returns whether the worker gets them."""
+        self.step(gradient)
+        return True
+
+    def step(self, gradient: Arrays, num_batches: int = 1) -> None:
+        """A step on a sum of `num_batches` gradients."""
+        self.num_steps += 1
+        factor = self._rule.schedule.factor(self.num_steps * self._rule.batch_size)
+        self._stepper.step(self.weights, gradient, self._learning_rate * factor, num_batches)
+
+    def answer(self, rank: int, memory: Arrays) -> Answer:
+        """The newest weights, in this memory; without memory none."""
+        for target, weight in zip(memory, self.weights, strict=False):
+            target[...] = weight
+        return Answer({KEPT: self.kept(), "stop": self.stop}, memory)
+
+    def joined(self, rank: int) -> Answer:
+        self.there.add(rank)
+        return self.answer(rank, [np.empty_like(weight) for weight in self.weights])
+
+    def lost(self, rank: int) -> Answers:
+        self.there.discard(rank)
+        return {}
+
+    def kept(self) -> dict[str, Any]:
+        """What a hub that is started again resumes beside the weights."""
+        return {"num_steps": self.num_steps}
+
+    def state(self) -> dict[str, Any]:
+        return {SHOWN: self.weights, **self.kept(), "steps": self._stepper.state()}
+
+
+class AsyncTrainer(HubTrainer):
+    """A round sends one gradient, and gets the weights. A worker that has done its rounds ends."""
+
+    rounds_in_step = False
+
+    def shared_arrays(self) -> Arrays:
+        return self.parameters.weights
 
     def broadcast(self) -> None:
-        self._optimizer.checks_gradients = self.checks.are_on
-        weights = self.parameters.weights
-        models = [weights for _ in self._models]
-        if self.context.run.checkpoints is not None:
-            self._optimizer.writer = self.context.run.checkpoints.for_server()
-            if self.context.run.checkpoints.of_server is not None:
-                models = self._restored(self.context.run.checkpoints.of_server)
-        if self.membership.rank == 0:
-            self._transport.set_optimizer(self._optimizer)
-        for model, first in zip(self._models, models, strict=True):
-            if model is self._model:
-                for weight, array in zip(weights, first, strict=True):
-                    if array is not weight:
-                        weight[...] = array
-                model.broadcast(weights)
-            else:
-                model.define(first)
-        self._counters.broadcast([self._values] * self._copies)
-        self._tell_changes()
-
-    def _restored(self, saved: Mapping[str, Any]) -> list[list[np.ndarray]]:
-        """The models of the server's checkpoint: one, or one for each worker. The optimizer takes the rest of it."""
-        self._optimizer.restore(saved)
-        values, others = dict(saved["values"]), dict(saved.get("global", ()))
-        found = []
-        for number in range(len(self._models)):
-            model = []
-            for position, weight in enumerate(self.parameters.weights):
-                value = values.get(number * self._keys_per_model + position, others.get(position))
-                model.append(weight if value is None else value.reshape(weight.shape))
-            found.append(model)
-        return found
-
-    def save_server(self) -> None:
-        self.add_to_counter(-1, self.rounds)
-        self._transport.wait_all()
+        self.begin_at_hub()
 
     def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.gradient_weight())
+        self.compute_gradients(batch, self.membership.weight)
         if self.gradients_are_good():
-            self.clip_gradients(self.gradient_weight())
+            self.clip_gradients(self.membership.weight)
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Pushes the gradients unless they are bad, and pulls the weights."""
-        if self.step_is_bad:
-            self.measure.enter(GLOBAL_AGGREGATE)
-        else:
-            self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE, self.computed)
-        if wants_stop:
-            self.add_to_counter(0)
-        self._tell_changes()
-        self.before_pull()
-        self.emulation.wait_for_link()
-        self._model.pull(self.parameters.weights)
-        return bool(self.read_counters()[0] > 0)
-
-    def computed(self) -> None:
-        """Called when the gradients are computed."""
+        """Sends the gradient unless it is bad, and takes the weights."""
+        gradient = self.parameters.gradients
         self.step_s = self.emulation.step_age_s
+        self.measure.enter(GLOBAL_AGGREGATE)
+        return self.exchange_gradient(wants_stop, () if self.step_is_bad else gradient)
 
-    def gradient_weight(self) -> float:
-        """Factor on this step's gradients."""
-        return self.membership.weight
-
-    def before_pull(self) -> None:
-        """Called when this worker's gradients are under way."""
+    def exchange_gradient(self, wants_stop: bool, gradient: Arrays) -> bool:
+        """Sends a gradient, or none, and takes the weights; returns whether all stop."""
+        message = {WANTS_STOP: wants_stop, "round": self.rounds, "step_s": self.step_s}
+        said, weights = self.ask(message if gradient else message | {BAD: True}, gradient)
+        if weights:
+            self.parameters.replace(weights)
+        stop: bool = said["stop"]
+        return stop
 
     def end(self) -> None:
-        is_done = not self.has_left  # else the others hear that it is lost, and it may come back
-        if self.has_numbers and is_done:
-            self.add_to_counter(self._own, GONE)
-        if self._hears and is_done:
-            self.add_to_counter(1 + self.membership.rank, ENDED)
-        self._transport.wait_all()
-
-    def _tell_changes(self) -> None:
-        for rank, number in self.context.peers.changes().items() - self._changes_told.items() if self._hears else ():
-            self._changes_told[rank] = number
-            self.add_to_counter(1 + rank, number)
-
-    def add_to_counter(self, position: int, number: float = 1) -> None:
-        notice = np.zeros(self._values.shape, dtype=np.float32)
-        notice[position] = number
-        self._counters.push([notice.copy() for _ in range(self._copies)])
-
-    def set_number(self, number: float) -> None:
-        """Sets this worker's number, from what was read last. Once it has ended it counts no more, also where it was
-        killed then and is back."""
-        known = self._values[self._own]
-        if known not in (GONE, np.float32(number)):
-            self.add_to_counter(self._own, number - known)
-
-    def numbers_there(self, but: int | None = None) -> np.ndarray:
-        """The numbers, as read last, of workers that are neither lost nor at their end nor of rank `but`."""
-        gone, numbers = {*self.context.peers.lost(), but}, self._values[self._numbers]
-        return numbers[[rank not in gone and number != GONE for rank, number in enumerate(numbers)]]
-
-    def read_counters(self) -> np.ndarray:
-        """The shared counters, after all transfers under way have ended."""
-        self._counters.pull([self._values])
-        self._transport.wait_all()
-        return self._values
+        if not self.has_left:  # else the hub counts it as lost, and it may come back
+            self.hub.tell({ENDED: True})
 
 
-class RescaledTrainer(AsyncTrainer):
-    """A worker's number among the counters is its step time in seconds, which it keeps up to date."""
+# The server part by the flag that asks for it.
+_SERVERS = {
+    "use_dcasgd": "trainer.algorithms.dcasgd:DCASGDServer",
+    "max_delay": "trainer.algorithms.ringmaster:RingmasterServer",
+    "table": "trainer.algorithms.ringleader:RingleaderServer",
+}
 
-    has_numbers = True
 
-    def broadcast(self) -> None:
-        super().broadcast()
-        self.before_pull()
-        self._transport.wait_all()
-        self._transport.barrier()
-        self.read_counters()
-
-    def local_step(self, batch: Batch) -> bool:
-        super().local_step(batch)
-        self.wait_for_gradients()
-        super().computed()
-        return True
-
-    def computed(self) -> None:
-        """The time is taken already."""
-
-    def gradient_weight(self) -> float:
-        times_s = self.numbers_there()
-        mean_s = float(times_s.mean()) if times_s.size else 0.0
-        return super().gradient_weight() * (self.step_s / mean_s if mean_s else 1.0)
-
-    def before_pull(self) -> None:
-        self.set_number(self.step_s)
+def server(job: Served) -> ServerPart:
+    """The server part of the job's flags."""
+    asked = [name for flag, name in _SERVERS.items() if getattr(job.config, flag)]
+    part: ServerPart = (pkgutil.resolve_name(asked[0]) if asked else AsyncServer)(job)
+    return pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledServer")(part) if job.config.rescale else part
 
 
 def build(context: Context) -> AsyncTrainer:
-    """From the flags: ASGD, DC-ASGD-c or DC-ASGD-a, Ringmaster or Ringleader ASGD, any but DC-ASGD rescaled."""
-    config = context.config
-    trainer = RescaledTrainer if config.rescale else AsyncTrainer
-    if config.use_dcasgd:
-        options = {"compensation": config.dcasgd_lambda, "adaptive": bool(config.dcasgd_adaptive)}
-        return trainer(context, config.learning_rate, PerWorkerDCASGD, **options)
-    if config.max_delay:
-        return trainer(context, config.learning_rate, RingmasterSGD, max_delay=config.max_delay)
-    return trainer(context, config.learning_rate, RingleaderSGD if config.table else ServerSGD)
+    """From the flags."""
+    trainer = pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledTrainer") if context.config.rescale else None
+    return (trainer or AsyncTrainer)(context)

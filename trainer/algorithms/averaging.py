@@ -42,6 +42,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._updates: list[np.ndarray] = []  # of the round; kept, since new memory takes time
 
     def begin_round(self) -> None:
+        super().begin_round()
         self._norm.begin_round(self.stepper)
 
     def broadcast(self) -> None:

@@ -26,6 +26,7 @@ from trainer.hub.server_part import (
     GlobalModel,
     Message,
     Served,
+    restore_steps,
 )
 from trainer.passes import Batch
 from trainer.pieces import sum_of
@@ -46,11 +47,7 @@ class BackupServer:
         self._learning_rate, schedule = config.learning_rate, parse_schedule(config.lr_schedule)
         self._rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
         self._stepper = Stepper(self._rule, job.decays)
-        if "steps" in saved:
-            self._stepper.restore(saved["steps"])
-            weights = job.model[: job.num_weights]
-            for velocity, weight in zip(self._stepper.arrays(weights), weights, strict=False):
-                velocity.shape = weight.shape  # version 0.6.0 kept it flat
+        restore_steps(self._stepper, saved, job.model[: job.num_weights])
         self._sample_counts = job.sample_counts or (1,) * job.num_workers
         self._arrived: dict[int, Arrays] = {}  # by rank, gradients and statistics that wait
         self._lost: set[int] = set()

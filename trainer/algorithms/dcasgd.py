@@ -8,55 +8,58 @@ server and one t, so all workers share s. The gradient here is that of the SUMME
 So a constant lambda is the paper's divided by B, as the step size is; lambda_0 is the paper's own (2 on CIFAR-10),
 since s grows with B * B.
 
-This module runs in the parameter server's process. MXNet's own DCASGD keeps one backup for all workers, which is
-another algorithm; here each worker m has its own.
+MXNet's own DCASGD keeps one backup for all workers, which is another algorithm; here each worker m has its own.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.per_worker_sgd import PerWorkerSGD
+from trainer.algorithms.asynchronous import AsyncServer
+from trainer.hub.server_part import Answer, Answers, Arrays, Message, Served, in_shapes
+from trainer.nan_guard import first_not_finite
 
 FADING = 0.95  # of s, as in the paper's experiments on CIFAR-10
 SMALLEST_SQUARE = 1e-7  # keeps s from zero
 
 
-class PerWorkerDCASGD(PerWorkerSGD):
-    """The server-side update: w_bak(m) is what worker m pulled last. DC-ASGD-a needs one more copy of the model."""
+class DCASGDServer(AsyncServer):
+    """w_bak(m) is what worker m got last. DC-ASGD-a needs one more copy of the model."""
 
-    def __init__(self, *given: Any, compensation: float, adaptive: bool = False) -> None:
-        """`compensation` is lambda, or with `adaptive` lambda_0 of DC-ASGD-a; the rest as ServerSGD."""
-        super().__init__(*given)
-        self._compensation = compensation
-        self._adaptive = adaptive
-        self._mean_squares: dict[int, np.ndarray] = {}  # s
+    def __init__(self, job: Served) -> None:
+        super().__init__(job)
+        self._compensation = job.config.dcasgd_lambda  # lambda, or lambda_0 of DC-ASGD-a
+        self._backups: dict[int, Arrays] = {}  # w_bak, by rank
+        self._mean_squares: list[np.ndarray] = []  # s
+        if job.config.dcasgd_adaptive:
+            zeros = [np.zeros_like(weight) for weight in self.weights]
+            self._mean_squares = in_shapes(job.saved.get("squares", ()), self.weights) or zeros
 
-    def use(self, index: int, weights: np.ndarray, pulled: np.ndarray, grad: np.ndarray) -> bool:
-        position = index % self._keys_per_model
-        step = weights - pulled
-        step *= grad
-        step *= grad
-        step *= self._compensation
-        if self._adaptive:
-            step /= np.sqrt(self._mean_square(position, grad) + SMALLEST_SQUARE)
-        step += grad
-        if self.is_good(index, step):
-            self.step(position, weights, step)
+    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+        compensated = []
+        for position, (weight, backup, g) in enumerate(zip(self.weights, self._backups[rank], gradient, strict=True)):
+            step = weight - backup
+            step *= g
+            step *= g
+            step *= self._compensation
+            if self._mean_squares:
+                square = self._mean_squares[position]
+                square *= FADING
+                square += (1 - FADING) * g * g
+                step /= np.sqrt(square + SMALLEST_SQUARE)
+            step += g
+            compensated.append(step)
+        if self.job.config.max_bad_steps == 0 or first_not_finite(compensated) is None:
+            self.step(compensated)
         return True
 
+    def answer(self, rank: int, memory: Arrays) -> Answer:
+        self._backups[rank] = memory
+        return super().answer(rank, memory)
+
+    def lost(self, rank: int) -> Answers:
+        self._backups.pop(rank, None)
+        return super().lost(rank)
+
     def state(self) -> dict[str, Any]:
-        return super().state() | {"squares": [*self._mean_squares.items()]}
-
-    def begin_with(self, saved: Mapping[str, Any]) -> None:
-        super().begin_with(saved)
-        self._mean_squares = dict(saved["squares"])
-
-    def _mean_square(self, position: int, grad: np.ndarray) -> np.ndarray:
-        """Updates and returns s of an array."""
-        square = (1 - FADING) * grad * grad
-        if position in self._mean_squares:
-            square += FADING * self._mean_squares[position]
-        self._mean_squares[position] = square
-        return square
+        return {**super().state(), "squares": self._mean_squares}

@@ -10,7 +10,7 @@ import numpy as np
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.context import Context
-from trainer.coordinator.job import begin_job
+from trainer.coordinator.job import join_job
 from trainer.coordinator.queries import Queries
 from trainer.coordinator.smoothing import Smoothed
 from trainer.run_logs.measure import CHECK_READY
@@ -43,7 +43,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._round_began = 0.0
 
     def broadcast(self) -> None:
-        begin_job(self.context, self.progress, self.resumes)  # before any rank can ask
+        join_job(self.context, self.progress)
         super().broadcast()
 
     def begin_round(self) -> None:
@@ -60,6 +60,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 
     def end(self) -> None:
+        super().end()
         self._queries.close()
         self._state.leave()
 

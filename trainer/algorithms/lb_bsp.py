@@ -20,7 +20,7 @@ is their sum: the update is right whichever decisions the workers have used.
 
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.coordinator.job import begin_job
+from trainer.coordinator.job import join_job
 from trainer.coordinator.queries import Queries
 
 
@@ -34,11 +34,12 @@ class LBBSPTrainer(SyncTrainer):
         self._questions = Queries(context.state, self.clock, waits=False)
 
     def broadcast(self) -> None:
-        begin_job(self.context, self.progress, self.resumes)  # before any rank leaves the broadcast and asks
+        join_job(self.context, self.progress)
         super().broadcast()
-        self._state.report(self.rounds + 1, self.step_s, 0.0, self.step_samples)
+        self._state.send(self._state.note(self.rounds + 1, 0, self.step_s, 0.0, self.step_samples))
 
     def begin_round(self) -> None:
+        super().begin_round()
         self.context.task.batches.resize(self._questions.batch_size() or self._batch_size)
 
     def gradient_weight(self) -> float:
@@ -55,6 +56,7 @@ class LBBSPTrainer(SyncTrainer):
         return self.step_samples / self._batch_size
 
     def end(self) -> None:
+        super().end()
         self._questions.close()
         self._state.leave(self.rounds)
 

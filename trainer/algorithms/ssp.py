@@ -1,42 +1,66 @@
 """SSP, stale synchronous parallel (Ho et al., "More effective distributed ML via a stale synchronous parallel parameter
 server", NIPS 2013): w <- w - eta * g at once as in ASGD, but a worker that is more than s steps ahead of the slowest
-waits. With s = 0 all workers are in step, with a large s it is ASGD."""
+waits for its answer. With s = 0 all workers are in step, with a large s it is ASGD."""
 
-from trainer.algorithms.asynchronous import AsyncTrainer
+from typing import Any
+
+from trainer.algorithms.asynchronous import AsyncServer, AsyncTrainer
 from trainer.context import Context
+from trainer.hub.server_part import KEPT, Answer, Answers, Arrays, Message, Served
+
+
+class SSPServer(AsyncServer):
+    """Keeps the answers of workers that are too far ahead."""
+
+    def __init__(self, job: Served) -> None:
+        super().__init__(job)
+        self._staleness = job.config.staleness  # s
+        clocks = job.saved.get("clocks", ())
+        # Steps of each worker, by rank
+        self._clocks = list(clocks) if len(clocks) == job.num_workers else [0] * job.num_workers
+        self._waiting: dict[int, Arrays] = {}  # by rank, the memory of the answer
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        return super().act(rank, message, arrays) or self._released()  # it may be a wish to stop
+
+    def due(self, rank: int, message: Message, memory: Arrays) -> Answers:
+        self._clocks[rank], self._waiting[rank] = message["round"], memory
+        return self._released()
+
+    def joined(self, rank: int) -> Answer:
+        self._clocks[rank] = max(self._clocks[rank], self._slowest_but(rank))
+        return super().joined(rank)
+
+    def lost(self, rank: int) -> Answers:
+        self._waiting.pop(rank, None)
+        super().lost(rank)
+        return self._released()
+
+    def kept(self) -> dict[str, Any]:
+        return {**super().kept(), "clocks": [*self._clocks]}
+
+    def _released(self) -> Answers:
+        near = [
+            rank
+            for rank in self._waiting
+            if self.stop or self._clocks[rank] - self._slowest_but(rank) <= self._staleness
+        ]
+        return {rank: self.answer(rank, self._waiting.pop(rank)) for rank in near}
+
+    def _slowest_but(self, rank: int) -> int:
+        """The least clock of the other workers."""
+        return min((self._clocks[other] for other in self.there - {rank}), default=self._clocks[rank])
 
 
 class SSPTrainer(AsyncTrainer):
-    """ASGD with a bound on the distance between workers. A worker's number among the counters is its clock (steps)."""
-
-    has_numbers = True
-
-    def __init__(self, context: Context, learning_rate: float, staleness: int) -> None:
-        super().__init__(context, learning_rate)
-        self._staleness = staleness  # s
+    """ASGD whose answers may come late."""
 
     def broadcast(self) -> None:
-        super().broadcast()
-        if not self.rounds and self.context.peers.job_age_s() is not None:  # in the place of a lost worker
-            own = max(0.0, float(self.read_counters()[self._own]))
-            self.rounds = round(max(own, self._slowest(default=own)))
-        self.set_number(self.rounds)
-
-    def before_pull(self) -> None:
-        """Advances this worker's clock once its gradient has arrived, then waits for workers too far behind."""
-        self._transport.wait_all()
-        self.add_to_counter(self._own)
-        self.clock.wait_until(self._may_go_on)
-
-    def _may_go_on(self) -> bool:
-        votes = self.read_counters()[0]
-        return bool(self.rounds - self._slowest(default=self.rounds) <= self._staleness or votes > 0)
-
-    def _slowest(self, default: float) -> float:
-        """The least clock of the other workers, as they were read last."""
-        return min(self.numbers_there(but=self.membership.rank).tolist(), default=default)
+        said = self.begin_at_hub()
+        if not self.rounds:  # perhaps in the place of a lost worker
+            self.rounds = said[KEPT]["clocks"][self.membership.rank]
 
 
 def build(context: Context) -> SSPTrainer:
     """From the flags."""
-    return SSPTrainer(context, context.config.learning_rate, context.config.staleness)
+    return SSPTrainer(context)

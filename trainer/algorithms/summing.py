@@ -1,11 +1,13 @@
 """The base of algorithms whose workers sum arrays at the end of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from trainer.algorithms import piggyback
 from trainer.context import Context
+from trainer.hub.sums import HubSums
 from trainer.trainer import Trainer
 
 
@@ -20,12 +22,25 @@ class SynchronousTrainer(Trainer):
         self.transport = context.shared
         compression = context.run.compression
         self.exchange = self.sums = self.transport.sums(compression) if compression else self.transport.sums()
+        self._hub = self.sums if isinstance(self.sums, HubSums) else None
         self.numbers: list[float] = []  # the algorithm's extra ones, of constant length; each sum replaces them
 
     def broadcast(self) -> None:
         statistics = self.parameters.statistics()
         self.sums.broadcast(*self.broadcast_arrays(statistics))
         self.parameters.set_statistics(statistics)
+        if self._hub is not None and self._hub.taken is not None:  # this worker comes to a job at work
+            self.set_global_model()
+            self.rounds = self._take_over(*self._hub.taken)
+
+    def begin_round(self) -> None:
+        if self._hub is not None and self._hub.gives:
+            said = {"rounds": self.rounds - 1, "seen": self.seen.of_all, "updates": self.stepper.updates}
+            self._hub.give({**said, "newest": self.evaluated.newest}, self.shared_state())
+
+    def end(self) -> None:
+        if self._hub is not None and not self.has_left:
+            self._hub.end()
 
     def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
         """The arrays in the order of their keys, as in `sum_over_workers`, and how many of the last are never
@@ -48,6 +63,17 @@ class SynchronousTrainer(Trainer):
         begin = len(self.parameters.weights)
         self.parameters.set_statistics(state[begin : begin + len(statistics)])
 
+    def _take_over(self, said: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> int:
+        """Continues with another worker's state; returns the rounds that it has done."""
+        assert self._hub is not None
+        self._hub.taken = None
+        state = self.shared_state()
+        for own, array in zip(state, arrays, strict=True):
+            own[...] = array
+        self.adopt(state)
+        self.stepper.updates, self.seen.of_all, self.evaluated.newest = said["updates"], said["seen"], said["newest"]
+        return int(said["rounds"])
+
     def exchange_failed(self) -> None:
         """Called before the sum is repeated with other workers."""
 
@@ -67,6 +93,9 @@ class SynchronousTrainer(Trainer):
         self.take_sum([*arrays, numbers])
         of_all = mine.unpacked(numbers.tolist())
         self.numbers = list(of_all.numbers)
+        if self._hub is not None and self._hub.taken is not None:  # the others have gone on without this worker
+            begun, self.rounds = self.rounds, self._take_over(*self._hub.taken)
+            self.measure.skip(self.rounds - begun)
         return piggyback.take(self, of_all)
 
     def computed(self) -> None:

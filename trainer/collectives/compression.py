@@ -12,14 +12,15 @@ Counts and BatchNorm's statistics always travel exactly.
 import math
 from dataclasses import dataclass
 
-from config import AMONG_WORKERS, FP16, PS, TWO_BIT, UNCOMPRESSED, Config, one_of
+from config import AMONG_WORKERS, FP16, KVSTORE, TWO_BIT, UNCOMPRESSED, Config, one_of
 from utils import SetupError
 
 # Half of float16's greatest number, so that sums which are rounded several times stay below it too.
 LARGEST_SUM = 2.0**15
-CARRIED_BY = {UNCOMPRESSED: None, FP16: (PS, *AMONG_WORKERS), TWO_BIT: (PS,)}  # values of --collective; None: any
+# Values of --exchange; None: any
+CARRIED_BY = {UNCOMPRESSED: None, FP16: (KVSTORE, *AMONG_WORKERS), TWO_BIT: (KVSTORE,)}
 WHY = {
-    FP16: "MPI adds up numbers of one kind, and has no half precision",
+    FP16: "MPI and the hub add up numbers of one kind",
     TWO_BIT: "it is a part of MXNet's parameter server",
 }
 
@@ -50,13 +51,13 @@ def in_two_bits(num_bytes: int) -> int:
 
 
 def check_flags(config: Config) -> None:
-    """Checks that the chosen --collective has the chosen --compression. Raises SetupError if it has not, or 2bit has no
+    """Checks that the chosen --exchange has the chosen --compression. Raises SetupError if it has not, or 2bit has no
     threshold."""
     kind, carried_by = config.compression, CARRIED_BY[config.compression]
-    if carried_by is not None and config.collective not in carried_by:
+    if carried_by is not None and config.transport not in carried_by:
         raise SetupError(
-            f"--compression {kind} does not go with --collective {config.collective}: {WHY[kind]}; leave it out, or "
-            f"take --collective {one_of(carried_by)}"
+            f"--compression {kind} does not go with --exchange {config.transport}: {WHY[kind]}; leave it out, or "
+            f"take --exchange {one_of(carried_by)}"
         )
     if kind == TWO_BIT and not config.compression_threshold:
         raise SetupError(

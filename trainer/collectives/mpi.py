@@ -22,7 +22,7 @@ def world() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: no library
         raise SetupError(
-            f"--collective mpi needs mpi4py and an MPI library ({str(error).splitlines()[0]}): {sys.executable} -m pip "
+            f"--exchange mpi needs mpi4py and an MPI library ({str(error).splitlines()[0]}): {sys.executable} -m pip "
             "install -r requirements-mpi.txt, or choose ring, butterfly or binary-blocks, which need nothing"
         ) from None
     return MPI.COMM_WORLD

@@ -18,21 +18,14 @@ LONGEST_PAUSE_S = 1.0
 NOTICE_REST_S = 0.1
 WATCHED_REST_S = 1.0  # where no rule decides by what is told
 
-# Codes of the state server.
-UNKNOWN_JOB = ("no-job", "unknown-job")  # not begun yet, or lost in a restart
-# The message is of a round that this worker has left, as where later ones were faster; another sender speaks for it.
+# Codes of the state server. The message is of a round that this worker has left, as where later ones were faster, or
+# another sender speaks for it.
 NOT_HEARD = ("stale", "other-sender")
 NO_ROOM = "too-many-jobs"  # until other jobs end
 TRY_LATER = (408, 425, 429)  # HTTP's: the server, or a proxy before it, is busy
 
 # In place of a missing answer, for a worker that leaves: stop the local steps, stay in step, release.
-LEAVE = {"action": "SYNC", "reason": "this worker is about to leave, and the state server does not answer"}
-
-_LOST = "lost"  # in place of the name of a server process that has forgotten the job
-
-
-class UnknownJob(Exception):
-    """The server does not know the job."""
+LEAVE = {"action": "SYNC"}
 
 
 class Refused(JobError):
@@ -47,7 +40,6 @@ class Asker:
         link: Link,
         clock: Clock,
         complete: Callable[[Message], Message],  # adds the fields that each message has at the moment when it is sent
-        reset: Callable[[], Message] = dict,  # the message that tells a restarted server of the job
         stop_requested: Callable[[], bool] = lambda: False,  # a signal came: unanswered messages are not sent again
         notice_rest_s: float = NOTICE_REST_S,  # seconds between two notices
     ) -> None:
@@ -55,12 +47,10 @@ class Asker:
         self._link = link
         self._clock = clock
         self._complete = complete
-        self._reset = reset
         self._stop_requested = stop_requested
         self._leaves = clock.event()
         self._lock = clock.lock()
-        self._has_warned = False  # since the last answer
-        self._server = ""  # the server process that answered last, or _LOST
+        self.is_heard = True  # no line has said since the last answer that none comes
         self._next_notice: Callable[[], None] | None = None
         self._notices: Task[None] | None = None
 
@@ -68,21 +58,13 @@ class Asker:
         """From now on unanswered messages are not sent again."""
         self._leaves.set()
 
-    def ask(self, message: Message, patience_s: float, timeouts: Timeouts) -> Mapping[str, Any]:
-        """Sends a message until it is answered, for `patience_s` seconds; 0: one try. Raises PeerLost without an
+    def ask(self, once: Callable[[], Mapping[str, Any]], patience_s: float) -> Mapping[str, Any]:
+        """Tries `once` until that has an answer, for `patience_s` seconds; 0: one try. Raises PeerLost without an
         answer, JobError where the server refuses the message."""
-        give_up, pause, has_told = self._clock.now() + patience_s, FIRST_PAUSE_S, False
+        give_up, pause = self._clock.now() + patience_s, FIRST_PAUSE_S
         while True:
             try:
-                return self.try_once(message, timeouts)
-            except UnknownJob:
-                logging.warning("the state server at %s was restarted; telling it about the job", self._link.address)
-                self._server = self._server and _LOST
-                self.ask(self._reset(), patience_s, timeouts)
-                if not has_told:  # the first repetition comes at once: the server knows the job now
-                    has_told = True
-                    continue
-                trouble = "forgets the job again and again"
+                return once()
             except NoAnswer as error:
                 trouble = str(error)
             if patience_s and (self._leaves.is_set() or self._stop_requested()):
@@ -90,27 +72,23 @@ class Asker:
             if self._clock.now() + pause > give_up:
                 tried = f"; tried for {patience_s:g} s" if patience_s else ""
                 raise PeerLost(f"the state server at {self._link.address} {trouble}{tried}")
-            if not self._has_warned:
-                self._has_warned = True
+            if self.is_heard:
+                self.is_heard = False
                 logging.warning("the state server at %s %s; asking again", self._link.address, trouble)
             self._leaves.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def try_once(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
-        """One try. Raises NoAnswer without an answer, or with one that has no meaning: a later try may succeed;
-        UnknownJob where the server does not know the job; Refused where it refuses the message."""
+        """One try. Raises NoAnswer without an answer, or with one that has no meaning: a later try may succeed; Refused
+        where the server refuses the message."""
         try:
             reply = self._link.send(self._complete(message), timeouts)
         except NoAnswer as error:
             raise NoAnswer(f"does not answer ({error})") from None
         said, code, kind = reply.said, reply.said.get("code"), message["msg_type"]
-        self._has_warned = False
-        if reply.status == 200 and said.get("msg_type") == "RESPONSE":
-            return said
-        if code in NOT_HEARD:
-            return {"action": "TRAIN", "not_heard": said.get("error")}
-        if code in UNKNOWN_JOB and kind != "RESET":
-            raise UnknownJob
+        if code in NOT_HEARD or (reply.status == 200 and said.get("msg_type") == "RESPONSE"):
+            self.is_heard = True
+            return {"action": "TRAIN", "not_heard": said.get("error")} if code in NOT_HEARD else said
         if code == NO_ROOM:
             raise NoAnswer(f"has no room: {said.get('error')}")
         trouble = f"answered {reply.status}: {reply.in_short}"
@@ -119,19 +97,6 @@ class Asker:
         if reply.status < 500 and reply.status not in TRY_LATER:
             raise Refused(f"the state server at {self._link.address} {trouble}")
         raise NoAnswer(trouble)
-
-    def forget_server(self) -> None:
-        """The next answer counts as one of another server process, which may not know this worker."""
-        self._server = _LOST
-
-    def is_another_server(self, said: Mapping[str, Any]) -> bool:
-        """Whether this answer is from another process than the one before; an older server does not tell."""
-        server = said.get("server")
-        if not isinstance(server, str):
-            return False
-        with self._lock:
-            before, self._server = self._server, server
-        return before not in ("", server)
 
     # ------------------------------------------------------------------------------------- beside the training
 

@@ -1,12 +1,9 @@
-"""A job on the state server: its beginning, with a name that the workers agree on, and notices for its page in modes
-without a rule."""
+"""A job on the state server: a name that its workers agree on, and notices for its page in modes without a rule."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from trainer.context import Context
 from trainer.coordinator.client import draw_job_number, job_id
@@ -15,19 +12,11 @@ from trainer.progress import TRAINING, WAITING, Progress
 if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
-JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
-
-def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """Rank 0 begins the job on the state server, or with `resumed` continues it from a checkpoint; when this returns on
-    any rank, the job has begun and is joined."""
-    state, membership = context.state, context.peers.membership()
-    number = np.array(draw_job_number(), np.float32)
-    if membership.rank == 0:
-        state.join(job_id(number), membership.rank, membership.num_workers, progress)
-        state.begin_job(resumed)
-    context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
-    state.join(job_id(number), membership.rank, membership.num_workers, progress)
+def join_job(context: Context, progress: Progress) -> None:
+    """All workers agree on the job's name, which rank 0 draws."""
+    number, membership = context.shared.agree(draw_job_number()), context.peers.membership()
+    context.state.join(job_id(number), membership.rank, membership.num_workers, progress)
 
 
 class Watched:
@@ -44,15 +33,13 @@ class Watched:
         """All workers agree on the job's name. Every worker of the job's begin calls it."""
         if self._state is None:
             return
-        trainer = self._trainer
+        trainer, membership = self._trainer, self._trainer.membership
         numbers = trainer.context.peers.gather("names of the job on the state server", draw_job_number())
         if numbers is None:
             logging.warning("there is no status page of this job: a plain MXNet program takes part, or one was lost")
             self._state = None
             return
-        membership = trainer.membership
         self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
-        self._state.announce(trainer.resumes)
 
     def tell(self) -> None:
         """Tells of the last local step."""
@@ -66,11 +53,9 @@ class Watched:
         self.tell()
 
     def next_round(self) -> None:
-        if self._state is None:
-            return
-        trainer = self._trainer
-        trainer.progress.activity = TRAINING
-        self._state.tell(trainer.rounds + 1, 0, trainer.step_s, 0.0)
+        if self._state is not None:
+            self._trainer.progress.activity = TRAINING
+            self._state.tell(self._trainer.rounds + 1, 0, self._trainer.step_s, 0.0)
 
     def end(self) -> None:
         """This worker leaves the job in order."""

@@ -2,6 +2,7 @@
 
 Its question has no round, and its answers do not tell a lost job. So one message at a time is under way, the round is
 told before its questions, overtaken messages are not sent, and after a failure the state at / tells the server's job.
+The first message of rank 0 begins the job; others tell nothing before the server has one of this size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 
 from config import AMONG_WORKERS, POLICIES, Config
 from trainer.clock import Clock
-from trainer.coordinator.asker import UNKNOWN_JOB
 from trainer.coordinator.http import HttpLink, PublishedServer
 from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
 from utils import PeerLost
@@ -32,8 +32,8 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
     try:
         http.check()
     except PublishedServer:
-        if config.collective in AMONG_WORKERS:
-            why = f"through which the workers of --collective {config.collective} find each other"
+        if config.transport in AMONG_WORKERS:
+            why = f"through which the workers of --exchange {config.transport} find each other"
             raise PublishedServer(http.address, why) from None
         if config.rule not in POLICIES:
             raise PublishedServer(http.address, f"and its rule is not that of mode {config.mode}") from None
@@ -106,11 +106,11 @@ class PublishedLink:
         self._http = http
         self._clock = clock
         self._num_workers = num_workers
+        self._is_known = False  # the job on the server
         self._lock = threading.Lock()  # held during a request, as none of the clock's may be
         self._at = (0, 0)  # round and local steps of the latest message
         self._entered = 0  # the round that the server knows; 0: perhaps none
         self._began = self._look_at = 0.0  # of this round; and time of the next check of the state
-        self._mended = 0  # the last round in which the server had lost the job
 
     @property
     def round_trip_s(self) -> float:
@@ -118,15 +118,12 @@ class PublishedLink:
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """Raises PeerLost where the server answers as no published one does, or has another job."""
-        kind, ready = message["msg_type"], False
+        ready = False
         try:
             with self._lock:
-                if kind == "RESET":
-                    self._begin(message, timeouts)
-                elif kind == "QUERY":
-                    ready = self._ask(message["status"], timeouts)
-                else:
-                    self._report(message["status"], timeouts)
+                if self._is_known or self._begin(message, timeouts):
+                    send = self._ask if message["msg_type"] == "QUERY" else self._report
+                    ready = send(message["status"], timeouts)
         except NoAnswer:
             self._entered = 0  # the next answer may come from another process
             raise
@@ -135,15 +132,22 @@ class PublishedLink:
             return instead.reply
         return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
 
-    def _begin(self, reset: Message, timeouts: Timeouts) -> None:
-        """Begins the job, unless another worker has already begun it again after a loss."""
-        if not self._at[0] or self._holds(self._state(timeouts)) is not Holds.OURS:
-            self._post("/init/", {"num_workers": reset["num_workers"], "epsilon": reset["epsilon"]}, timeouts)
+    def _begin(self, message: Message, timeouts: Timeouts) -> bool:
+        """Returns whether the server has the job now. Rank 0 begins it; after a loss the first worker that notices."""
+        status, settings, was_there = message["status"], message["settings"], self._at[0] > 0
+        state = self._state(timeouts)
+        held = self._holds(state) if was_there else holds(state, self._num_workers, status["round"])
+        self._is_known = held is Holds.OURS and (was_there or status["rank"] > 0)
+        if not self._is_known and (was_there or not status["rank"]):
+            self._post("/init/", {"num_workers": settings["num_workers"], "epsilon": settings["epsilon"]}, timeouts)
+            self._is_known = True
+        return self._is_known
 
-    def _report(self, status: Message, timeouts: Timeouts) -> None:
-        is_known = self._entered > 0 and not status["local_iteration"]
-        if self._enter(status, timeouts) and not is_known:  # the others' first questions need a step time
+    def _report(self, status: Message, timeouts: Timeouts) -> bool:
+        is_timed = self._entered > 0 and not status["local_iteration"]
+        if self._enter(status, timeouts) and not is_timed:  # the others' first questions need a step time
             self._apply(status, timeouts)
+        return False
 
     def _ask(self, status: Message, timeouts: Timeouts) -> bool:
         at = (status["round"], status["local_iteration"])
@@ -197,9 +201,7 @@ class PublishedLink:
             return reply
         if reply.status < 500:
             raise self._unfit(path, reply)
-        if path != "/init/" and self._mended < self._at[0] and self._holds(self._state(timeouts)) is Holds.NONE:
-            self._mended = self._at[0]  # once a round: the server may be wrong in another way
-            raise _Substitute(Reply(409, {"code": UNKNOWN_JOB[0]}))
+        self._is_known = path != "/init/" and self._holds(self._state(timeouts)) is not Holds.NONE
         raise _Substitute(reply)
 
     def _state(self, timeouts: Timeouts) -> State | None:

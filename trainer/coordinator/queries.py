@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from trainer.clock import Clock, Task
 from trainer.coordinator.client import StateClient
+from trainer.coordinator.protocol import Message
 from trainer.emulation import FORWARD_SHARE
 from utils import JobError, PeerLost
 
@@ -47,7 +47,7 @@ def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) ->
 
 class Queries:
     """Asks whether a round's local steps are done, or how large batches are to be. Arguments of its methods as in
-    StateClient.
+    StateClient.note.
 
     Without waiting, questions go beside the training; they may overtake each other, and the server expects that.
 
@@ -68,6 +68,7 @@ class Queries:
         # Tasks beside the training write the following too.
         self._lock = clock.lock()
         self._unanswered = 0
+        self._untold: Message | None = None  # the newest state that was noted while messages had no answer
         self._silent_since = 0.0  # the last answer, or the message before which nothing was under way
         self._news = clock.event()  # the next answer
         self._ready_round = -1  # round 0 is the time before training
@@ -75,13 +76,9 @@ class Queries:
 
     def report(self, round_: int, step_s: float, transmission_s: float) -> None:
         """Tells that the worker has entered the round. A question that overtakes the report tells the same."""
-        delay_s, generation = self._delay(step_s), self._client.generation  # it is sent later, perhaps in another one
-
-        def tell(patience_s: float) -> None:
-            self._client.report(round_, delay_s, transmission_s, patience_s=patience_s, generation=generation)
-
-        if not (self._silent_s() >= AWAY_S and self._noted(round_, 0, delay_s, transmission_s)):
-            self._send(round_, tell)
+        state = self._client.note(round_, 0, self._delay(step_s), transmission_s)
+        if not (self._silent_s() >= AWAY_S and self._is_left(state)):
+            self._send(state)
 
     def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """Asks after a local step; returns whether READY has arrived, or the worker aggregates without it."""
@@ -90,12 +87,13 @@ class Queries:
                 self._steps_before = self._steps
             self._round = round_
         self._steps = steps
-        delay_s, generation = self._delay(step_s), self._client.generation
+        state = partial(self._client.note, round_, steps, self._delay(step_s), transmission_s)
         if self._silent_s() < AWAY_S and self._unanswered < MAX_UNDER_WAY:
-            query = partial(self._client.query, round_, steps, delay_s, transmission_s, generation=generation)
-            question = self._send(round_, query)
-            if question is not None:
-                self._wait_for(question, step_s, max(steps, self._steps_before))
+            question = self._send(state(asks=True))
+            wait_s = worthwhile_wait(step_s, self._client.round_trip_s, max(steps, self._steps_before))
+            if question is not None and wait_s:
+                with contextlib.suppress(TimeoutError):
+                    question.result(wait_s)
         is_away = steps >= self._steps_before and self._stays_away()
         self._raise_failure()
         if self.is_ready(round_):
@@ -103,9 +101,7 @@ class Queries:
                 logging.info("the state server decides again")
             self._is_alone = False
             return True
-        if steps < self._steps_before or not (
-            self._client.is_refused or (is_away and self._noted(round_, steps, delay_s, transmission_s))
-        ):
+        if steps < self._steps_before or not (self._client.is_refused or (is_away and self._is_left(state()))):
             return False
         if not self._is_alone:
             why = "takes none of its messages" if self._client.is_refused else "does not answer"
@@ -122,14 +118,15 @@ class Queries:
         """Tells of the step of a round and asks for the batch size, beside the training. While an earlier question is
         under way, this does nothing: the next one tells all."""
         if not self._under_way:
-            question = partial(self._client.ask_batch_size, round_, step_s, samples)
-            self._under_way.append(self._clock.start(question, "question"))
+            state = self._client.note(round_, 1, step_s, 0.0, samples, asks=True)
+            self._under_way.append(self._clock.start(partial(self._client.send, state, math.inf), "question"))
 
     def batch_size(self) -> int | None:
         """Samples of this worker's batches by the newest answer; None before the first. Raises JobError if the state
         server refuses the question."""
         if self._under_way and self._under_way[0].done():
-            self._batch_size = self._under_way.pop().result() or self._batch_size
+            size = self._under_way.pop().result().get("batch_size")
+            self._batch_size = size if isinstance(size, int) and size > 0 else self._batch_size
         return self._batch_size
 
     def close(self) -> None:
@@ -157,47 +154,43 @@ class Queries:
             news.wait(AWAY_S - silent_s)
         return self._silent_s() >= AWAY_S
 
-    def _noted(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
-        """Leaves the progress to the messages that are under way; returns whether there is one."""
+    def _is_left(self, state: Message) -> bool:
+        """Leaves a state to the messages that are under way; returns whether there is one."""
         with self._lock:
-            if self._unanswered:
-                self._client.note(round_, steps, step_s, transmission_s)
+            self._untold = state if self._unanswered else None
             return self._unanswered > 0
 
-    def _send(self, round_: int, message: Callable[[float], bool | None]) -> Task[None] | None:
-        """Sends a message and waits for its answer, or begins to do so and returns that. `message`: sends it, with this
-        patience in seconds."""
+    def _send(self, message: Message) -> Task[Any] | None:
+        """Sends a message and waits for its answer, or begins to do so and returns that."""
         self._raise_failure()
         with self._lock:
             if not self._unanswered:
                 self._silent_since = self._clock.now()
             self._unanswered += 1
-        if self.waits and self._until_answered(round_, message, 0.0):
+        if self.waits and self._until_answered(message, 0.0):
             self._raise_failure()
             return None
         self._under_way = [task for task in self._under_way if not task.done()]
-        self._under_way.append(self._clock.start(lambda: self._until_answered(round_, message), "question"))
+        self._under_way.append(self._clock.start(lambda: self._until_answered(message), "question"))
         return None if self.waits else self._under_way[-1]
 
-    def _until_answered(
-        self, round_: int, message: Callable[[float], bool | None], patience_s: float = math.inf
-    ) -> bool:
+    def _until_answered(self, message: Message, patience_s: float = math.inf) -> bool:
         """Sends a message, and what was noted meanwhile; returns whether it was answered within the patience.
 
         A failure is raised in the training thread, which can end the job.
         """
-        ready, failure = False, None
+        round_, asks, ready, failure = message["status"]["round"], message["msg_type"] == "QUERY", False, None
         while True:
             try:
-                ready = bool(message(patience_s)) or ready
+                ready = (self._client.send(message, patience_s).get("action") == "SYNC" and asks) or ready
             except Exception as error:
                 if not patience_s and isinstance(error, PeerLost):
                     return False
                 failure = error
             with self._lock:
                 self._silent_since = self._clock.now()
-                if patience_s and self._client.is_behind and failure is None:
-                    message, patience_s = self._client.catch_up, math.inf
+                if patience_s and self._untold is not None and failure is None:
+                    message, self._untold, asks = self._untold, None, False
                     continue
                 self._unanswered -= 1
                 self._failure = failure or self._failure
@@ -206,12 +199,6 @@ class Queries:
                 news, self._news = self._news, self._clock.event()
             news.set()
             return True
-
-    def _wait_for(self, question: Task[None], step_s: float, steps_per_round: int) -> None:
-        patience_s = worthwhile_wait(step_s, self._client.round_trip_s, steps_per_round)
-        if patience_s:
-            with contextlib.suppress(TimeoutError):
-                question.result(patience_s)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -1,29 +1,23 @@
-"""The hub's connections, on one asyncio loop: who may take part, and frames in and out.
+"""The connections of the hub, and of the rendezvous, on one asyncio loop: who may take part, and frames in and out.
 
-A worker and the hub show each other that they know the job's token before either believes a length:
-
-    worker: HELLO                      hub: {"welcome": its id, "challenge": bytes; empty without a token}
-    worker: {"nonce", "proof"}         hub: {"proof"}
-
-A process of a job with MXNet's kvstore, which takes the hub for its scheduler, is told so.
+wire.py has the other side, and the greeting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import json
-import logging
 import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.hub.frames import (
     LENGTH,
     LONGEST,
@@ -37,29 +31,14 @@ from trainer.hub.frames import (
     read,
 )
 from trainer.hub.server_part import Arrays, Message
-from trainer.rendezvous.scheduler_link import HELLO as HELLO_OF_KVSTORE
-from trainer.rendezvous.scheduler_link import HELLO_AT_HUB, SAME_TOKEN, keep_alive, own_token, proof
-from utils import EXIT_SETUP, die_on_error
+from trainer.hub.wire import HELLO, SAME_TOKEN, log, own_token, proof, proves, set_up
+from utils import EXIT_SETUP, die_on_error, printable
 
-BEAT_S = 1.0  # between two signs of life
-SILENT_S = 8.0  # without a byte of a worker, or of the hub, which sends one each second
+# isort: split
+from server.errors import BadMessage, Conflict
+
 GREETING_S = 10.0  # for a stranger to show that it takes part
 MOST_STRANGERS = 64  # beside the processes of the job
-_NONCE = 16  # bytes
-
-
-def local_name(address: str, port: int) -> str:
-    """Of the hub's Unix socket, which workers of its own host use; no file stands for it."""
-    return f"\0esync-hub-{address}-{port}"
-
-
-def set_up(connection: socket.socket) -> None:
-    """Sends small messages at once, and ends a connection whose bytes are not acknowledged."""
-    if connection.family != socket.AF_UNIX:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(SILENT_S * 1000))
-        keep_alive(connection)
 
 
 class Refused(Exception):
@@ -73,41 +52,68 @@ class Connection:
         self.socket, self.address, self.port = connection, address, port
         self.rank: int | None = None  # of the worker, once it has one
         self.heard = time.monotonic()  # when the last piece came
+        self._gap_s = 0.0  # the longest time between two pieces since the last look
         self.is_receiving = False  # arrays
         self.number = 0  # of its return, as context.Peers has them
         self.is_asking = False  # the worker waits for an answer
         self.since = 0.0  # when its question had come
         self._loop = asyncio.get_running_loop()
-        self._sending = asyncio.Lock()
-        self._is_closed = False
+        self._unsent: deque[memoryview] = deque()  # pieces that the kernel does not take yet
+        self._flushing: asyncio.Task[None] | None = None
         connection.setblocking(False)
         set_up(connection)
 
     @property
     def is_sending(self) -> bool:
-        return self._sending.locked()
+        return bool(self._unsent)
 
-    async def send(self, message: Message, arrays: Arrays = ()) -> None:
-        """Sends a frame behind those before it. Raises OSError where the connection is lost."""
-        async with self._sending:
-            if self._is_closed:
-                raise BrokenPipeError
-            for piece in outgoing(message, arrays):
+    def send(self, message: Message, arrays: Arrays = ()) -> None:
+        """Sends a frame behind those before it, what the kernel takes of it at once. The arrays must not change until
+        it has arrived. The reader of this connection hears of its loss."""
+        self._unsent.extend(map(memoryview, outgoing(message, arrays)))
+        if self._flushing is None or self._flushing.done():
+            try:
+                while self._unsent:
+                    count = self.socket.send(self._unsent[0])
+                    self._take(count)
+            except BlockingIOError:
+                self._flushing = self._loop.create_task(self._flush())
+            except OSError:
+                self._give_up()
+
+    async def _flush(self) -> None:
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
                 await self._loop.sock_sendall(self.socket, piece)
+                self._take(len(piece))
+        except OSError:
+            self._give_up()
+
+    def _take(self, count: int) -> None:
+        """The kernel has taken so many bytes."""
+        rest = self._unsent[0][count:]
+        if rest:
+            self._unsent[0] = rest
+        else:
+            self._unsent.popleft()
+
+    def _give_up(self) -> None:
+        self._unsent.clear()
+        self.close()
 
     async def receive(
-        self, longest: int, allowed: Callable[[], Sequence[tuple[int, ...]] | None]
+        self, longest: int, may_come: Callable[[Message, Sequence[tuple[int, ...]]], bool]
     ) -> tuple[Message, Arrays]:
-        """The next frame, with arrays of the allowed shapes or none; None: of any shapes. Raises EOFError or OSError
-        where the connection is lost, NotAFrame where something else comes."""
+        """The next frame; arrays of these shapes `may_come` with the message. Raises EOFError or OSError where the
+        connection is lost, NotAFrame where something else comes."""
         head = bytearray(LENGTH.size)
         await self._fill(memoryview(head))
         text = bytearray(length_in(head, longest))
         await self._fill(memoryview(text))
         message, found = read(text)
-        shapes = allowed()
-        if found and shapes is not None and found != list(shapes):
-            raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has {num_numbers(list(shapes))}")
+        if found and not may_come(message, found):
+            raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has others")
         try:
             arrays = [np.empty(shape, np.float32) for shape in found]
         except (MemoryError, ValueError):
@@ -123,13 +129,23 @@ class Connection:
             count = await self._loop.sock_recv_into(self.socket, view[:PIECE])
             if not count:
                 raise EOFError
-            self.heard = time.monotonic()
+            now = time.monotonic()
+            self._gap_s, self.heard = max(self._gap_s, now - self.heard), now
             view = view[count:]
+
+    def take_gap(self) -> float:
+        """Seconds of the longest silence since the last call."""
+        gap_s, self._gap_s = self._gap_s, 0.0
+        return gap_s
 
     async def exactly(self, count: int) -> bytes:
         content = bytearray(count)
         await self._fill(memoryview(content))
         return bytes(content)
+
+    def detach(self) -> socket.socket:
+        """The socket, for another reader; this connection has none any more."""
+        return socket.socket(fileno=self.socket.detach())
 
     def close(self) -> None:
         """Ends also what other tasks wait for here."""
@@ -140,18 +156,22 @@ class Connection:
         """Called by the last reader. asyncio must not wait for a socket that is freed, whose number the next one
         gets."""
         self.close()
-        async with self._sending:
-            self._is_closed = True
-            self.socket.close()
+        if self._flushing is not None:
+            await self._flushing
+        self._unsent.clear()
+        self.socket.close()
 
 
 class Connections(ABC):
     """Accepts processes, and handles their messages one at a time."""
 
-    def __init__(self, listeners: Sequence[socket.socket], address: str, kind: str, num_processes: int) -> None:
-        """`address` is the hub's own; `kind` names the job, for the processes of others."""
+    def __init__(
+        self, listeners: Sequence[socket.socket], address: str, kind: str, whole: str, num_processes: int
+    ) -> None:
+        """`address` is the server's own; its `kind` is HUB or SCHEDULER; `whole` names it, for the processes of other
+        jobs."""
         self._most_strangers = MOST_STRANGERS + num_processes
-        self._listeners, self._address, self._kind = listeners, address, kind
+        self._listeners, self._address, self._kind, self._whole = listeners, address, kind, whole
         self._token = own_token()
         self.instance = secrets.token_hex(8)  # of this process
         self._strangers: dict[Connection, None] = {}  # the oldest first
@@ -160,35 +180,47 @@ class Connections(ABC):
 
     @abstractmethod
     async def handle(self, connection: Connection, message: Message, arrays: Arrays) -> None:
-        """Acts on a message. Raises Refused where this process cannot take part."""
+        """Acts on a message. Raises Refused or BadMessage where this process cannot take part; EOFError ends it."""
 
     @abstractmethod
-    def on_closed(self, connection: Connection, why: str) -> None:
-        """The connection has ended, for this reason; empty: the other side has closed it."""
+    def on_closed(self, connection: Connection, error: Exception) -> None:
+        """The connection has ended, as `how_lost` tells."""
 
-    @abstractmethod
-    def shapes(self) -> Sequence[tuple[int, ...]] | None:
-        """Of the arrays in a message; None: not known yet."""
+    def may_come(self, message: Message, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether arrays of these shapes may come with a message."""
+        return False
 
-    def start(self, work: Any) -> None:
+    async def serve_guest(self, connection: Connection, first: bytes) -> None:
+        """Serves a process whose first bytes are these, and no HELLO; here none."""
+        raise EOFError
+
+    def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""
 
         async def guarded() -> None:
             try:
                 await work
             except Exception:
-                with die_on_error("the hub failed"):
+                with die_on_error(f"the {self._kind} failed"):
                     raise
 
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def accept(self) -> None:
         """Accepts connections for ever."""
+        asyncio.get_running_loop().set_exception_handler(self._die)
         for listener in self._listeners:
             listener.setblocking(False)
             self.start(self._accept(listener))
+
+    def _die(self, _: asyncio.AbstractEventLoop, context: Message) -> None:
+        """asyncio would only print an error in what it calls later."""
+        if error := context.get("exception"):
+            with die_on_error(f"the {self._kind} failed"):
+                raise error
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -199,11 +231,11 @@ class Connections(ABC):
                 host, port = (place[0], place[1]) if isinstance(place, tuple) else (self._address, self._num_local)
                 self.start(self._serve(Connection(accepted, host, port)))
             except OSError as error:  # no more files, or it has gone already
-                logging.warning("warning: a connection was not accepted: %s", error.strerror or error)
+                log.warning("warning: a connection was not accepted: %s", error.strerror or error)
                 await asyncio.sleep(0.1)
 
     async def _serve(self, connection: Connection) -> None:
-        why = ""
+        how: Exception = EOFError()
         try:
             self._strangers[connection] = None
             if len(self._strangers) > self._most_strangers:
@@ -211,45 +243,40 @@ class Connections(ABC):
                 del self._strangers[oldest]
                 oldest.close()
             try:
-                await asyncio.wait_for(self._greet(connection), GREETING_S)
+                first, said = await asyncio.wait_for(self._greet(connection), GREETING_S)
             except asyncio.TimeoutError:
                 raise EOFError from None
             finally:
                 self._strangers.pop(connection, None)
-            while True:
-                message, arrays = await connection.receive(LONGEST, self.shapes)
+            if first != HELLO:
+                await self.serve_guest(connection, first)
+            while first == HELLO:
+                message, arrays = said or await connection.receive(LONGEST, self.may_come)
                 await self.handle(connection, message, arrays)
-                del message, arrays  # the next ones need room
-        except (EOFError, ConnectionResetError, BrokenPipeError):
-            pass
-        except OSError as error:
-            why = f"the network has lost the connection ({error.strerror or error})"
-        except (NotAFrame, Refused) as error:
-            why = str(error)
-            logging.warning("warning: a connection from %s was ended: %s", connection.address, why)
-            with contextlib.suppress(OSError):
-                await connection.send({"end": why, "code": EXIT_SETUP})
+                del said, message, arrays  # the next ones need room
+                said = None
+        except (EOFError, OSError) as error:
+            how = error
+        except (NotAFrame, Refused, BadMessage, Conflict) as error:
+            sent = "this process sent a wrong message: " * isinstance(error, (BadMessage, Conflict))
+            how = Refused(printable(f"{sent}{error}"))
+            log.warning("warning: a connection from %s was ended: %s", connection.address, how)
+            connection.send({"end": str(how), "code": EXIT_SETUP})
         finally:
             await connection.free()
-            self.on_closed(connection, why)
+            self.on_closed(connection, how)
 
-    async def _greet(self, connection: Connection) -> None:
-        hello = await connection.exactly(len(HELLO_AT_HUB))
-        if hello == HELLO_OF_KVSTORE:
-            why = (
-                f"here is the hub of {self._kind}, and no scheduler of MXNet's kvstore: give every process the same -m"
-            )
-            told = json.dumps({"end": why, "code": EXIT_SETUP}) + "\n"
-            await asyncio.get_running_loop().sock_sendall(connection.socket, told.encode())
-        if hello != HELLO_AT_HUB:
-            raise EOFError
-        challenge = secrets.token_hex(_NONCE) if self._token else ""
-        await connection.send({"welcome": self.instance, "challenge": challenge})
-        shown, _ = await connection.receive(LONGEST_OF_STRANGER, lambda: ())
-        nonce, given = (str(shown.get(name, "")).encode(errors="replace") for name in ("nonce", "proof"))
-        expected = proof(self._token, b"worker", challenge.encode(), nonce).hex().encode()
-        if self._token and not hmac.compare_digest(given, expected):
-            raise Refused(f"this process has another ESYNC_TOKEN than the hub, or none: {SAME_TOKEN}")
-        await connection.send(
-            {"proof": proof(self._token, b"hub", challenge.encode(), nonce).hex() if challenge else ""}
-        )
+    async def _greet(self, connection: Connection) -> tuple[bytes, tuple[Message, Arrays] | None]:
+        """The first bytes of a process, and the first message after the greeting."""
+        if (hello := await connection.exactly(len(HELLO))) != HELLO:
+            return hello, None
+        challenge = secrets.token_hex(16) if self._token else ""
+        connection.send({"welcome": self.instance, "challenge": challenge})
+        shown, _ = await connection.receive(LONGEST_OF_STRANGER, lambda message, shapes: False)
+        nonce, to = str(shown.get("nonce", "")), str(shown.get("to", ""))
+        if to != self._kind:
+            raise Refused(f"here is {self._whole}, and no {to}: give every process the same -m")
+        if self._token and not proves(shown, self._token, b"process", challenge, nonce):
+            raise Refused(f"this process has another ESYNC_TOKEN than the {self._kind}, or none: {SAME_TOKEN}")
+        connection.send({"proof": proof(self._token, b"server", challenge, nonce) if challenge else ""})
+        return hello, await connection.receive(LONGEST, self.may_come)

@@ -1,4 +1,4 @@
-"""What travels between a worker and the hub: a message of JSON, and the bytes of float32 arrays.
+"""What travels between a process and the hub, or the rendezvous: a message of JSON, and the bytes of float32 arrays.
 
 length of the JSON, 4 bytes | JSON: [message, [shape of each array, ...]] | the arrays, little-endian
 """
@@ -49,7 +49,7 @@ def length_in(head: bytes | bytearray, longest: int = LONGEST) -> int:
     """Of the JSON. Raises NotAFrame where it is too long."""
     (length,) = LENGTH.unpack(head)
     if not 0 < length <= longest:
-        raise NotAFrame(f"it sends no message of the hub: {bytes(head)!r}")
+        raise NotAFrame(f"it sends no message of this program ({bytes(head)!r})")
     return int(length)
 
 
@@ -58,7 +58,7 @@ def read(text: bytes | bytearray) -> tuple[dict[str, Any], list[tuple[int, ...]]
     try:
         return msgspec.json.decode(text, type=tuple[dict[str, Any], list[tuple[int, ...]]])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise NotAFrame(f"it sends no message of the hub ({error})") from None
+        raise NotAFrame(f"it sends no message of this program ({error})") from None
 
 
 def num_numbers(shapes: list[tuple[int, ...]]) -> int:

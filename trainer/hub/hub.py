@@ -12,6 +12,7 @@ What a worker sends after the greeting (connections.py), and what it gets:
     {"ask": message} + arrays                       {"answer": ...} + arrays, or later
     {"wish": message}, while it waits
     {"tell": {"save": round}}
+    {"tell": message} + arrays, without an answer
     {"beat": ...}, each second                      {"beat": ...}, each second
     {"left": why; empty: its job is done, "goes_on": without it}
     {"failed": why}, before it joins                {"end": why, "code": exit code}: end with this line
@@ -40,13 +41,16 @@ from typing import Any
 
 import msgspec
 
+from algorithms import TransportKind
 from config import CONTINUE, Config, names_of
 from trainer import version
 from trainer.array_tree import Damaged
-from trainer.hub.connections import BEAT_S, SILENT_S, Connection, Connections, Refused, local_name
+from trainer.hub.connections import Connection, Connections, Refused
+from trainer.hub.frames import num_numbers
 from trainer.hub.server_part import (
     JOB,
     KEPT,
+    STATE,
     Answer,
     Answers,
     Arrays,
@@ -58,28 +62,31 @@ from trainer.hub.server_part import (
     shown_and_kept,
 )
 from trainer.hub.server_part import serve as serve_part
+from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
 from trainer.membership import lost_of, number_of_change
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM, differences, join_names, verdict
-from trainer.rendezvous.rendezvous_client import ALL_DONE, GONE, LAST_GATHER
+from trainer.rendezvous.rendezvous_client import ALL_DONE, LAST_GATHER
+from trainer.rendezvous.silence import Silence
 from trainer.runtime.stop_signals import SignalWatch
 from trainer.survival.checkpoint_manager import Writer, wait_until_written
 from trainer.survival.checkpoint_rounds import SERVER
 from trainer.survival.checkpoints import Checkpoints
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, die_on_error, printable
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, printable
 
 # isort: split
 from server import wire
-from server.errors import BadMessage, Conflict
+from server.errors import BadMessage
 from server.membership import Assignment, Group, decide
 from server.messages import Call, Join, Left, Member, Place, Response
 
-LOOK_S = 0.5
+LOOK_S = 0.25
 RECOVER_S = 5.0  # for the workers of a hub that was killed to come to the new one, from the first on
+MOST_STATES = 4  # models that a worker's state has at most: with two of an optimizer, and one to spare
 LATE_S = 15.0  # for late processes to come, and hear why the job does not begin
 FAREWELL_S = 2.0  # for the workers to get the last message, and end
-SILENT = f"for {SILENT_S:g} s: it is frozen, its host or network is down, or large packets are lost on the way"
+SILENT = "it is frozen, its host or network is down, or large packets are lost on the way"
 LATE = "the others have gone on without this worker"
 
 
@@ -92,13 +99,6 @@ class _State(enum.Enum):
 def _own_checkpoints(said: Message) -> Checkpoints:
     its = said["checkpoints"]
     return Checkpoints(Path(its["folder"]), SERVER, its["job"], its["keep"])
-
-
-def _die(_: asyncio.AbstractEventLoop, context: Message) -> None:
-    """asyncio would only print an error in what it calls later."""
-    if error := context.get("exception"):
-        with die_on_error("the hub failed"):
-            raise error
 
 
 def _device_of(member: Member) -> tuple[str, str, str]:
@@ -118,7 +118,7 @@ class Hub(Connections):
         on_begin: Callable[[], None] = lambda: None,  # called once they are
         own: Mapping[str, str] | None = None,  # what workers' set-ups must have, too
     ) -> None:
-        super().__init__(listeners, address, f"mode {mode}", num_workers)
+        super().__init__(listeners, address, HUB, f"the hub of mode {mode}", num_workers)
         self._num_workers, self._start_timeout_s, self._on_begin = num_workers, start_timeout_s, on_begin
         self._own = own or {}
         self._state = _State.WAITING
@@ -145,6 +145,8 @@ class Hub(Connections):
         self._checks = False
         self._begins: set[int] = set()  # ranks that wait for the others to begin
         self._version = 0  # counts messages that the server part has acted on
+        self._sums, self._last_sum_s = False, 0.0  # whether the workers sum, and when they did last
+        self._silence = Silence()
         self._writer: Writer | None = None
         self._again: dict[int, tuple[Connection, Message]] = {}  # workers of a hub that was killed, by rank
         self._asked: Connection | None = None  # of these, for its model
@@ -152,7 +154,6 @@ class Hub(Connections):
     async def run(self) -> tuple[str, int]:
         """Serves the job to its end; returns the last line, and the exit code."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_die)
         self._end = loop.create_future()
         self.accept()
         self.start(self._watch())
@@ -172,8 +173,11 @@ class Hub(Connections):
             text = f"the job was not complete after {self._start_timeout_s:g} s (--start-timeout)"
             self._finish(text, EXIT_PEER_LOST)
 
-    def shapes(self) -> Sequence[tuple[int, ...]] | None:
-        return self._shapes
+    def may_come(self, message: Message, shapes: Sequence[tuple[int, ...]]) -> bool:
+        if self._shapes is None or list(shapes) == self._shapes:
+            return True
+        is_state = STATE in (message.get("tell") or {})
+        return is_state and num_numbers(list(shapes)) <= MOST_STATES * num_numbers(self._shapes)
 
     # --------------------------------------------------------------------------------------------------- messages
 
@@ -189,13 +193,14 @@ class Hub(Connections):
             case {"wish": dict(wish)} if rank is not None and self._part is not None:
                 self._send_all(self._part.act(rank, wish, ()))
             case {"join": dict(join), **rest}:
-                await self._join(connection, join, rest.get("again"))
+                self._join(connection, join, rest.get("again"))
             case {"failed": str(why)}:
                 if self._state is _State.WAITING:
                     self._failed = True
                     self._finish(printable(why), EXIT_SETUP)
                 else:
                     self._num_told += 1  # it ends by itself
+                raise EOFError
             case {"gather": str(label), "value": value} if rank is not None:
                 self._gather(connection, rank, label, value)
             case {"begin": dict(said)} if rank is not None:
@@ -209,63 +214,59 @@ class Hub(Connections):
                 if self._writer is not None and self._part is not None:
                     await asyncio.to_thread(self._writer.wait)  # a slow disk must not stop the beats
                     self._writer.write(round_, self._part.state())
+            case {"tell": dict(told)} if rank is not None and self._part is not None:
+                self._send_all(self._part.act(rank, told, arrays))
             case {"left": str(why), "goes_on": bool(goes_on)} if rank is not None:
                 self._leave(connection, rank, printable(why), goes_on)
             case _:
                 raise Refused(f"this process sent what it may not send now: {message!r:.200}")
 
     def _send_all(self, answers: Answers) -> None:
-        """Beside: the reader of a connection has to see its beats while a large answer goes out."""
+        if self._sums and len(answers) > 1:
+            before, self._last_sum_s = self._last_sum_s, time.monotonic()
+            if before:
+                self._silence.add_round(self._last_sum_s - before)
         for rank, answer in answers.items():
             connection = self._there.get(rank)
             if connection is not None and connection.is_asking:  # else it has come back since it asked
                 connection.is_asking = False
                 waited_s = time.monotonic() - connection.since
                 said = {"answer": answer.message, "waited_s": waited_s, "version": self._version}
-                self.start(self._send(connection, said, answer.arrays))
-
-    async def _send(self, connection: Connection, message: Message, arrays: Arrays = ()) -> None:
-        try:
-            await connection.send(message, arrays)
-        except OSError:
-            connection.close()  # the task that reads there tells of it
+                connection.send(said, answer.arrays)
 
     def _tell_all(self, **message: Any) -> None:
         for connection in self._joins:
-            self.start(self._send(connection, message))
+            connection.send(message)
 
     # ---------------------------------------------------------------------------------------------------- meeting
 
-    async def _join(self, connection: Connection, said: Message, again: Message | None) -> None:
-        try:
-            found = {**said, "address": connection.address, "port": said.get("port") or connection.port}
-            join = wire.understand(found, ())
-            if not isinstance(join, Join) or join.num_servers:
-                raise BadMessage("this process does not join a hub")
-            own = {"DMLC_NUM_WORKER": str(self._num_workers), **self._own}
-            its = {"DMLC_NUM_WORKER": str(join.num_workers), **join.setup}
-            differing = verdict(differences([("the hub", {**its, **own}), (join.member.called(), its)]))
-            if differing and self._state is not _State.WAITING:
-                raise Refused(differing)
-            self._joins[connection] = join
-            if differing:
-                self._finish(differing, EXIT_SETUP)
-                return
-            if self._state is _State.OVER:
-                text, code = self._end.result()
-                self._tell_end(connection, text, code)
-                return
-            if again is not None:
-                await self._come_again(connection, join, again)
-                return
-            if self._state is _State.RUNNING:
-                answer, reason = self._offer_place(join)
-            elif self._again:
-                answer, reason = Assignment(Call.WAIT), "the hub was started again, and waits for its workers"
-            else:
-                self._group, answer, reason = decide(self._group, join, time.monotonic(), drawn=self._job)
-        except (BadMessage, Conflict) as error:
-            raise Refused(str(error)) from None
+    def _join(self, connection: Connection, said: Message, again: Message | None) -> None:
+        found = {**said, "address": connection.address, "port": said.get("port") or connection.port}
+        join = wire.understand(found, ())
+        if not isinstance(join, Join) or join.num_servers:
+            raise BadMessage("this process does not join a hub")
+        own = {"DMLC_NUM_WORKER": str(self._num_workers), **self._own}
+        its = {"DMLC_NUM_WORKER": str(join.num_workers), **join.setup}
+        differing = verdict(differences([("the hub", {**its, **own}), (join.member.called(), its)]))
+        if differing and self._state is not _State.WAITING:
+            raise Refused(differing)
+        self._joins[connection] = join
+        if differing:
+            self._finish(differing, EXIT_SETUP)
+            return
+        if self._state is _State.OVER:
+            text, code = self._end.result()
+            self._tell_end(connection, text, code)
+            return
+        if again is not None:
+            self._come_again(connection, join, again)
+            return
+        if self._state is _State.RUNNING:
+            answer, reason = self._offer_place(join)
+        elif self._again:
+            answer, reason = Assignment(Call.WAIT), "the hub was started again, and waits for its workers"
+        else:
+            self._group, answer, reason = decide(self._group, join, time.monotonic(), drawn=self._job)
         if answer.call is Call.REFUSED:
             self._finish(reason, EXIT_SETUP)
             return
@@ -282,7 +283,7 @@ class Hub(Connections):
             connection.rank = answer.place.rank
             self._there[connection.rank] = connection
         response = Response(join.sender, join.job, reason, answer.call, None, *answer[1:]).to_wire(self._job)
-        await connection.send({"response": response, **self._place_of_return(connection)})
+        connection.send({"response": response, **self._place_of_return(connection)})
 
     def _place_of_return(self, connection: Connection) -> Message:
         """What a worker that comes to a job at work has to know."""
@@ -319,7 +320,7 @@ class Hub(Connections):
 
     def _gather(self, connection: Connection, rank: int, label: str, value: Any) -> None:
         if label in self._known_values:  # it comes to a job at work
-            self.start(self._send(connection, {"gathered": self._known_values[label]}))
+            connection.send({"gathered": self._known_values[label]})
             return
         of_label = self._gathered.setdefault(label, {})
         of_label[rank] = value
@@ -331,7 +332,7 @@ class Hub(Connections):
             self._note_survival()
             self._began = time.monotonic()
         for other in self._there.values():
-            self.start(self._send(other, {"gathered": values}))
+            other.send({"gathered": values})
 
     def _note_survival(self) -> None:
         self._survives = self._flag("on_worker_death") == CONTINUE
@@ -347,11 +348,7 @@ class Hub(Connections):
             shown, kept = shown_and_kept(saved, model)
             self._serve_part(said, shown, kept)
         if len(self._begins) == self._num_workers:  # it comes to a job at work
-            if rank in lost_of(self._changes):
-                self._changes[rank] = self._there[rank].number or self._next(is_lost=False)
-                name = self._members[rank].called(rank)
-                logging.info("%s is back", name)
-                self._tell_all(back=rank, number=self._changes[rank], who=name)
+            self._note_return(rank)
             self._answer_first(rank)
             return
         self._begins.add(rank)
@@ -359,10 +356,18 @@ class Hub(Connections):
             for each in sorted(self._begins):
                 self._answer_first(each)
 
+    def _note_return(self, rank: int) -> None:
+        """Tells all that a lost worker is there again, if it was lost."""
+        if rank in lost_of(self._changes):
+            self._changes[rank] = self._there[rank].number or self._next(is_lost=False)
+            name = self._members[rank].called(rank)
+            logging.info("%s is back", name)
+            self._tell_all(back=rank, number=self._changes[rank], who=name)
+
     def _answer_first(self, rank: int) -> None:
         assert self._part is not None
-        message, model = self._part.joined(rank)
-        self._send_all({rank: Answer({**message, JOB: self._job}, model)})
+        if (answer := self._part.joined(rank)) is not None:
+            self._send_all({rank: Answer({**answer.message, JOB: self._job}, answer.arrays)})
 
     async def _resumed(self, said: Message) -> Message:
         """The state of the checkpoint that the job resumes; empty in a new job. A slow disk does not stop the beats."""
@@ -378,13 +383,15 @@ class Hub(Connections):
     def _serve_part(self, said: Message, model: Arrays, kept: Message) -> None:
         """Makes the server part, which resumes what was `kept`."""
         config = config_in(said)
-        self._checks = config.max_bad_steps > 0
-        self._shapes = [array.shape for array in model]
+        self._sums = config.algorithm.transport is TransportKind.SUM
+        self._checks = config.max_bad_steps > 0 and not self._sums  # a worker checks what it sums
+        # Of sums a hub that is started again has no model.
+        self._shapes = [array.shape for array in model] or None
         self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
         decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
         self._part = serve_part(Served(config, self._num_workers, decays, counts, list(model), kept, time.monotonic))
 
-    async def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
+    def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
         """A worker whose connection was lost."""
         rank = int(again["rank"])
         if self._state is _State.WAITING:
@@ -404,7 +411,7 @@ class Hub(Connections):
         if again["job"] != self._job:
             raise Refused("the hub has another job by now")
         if self._members[rank].name != join.sender:
-            await connection.send({"end": LATE, "code": EXIT_PEER_LOST})
+            connection.send({"end": LATE, "code": EXIT_PEER_LOST})
             return
         if rank in self._there:
             self._cut(rank)
@@ -412,18 +419,19 @@ class Hub(Connections):
             self._send_all(self._part.lost(rank))  # what it asked there has no answer
         connection.rank = rank
         self._there[rank] = connection
+        self._note_return(rank)
         self._take_back(rank)
 
     def _take_back(self, rank: int) -> None:
         """Tells a worker that it is in the job, and what has become of the others."""
         others = [change for change in self._changes.items() if change[0] != rank]
-        self.start(self._send(self._there[rank], {"again": self._job, "changes": others}))
+        self._there[rank].send({"again": self._job, "changes": others})
 
     def _ask_for_model(self) -> None:
         """The worker with the newest one sends it."""
         if self._part is None and self._again and self._asked not in self._joins:
             self._asked, _ = max(self._again.values(), key=lambda each: each[1]["version"])
-            self.start(self._send(self._asked, {"send": True}))
+            self._asked.send({"send": True})
 
     def _news(self) -> Message:
         """Of the worker that has heard of the newest change."""
@@ -470,24 +478,29 @@ class Hub(Connections):
         while True:
             self._looked = time.monotonic()
             await asyncio.sleep(LOOK_S)
-            now = time.monotonic()
-            if now - self._looked > SILENT_S / 2:  # this process itself was frozen
+            now, most_s = time.monotonic(), self._most_silent_s()
+            if now - self._looked > most_s / 2:  # this process itself was frozen
                 self._awake = now
                 for connection in self._joins:
                     connection.heard = now
             for rank, connection in list(self._there.items()):
-                if now - connection.heard > SILENT_S and self._state is _State.WAITING:
+                self._silence.add_gap(now, connection.take_gap())
+                if now - connection.heard > most_s and self._state is _State.WAITING:
                     connection.close()
-                elif now - connection.heard > SILENT_S:
+                elif now - connection.heard > most_s:
                     what = "nothing more of a message" if connection.is_receiving else "no sign of life"
                     self._cut(rank)
-                    self._lose(rank, f"{what} from {self._members[rank].called(rank)} {SILENT}")
+                    self._lose(rank, f"{what} from {self._members[rank].called(rank)} for {most_s:.1f} s: {SILENT}")
             if now - beat >= BEAT_S:
                 beat = now
                 for connection in [each for each in self._joins if not each.is_sending]:
-                    self.start(self._send(connection, {"beat": 0}))
+                    connection.send({"beat": 0})
 
-    def on_closed(self, connection: Connection, why: str) -> None:
+    def _most_silent_s(self) -> float:
+        """How long a worker may be silent: where the others wait for it in each round, twice a long round."""
+        return min(SILENT_S, self._silence.limit_s()) if self._survives and self._sums else SILENT_S
+
+    def on_closed(self, connection: Connection, error: Exception) -> None:
         join, rank = self._joins.pop(connection, None), connection.rank
         if join is None or self._state is _State.OVER:
             return
@@ -503,9 +516,11 @@ class Hub(Connections):
             del self._there[rank]
             # Workers have given up a hub that was frozen, and come again.
             now = time.monotonic()
-            was_frozen = self._survives and (now - self._looked > SILENT_S / 2 or now - self._awake < RECOVER_S)
+            was_frozen = self._survives and (
+                now - self._looked > self._most_silent_s() / 2 or now - self._awake < RECOVER_S
+            )
             loop = asyncio.get_running_loop()
-            loop.call_later(RECOVER_S * was_frozen, self._lose, rank, f"{name}: {why}" if why else f"{name} {GONE}")
+            loop.call_later(RECOVER_S * was_frozen, self._lose, rank, how_lost(name, error))
 
     def _leave(self, connection: Connection, rank: int, why: str, goes_on: bool) -> None:
         if self._state is _State.WAITING:
@@ -566,7 +581,7 @@ class Hub(Connections):
 
     def _tell_end(self, connection: Connection, text: str, code: int) -> None:
         self._num_told += 1
-        self.start(self._send(connection, {"end": text, "code": code}))
+        connection.send({"end": text, "code": code})
 
 
 def serve(cluster: ClusterSpec, config: Config) -> None:

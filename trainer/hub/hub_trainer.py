@@ -23,11 +23,12 @@ class Exchange(Protocol):
         """Begins the job, or comes to it; the answer has the newest model. `held` returns the newest model that this
         worker has, in whatever thread asks."""
 
-    def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object]) -> Answer:
+    def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
         """Sends a message, and waits for its answer, whose arrays may be those that were sent. The hub is told once
-        where this worker `wants_stop` meanwhile."""
+        where this worker `wants_stop` meanwhile. Where the connection is lost, a message that `repeats` is sent again;
+        its arrays stay as they are. Else the answer is as that of `begin`."""
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: Message, arrays: Arrays = ()) -> None:
         """Sends a message without an answer. Any thread may call it."""
 
     def take_traffic(self) -> dict[str, int]: ...
@@ -47,18 +48,21 @@ class HubTrainer(Trainer):
         context, decays = self.context, which_decay(self.parameters.weights)
         checkpoints = context.run.checkpoints.for_hub() if context.run.checkpoints is not None else None
         said = about(context.config, decays, self.membership.sample_counts, checkpoints)
-        answer = self.hub.begin(said, self.parameters.model(), self.newest_model)
+        answer = self.hub.begin(said, self.shared_arrays(), self.newest_model)
         self.parameters.replace(answer.arrays)
         self.hub.take_traffic()  # only rounds count
         if (state := self.context.peers.state_server) is not None and self.context.config.algorithm.has_state_server:
             membership = self.membership
             state.join(answer.message[JOB], membership.rank, membership.num_workers, self.progress)
-            state.announce(self.resumes)
         return answer.message
+
+    def shared_arrays(self) -> Arrays:
+        """What the server part has of the model."""
+        return self.parameters.model()
 
     def newest_model(self) -> Arrays:
         """Of the last answer, for a hub that is started again."""
-        return self.parameters.model()
+        return self.shared_arrays()
 
     def ask(self, message: Message, arrays: Arrays = ()) -> Answer:
         """As Exchange.ask. An emulated slow link delays what goes up, and arrays that come down."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from config import Config
 from trainer.nan_guard import first_not_finite
+from trainer.steps import Stepper
 
 Arrays = Sequence[np.ndarray]
 Message = dict[str, Any]
@@ -24,6 +25,8 @@ BAD = "bad"  # in a message: its arrays are not finite and must not count
 WANTS_STOP = "wants_stop"  # in a message: this worker wants all to stop
 JOB = "job"  # in the first answer: the job's name on the state server
 SAVE = "save"  # in what rank 0 tells: the round of a checkpoint that the hub is to write
+ENDED = "ended"  # in what a worker tells: it has done its rounds, and the others go on without it
+STATE = "state"  # in what a worker tells: of its state, whose arrays come along, for others that have none
 
 
 class Answer(NamedTuple):
@@ -38,14 +41,15 @@ Answers = dict[int, Answer]  # those that are due now, by rank
 
 class ServerPart(Protocol):
     """Its calls come one at a time. Arrays of an answer do not change before the worker's next message with arrays,
-    which shows that it has them (GlobalModel)."""
+    which shows that it has them (GlobalModel). What a worker tells has no answer."""
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
         """A worker's message. The arrays are the server part's from now on. A worker whose answer is not among those
         that are returned waits for one of a later call; meanwhile it may tell WANTS_STOP, without arrays."""
 
-    def joined(self, rank: int) -> Answer:
-        """A worker begins, or is there again after it was lost; the answer has the newest model."""
+    def joined(self, rank: int) -> Answer | None:
+        """A worker begins, or is there again after it was lost; the answer has the newest model. None: a later call
+        answers it."""
 
     def lost(self, rank: int) -> Answers:
         """A worker is lost, or comes back on another connection before its loss was seen; may come twice. The others go
@@ -91,7 +95,7 @@ def config_in(about: Message) -> Config:
 
 def serve(job: Served) -> ServerPart:
     """The server part of the job's algorithm."""
-    part: ServerPart = pkgutil.resolve_name(job.config.algorithm.server)(job)
+    part: ServerPart = pkgutil.resolve_name(job.config.algorithm.server or "trainer.hub.sums:SumServer")(job)
     return part
 
 
@@ -106,8 +110,22 @@ def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
 
 def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.ndarray], Message]:
     """The model of a checkpoint in these shapes, or this one where there is none, and the rest of the checkpoint."""
+    if "values" in saved:  # version 0.6.0 counted the steps of each weight, which had a key of its own
+        weights = dict(saved.get("global") or saved["values"])
+        steps = max(dict(saved["num_steps"]).values(), default=0)
+        squares = [square for _, square in sorted(saved.get("squares", ()))]
+        saved = {"steps": saved["steps"], "num_steps": steps, "squares": squares}
+        saved[SHOWN] = [weights[position] for position in range(len(model))] if len(weights) >= len(model) else model
     kept = {name: value for name, value in saved.items() if name != SHOWN}
     return in_shapes(saved.get(SHOWN, model), model), kept
+
+
+def restore_steps(stepper: Stepper, saved: Mapping[str, Any], weights: Arrays) -> None:
+    """Restores the steps of a checkpoint, where there is one."""
+    if "steps" in saved:
+        stepper.restore(saved["steps"])
+        for velocity, weight in zip(stepper.arrays(weights), weights, strict=False):
+            velocity.shape = weight.shape  # version 0.6.0 kept it flat
 
 
 def marked(rank: int, message: Message, arrays: Arrays, checks: bool) -> Message:

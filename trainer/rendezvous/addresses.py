@@ -42,7 +42,7 @@ def check_ipv4(variable: str, host: str) -> None:
         raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)}); {_GIVE}") from None
     raise SetupError(
         f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in every "
-        "process of the job, or leave the parameter server out (--collective ring)"
+        "process of the job, or leave the parameter server out (--exchange ring)"
     )
 
 

@@ -69,11 +69,6 @@ class ClusterSpec:
         )
 
 
-def node_id(role: str, rank: int) -> int:
-    """The number of a process in ps-lite, where groups of processes are bits."""
-    return {"scheduler": 1, "server": 8 + 2 * rank, WORKER: 9 + 2 * rank}[role]
-
-
 def allow_files(num_processes: int) -> None:
     """Allows a process of a job to open as many files as it needs, or raises SetupError; MXNet alone would wait without
     a word."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 from trainer.collectives.tcp import Awaited
-from trainer.rendezvous.heartbeat import SILENT
+from trainer.hub.wire import SILENT
 from trainer.rendezvous.silence import Silence
 from utils import die_on_error
 

@@ -1,6 +1,6 @@
 """The workers of a job that mpiexec has started: MPI knows them all, and sums.
 
-    mpiexec -n 4 python main.py -m sync --collective mpi ...
+    mpiexec -n 4 python main.py -m sync --exchange mpi ...
 
 Where one of them ends with an error, mpiexec ends the others. Each is named by its number on its host.
 """

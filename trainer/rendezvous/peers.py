@@ -36,7 +36,7 @@ from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo, Training
 from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
-from utils import EXIT_BUG, EXIT_PEER_LOST, PeerLost
+from utils import EXIT_BUG, EXIT_PEER_LOST, PROCESS, PeerLost
 
 # isort: split
 from server.messages import Member
@@ -76,7 +76,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
         silence, training = Silence(silent_s(config)), Training()
-        launched, _, living = os.environ.get("ESYNC_PROCESS", "").partition(" ")
+        launched, _, living = os.environ.get(PROCESS, "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
 
         def call(other: Member) -> str:
@@ -92,7 +92,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             connect_s = CONNECT_S
             if config.survives:
                 connect_s = fault_s * (1 if start.generation == 1 else PATIENCE_SHARE)
-            algorithm = SUMS[config.collective]
+            algorithm = SUMS[config.transport]
             on_idle = partial(_end_if_standing, joining, training, names[start.rank])
             return TcpConnections(
                 acceptor, algorithm, connect_s, silence, config.survives, start, names, report, on_idle

@@ -7,25 +7,23 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from algorithms import TransportKind
 from config import Config
 from trainer import version
 from trainer.clock import RealClock
+from trainer.hub.wire import tell_failure
 from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
-from trainer.rendezvous.heartbeat import HeartbeatMonitor
 from trainer.rendezvous.joining import Joining
 from trainer.rendezvous.rendezvous_client import ALL_DONE, JobSession
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.rendezvous.rendezvous_server import RendezvousServer
-from trainer.rendezvous.scheduler_link import tell_failure
 from trainer.runtime import environment, library, zmq_guard
 from trainer.runtime.library import ServingStore
 from trainer.runtime.stop_signals import SignalWatch
-from utils import JobOver
 
 
 def check_address(cluster: ClusterSpec) -> None:
@@ -52,17 +50,10 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
         check_address(cluster)
         server = _open_rendezvous(cluster) if cluster.role == "scheduler" else None
         library.check_kvstore(library.has_kvstore())
-    session = _join_job(cluster, "", {}, start_timeout_s)
+    session = _join_job(cluster, "", {}, start_timeout_s, signals.be_patient)
     zmq_guard.install()
     store = ServingStore()
-
-    def on_formed() -> None:
-        signals.be_patient()
-        if server is None:
-            session.tell_rank(store.rank)
-
-    with HeartbeatMonitor(cluster, start_timeout_s, store, on_formed, server, session.watch):
-        store.run()
+    store.run()
     store.free()
     session.leave()
     if server is not None:
@@ -81,12 +72,8 @@ def others_told(cluster: ClusterSpec | None, config: Config | None = None) -> It
             device = config.device if config else ""
             name = " ".join(filter(None, (cluster.role, device, "on host", socket.gethostname())))
             why = f"{name} ended before the job began: {str(error) or type(error).__name__}"
-            if cluster.has_scheduler:
-                tell_failure(cluster, why)
-            elif cluster.has_hub and config is not None:
-                from trainer.hub.hub_link import tell_failure as tell_hub
-
-                tell_hub(cluster, config.mode, why)
+            if cluster.root_uri:
+                tell_failure(cluster, why, config.mode if config and cluster.has_hub else "")
             elif config is not None:
                 from trainer.coordinator.http import HttpLink  # whose import takes long, and this is rare
 
@@ -106,13 +93,19 @@ def _open_rendezvous(cluster: ClusterSpec) -> RendezvousServer:
     return RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
 
 
-def _join_job(cluster: ClusterSpec, device: str, setup: Mapping[str, str], start_timeout_s: float) -> JobSession:
+def _join_job(
+    cluster: ClusterSpec,
+    device: str,
+    setup: Mapping[str, str],
+    start_timeout_s: float,
+    on_complete: Callable[[], None] = lambda: None,
+) -> JobSession:
     compared = {**setup, PROGRAM: version.files_hash(), **environment.compared()}
-    return rendezvous_client.join(cluster, device, compared, start_timeout_s)
+    return rendezvous_client.join(cluster, device, compared, start_timeout_s, on_complete=on_complete)
 
 
 # Of MXNet's kvstore; `dist_sync` without an optimizer gives back the sum of all pushes.
-STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.SERVER: "dist_async"}
+STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.HUB: "dist_async"}
 
 
 @contextlib.contextmanager
@@ -122,54 +115,43 @@ def join(
     start_timeout_s: float,
     device: str = "",
     setup: Mapping[str, str] | None = None,
-    leaves_out: bool = False,
 ) -> Iterator[RendezvousInfo]:
     """Joins the cluster as a worker, once all processes of the job are there and agree.
 
-    Leaving the block waits for every worker's end. With `leaves_out`, or after an exception, it waits for none: the
-    process has to leave by os._exit, since the kvstore's own shutdown waits for workers that wait for this one.
+    Leaving the block waits for every worker's end. After an exception it waits for none: the process has to leave by
+    os._exit, since the kvstore's own shutdown waits for workers that wait for this one.
 
     Args:
         device: this worker's.
         setup: what must be the same on all workers: flag or other key -> value.
-        leaves_out: the job goes on without lost workers, so that no worker may wait for all at the end.
 
     Raises:
         SetupError: the set-ups differ, or a port is closed.
-        JobOver: raised in the block, it means that this worker leaves alone.
         PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
+    from trainer.hub.kvstore_exchange import KVStoreExchange
     from trainer.transport.kvstore import KVStoreTransport
 
     session = _join_job(cluster, device, setup or {}, start_timeout_s)
     zmq_guard.install()
     try:
-        with HeartbeatMonitor(cluster, start_timeout_s, watch=session.watch) as monitor:
-            store = mx.kv.create(STORE_TYPES[transport])
-            monitor.store = store  # the cluster is complete
-            session.tell_rank(store.rank)
-            me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
-            members = session.gather("members", me)
-            yield RendezvousInfo(
-                KVStoreTransport(store, rejoins=session.job_age_s() is not None),
-                session.gather,
-                members,
-                changes=lambda: session.changes,
-                job_age_s=session.job_age_s,
-            )
-            mx.nd.waitall()
-            if not leaves_out:
-                store._barrier()
-    except JobOver:
-        session.leave(goes_on=True)
-        raise
+        store = mx.kv.create(STORE_TYPES[transport])
+        session.tell_rank(store.rank)
+        me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
+        members, is_sum = session.gather("members", me), transport is TransportKind.SUM
+        yield RendezvousInfo(
+            KVStoreTransport(store) if is_sum else None,
+            session.gather,
+            members,
+            hub=None if is_sum else KVStoreExchange(store),
+        )
+        mx.nd.waitall()
+        store._barrier()
     except Exception as error:
         session.tell_error(str(error) or type(error).__name__)
         raise
     session.leave()
-    if leaves_out:
-        return
     # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. This takes the worker
     # out of the cluster; the handle is invalid afterwards, so `__del__` must not free it.
     mx.base.check_call(mx.base._LIB.MXKVStoreFree(store.handle))

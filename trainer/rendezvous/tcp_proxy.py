@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import NamedTuple
+
+from trainer.hub.wire import ZERO_MQ
 
 LISTEN_S = 30.0  # for MXNet's own scheduler to listen
 CONNECT_S = 5.0
 CHUNK = 1 << 16  # bytes
-ZERO_MQ = b"\xff"  # the first byte of each side of a ZeroMQ connection
 
 
 def is_zero_mq(signature: bytes) -> bool:
@@ -31,31 +31,27 @@ def listens_at(sent: bytes) -> tuple[str, int] | None:
     return None
 
 
-class PlainConnection(NamedTuple):
-    """The connection of a plain MXNet program."""
-
-    first: bytes  # its first bytes
-    more: asyncio.Task[bytes]  # `read_chunk` of the next ones
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-
-async def forward(plain: PlainConnection, address: str, port: int) -> tuple[str, int] | None:
+async def forward(
+    first: bytes,  # of the program
+    more: asyncio.Task[bytes],  # `read_chunk` of the next ones
+    program: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    address: str,
+    port: int,
+) -> tuple[str, int] | None:
     """Copies both ways until one side closes, as the program does once it is registered over another connection.
     Returns host and port at which the program listens, if it sent them. Raises OSError where MXNet's scheduler does not
     listen."""
     greeting, reader, writer = await _scheduler(address, port)
-    plain.writer.write(greeting)
-    writer.write(plain.first)
-
+    program[1].write(greeting)
+    writer.write(first)
     sent = bytearray()
 
     async def forth() -> None:
-        sent.extend(more := await plain.more)
-        writer.write(more)
-        await _copy(plain.reader, writer, sent)
+        sent.extend(await more)
+        writer.write(sent)
+        await _copy(program[0], writer, sent)
 
-    tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, plain.writer))]
+    tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, program[1]))]
     try:
         done, still_open = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in still_open:

@@ -69,13 +69,6 @@ class ServingStore:
         _check(library().MXKVStoreCreate(b"dist", ctypes.byref(self.handle)))
         self._with_optimizer: Any = None  # MXNet's own KVStore, which runs the optimizer
 
-    @property
-    def rank(self) -> int:
-        """Among the servers."""
-        rank = ctypes.c_int()
-        _check(library().MXKVStoreGetRank(self.handle, ctypes.byref(rank)))
-        return rank.value
-
     def run(self) -> None:
         """Serves until the workers are done. An error in a worker's command ends the process: MXNet's own loop would
         print it, report success to the worker, and continue with weights that never change."""

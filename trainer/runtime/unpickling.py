@@ -1,8 +1,8 @@
 """Reads the optimizer that comes to a parameter server. MXNet sends it as a pickle, which may name any function of any
 module and have it called; and whoever reaches the server's port can send one.
 
-Here a pickle can name the classes below alone. It may build them with any arguments, give them any attributes and have
-them called, so none of them does more with those than compute, or write a checkpoint (*.ckpt) to a folder.
+Here a pickle can name MXNet's optimizers and schedules of learning rates alone. It may build them with any arguments,
+give them any attributes and have them called, so none of them does more with those than compute.
 """
 
 import importlib
@@ -15,29 +15,19 @@ import numpy as np
 from trainer.engine import mx
 from utils import SetupError, printable
 
-# Of the classes of these modules, those with this base; so it is in all modules of OURS.
+# Of the classes of these modules, those with this base.
 BASES = {
     "mxnet.lr_scheduler": mx.lr_scheduler.LRScheduler,
     "mxnet.optimizer": mx.optimizer.Optimizer,
     "mxnet.optimizer.contrib": mx.optimizer.Optimizer,
     "mxnet.optimizer.optimizer": mx.optimizer.Optimizer,
 }
-OURS = "trainer.algorithms."
-# What our optimizers hold. A simulation reads its optimizers here too, so a missing name is found there.
-HELD = {
-    "builtins": ("dict", "frozenset", "object", "set", "tuple"),
-    "collections": ("Counter", "defaultdict"),
-    "rates": ("RateSchedule",),
-    "trainer.steps": ("Rule", "Stepper"),
-    "trainer.survival.checkpoint_manager": ("Writer",),
-    "trainer.survival.checkpoints": ("_from_text",),
-}
 PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # as the protocols that MXNet uses have it
 
 
-def _empty(kind: type, base: type, content: Any) -> Any:
+def _empty(kind: type, *_: object) -> Any:
     """In place of copyreg's function, which would call any base."""
-    return tuple.__new__(kind, content) if base is tuple else object.__new__(kind)
+    return object.__new__(kind)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -77,6 +67,7 @@ def _empty_array(*_: object) -> _Array:
 
 
 REPLACED = {
+    ("builtins", "object"): object,  # only named: the base of every class
     ("copyreg", "_reconstructor"): _empty,
     ("_codecs", "encode"): _latin1,
     ("numpy", "dtype"): _NumberType,
@@ -92,14 +83,8 @@ class _Unpickler(pickle.Unpickler):
         known = PYTHON_2.get(module, module)
         if (known, name) in REPLACED:
             return REPLACED[known, name]
-        if name in HELD.get(known, ()):
-            return getattr(importlib.import_module(known), name)
-        base = mx.optimizer.Optimizer if known.startswith(OURS) else BASES.get(known)
-        if base is not None:
-            try:
-                found = getattr(importlib.import_module(known), name, None)
-            except ImportError:
-                found = None
+        if base := BASES.get(known):
+            found = getattr(importlib.import_module(known), name, None)
             if isinstance(found, type) and issubclass(found, base):
                 return found
         raise SetupError(

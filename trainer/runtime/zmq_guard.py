@@ -11,14 +11,12 @@ ps-lite does not expose its sockets, so its calls of `zmq_bind` are redirected t
 import ctypes
 import functools
 import logging
-import sys
 from collections.abc import Callable, Iterator
 
 from trainer.runtime.library import library
 
-ZMQ_ZAP_DOMAIN, ZMQ_ROUTER_HANDOVER = 55, 56  # options of zmq_setsockopt
+ZMQ_ZAP_DOMAIN = 55  # an option of zmq_setsockopt
 DOMAIN = b"esync"
-ON = (1).to_bytes(4, sys.byteorder)
 # ELF (System V ABI, x86-64): tags of the dynamic section.
 END, SLOTS_BYTES, STRINGS, SYMBOLS, SLOTS, BIND_NOW = 0, 2, 5, 6, 23, 24
 FLAGS, FLAG_BIND_NOW = 30, 8
@@ -75,8 +73,6 @@ def install() -> Callable[[int, bytes], int] | None:
 
     def guarded_bind(zmq_socket: int, endpoint: bytes) -> int:
         set_option(zmq_socket, ZMQ_ZAP_DOMAIN, DOMAIN, len(DOMAIN))
-        # A worker that comes back has the name of the lost one, whose host may have gone without a word.
-        set_option(zmq_socket, ZMQ_ROUTER_HANDOVER, ON, len(ON))
         return int(bind(zmq_socket, endpoint))
 
     function = _ZmqBind(guarded_bind)

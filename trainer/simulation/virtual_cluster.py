@@ -19,7 +19,7 @@ import numpy as np
 from greenlet import getcurrent
 
 from algorithms import TransportKind
-from config import NO_NETWORK, PS, Config
+from config import HUB, KVSTORE, NO_NETWORK, Config
 from trainer import worker
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
@@ -29,6 +29,7 @@ from trainer.emulation import Speed
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings
+from trainer.hub.sums import HubTransport
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
@@ -42,9 +43,9 @@ from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
 from trainer.simulation.virtual_job import HOST, VirtualJob
+from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_progress import ProgressLine
-from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.counter import num_bytes
 from trainer.transport.protocol import Transport
@@ -156,7 +157,6 @@ class _Run:
             )
         peers = Peers(
             membership=lambda: membership,
-            num_servers=1,
             state_server=self._state_client(config, row),
             is_evaluator=lambda step_s: rank == self._evaluating_rank,
         )
@@ -204,21 +204,23 @@ class _Run:
     def _connect(self) -> None:
         """Connects the workers with the parameter server, or with each other."""
         links = [WorkerLink(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
-        kind, collective = self._job.config.algorithm.transport, self._job.config.collective
+        kind, exchange = self._job.config.algorithm.transport, self._job.config.transport
         server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
         assert kind is not TransportKind.NONE
-        if kind is TransportKind.HUB:
+        if kind is TransportKind.HUB or exchange == HUB:
             checkpoints = self._contexts[0].run.checkpoints
             hub = VirtualHub(self._clock, self._job.config, links, server_rate, self._size_of(), checkpoints)
             for rank, context in enumerate(self._contexts):
-                context.peers.hub = VirtualExchange(hub, rank)
+                context.peers.hub = at_hub = VirtualExchange(hub, rank)
+                if kind is TransportKind.SUM:
+                    context.peers.transport = HubTransport(at_hub, self._job.config, hub.gather)
             return
         place: Callable[[int], Transport]
-        if collective == PS:
-            place = partial(MemoryTransport, MemoryServer(self._clock, kind, links, server_rate, self._size_of()))
+        if exchange == KVSTORE:
+            place = partial(VirtualKVStore, VirtualServer(self._clock, links, server_rate, self._size_of()))
         else:
             network = MemoryNetwork(self._clock, links, server_rate)
-            algorithm = SUMS.get(collective, ring)  # what_if.py may take a job of MPI, which chooses its own
+            algorithm = SUMS.get(exchange, ring)  # what_if.py may take a job of MPI, which chooses its own
             place = partial(in_memory, network, algorithm, size_of=self._size_of())
         for rank, context in enumerate(self._contexts):
             context.peers.transport = place(rank)

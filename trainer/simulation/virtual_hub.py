@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class VirtualHub:
         self.answers: Answers = {}  # that no worker has taken yet
         self._config, self._checkpoints = config, checkpoints
         self._writer = checkpoints.for_server() if checkpoints is not None else None
+        self._known: dict[str, Any] = {}  # what rank 0 has told, by label
         self.num_begun = 0  # workers; none trains before all have
         self.part: ServerPart
         self.name = secrets.token_hex(8)
@@ -62,6 +64,14 @@ class VirtualHub:
     def act(self, rank: int, message: Message, arrays: Arrays) -> None:
         self.answers |= self.part.act(rank, marked(rank, message, arrays, self._config.max_bad_steps > 0), arrays)
         self.clock.changed()  # those that wait look whether they want to stop, too
+
+    def gather(self, label: str, mine: Any) -> list[Any]:
+        """As Gather, of what rank 0 alone has to tell: others give None."""
+        if mine is not None:
+            self._known[label] = mine
+            self.clock.changed()
+        self.clock.wait_until(lambda: label in self._known)
+        return [self._known[label]]
 
     def save(self, round_: int) -> None:
         if self._writer is not None:
@@ -84,14 +94,15 @@ class VirtualExchange(ByteCounter):
         hub.num_begun += 1
         hub.clock.changed()
         hub.clock.wait_until(lambda: hub.num_begun == hub.num_workers)
-        message, newest = hub.part.joined(self.rank)
-        return self._taken(Answer({**message, JOB: hub.name}, newest))
+        answer = hub.part.joined(self.rank)
+        assert answer is not None  # all begin together
+        return self._taken(Answer({**answer.message, JOB: hub.name}, answer.arrays))
 
-    def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object]) -> Answer:
+    def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
         hub, rank, begin = self._hub, self.rank, self._hub.clock.now()
         hub.up.transfer(rank, self.count_pushed(arrays))
         self.push_s = hub.clock.now() - begin
-        hub.act(rank, message, arrays)
+        hub.act(rank, message, [array.copy() for array in arrays])
         told = False
 
         def is_answered() -> bool:
@@ -104,8 +115,11 @@ class VirtualExchange(ByteCounter):
         hub.clock.wait_until(is_answered)
         return self._taken(hub.answers.pop(rank))
 
-    def tell(self, message: Message) -> None:
-        self._hub.save(message[SAVE])
+    def tell(self, message: Message, arrays: Arrays = ()) -> None:
+        if SAVE in message:
+            self._hub.save(message[SAVE])
+        else:
+            self._hub.act(self.rank, message, arrays)
 
     def _taken(self, answer: Answer) -> Answer:
         begin = self._hub.clock.now()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config import Config
+from algorithms import TransportKind
+from config import HUB, Config
 from trainer import straggler_trace, version
 from trainer.jobs.sources import content_hash
 from trainer.simulation.cluster_file import ClusterProfile
@@ -64,6 +65,8 @@ class VirtualJob:
             straggler_trace=str(row.straggler_trace or ""),
             earlier="",  # what_if.py takes the flags of another job
             quiet=0,  # it makes no other run
+            # Here a server part is at work also where the real job has an optimizer of MXNet's.
+            exchange=HUB if self.config.algorithm.transport is TransportKind.HUB else self.config.exchange,
         )
 
     def is_done(self) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from algorithms import TransportKind
-from config import Config
+from config import HUB, Config
 
 SERVER = "server"  # begins the names of the parameter server's files
 
@@ -61,7 +61,7 @@ def rounds_in(names: Iterable[str], whose: str) -> dict[int, str]:
 
 def has_server_state(config: Config) -> bool:
     """Whether the parameter server has checkpoints of its own; each belongs to one of rank 0."""
-    return config.algorithm.transport in (TransportKind.SERVER, TransportKind.HUB)
+    return config.algorithm.transport is TransportKind.HUB and config.transport == HUB
 
 
 def beside_server(mine: Collection[int], servers: Collection[int]) -> dict[int, int]:
@@ -79,7 +79,8 @@ def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | 
     all have the same model after a round, resume the newest round of any; each other one its own newest.
     """
     common = set.intersection(*map(set, good)) if config.algorithm.waits else set()
-    return max(common or (good[rank] if has_server_state(config) else {*chain(*good)}), default=None)
+    sums = config.algorithm.transport is TransportKind.SUM
+    return max(common or ({*chain(*good)} if sums else good[rank]), default=None)
 
 
 def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:

@@ -253,7 +253,9 @@ class Recovery:
             self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
             self._sums.continue_with(report.meets)
-            self._rejoin_state_server(report.job, generation.number)
+            if (state_server := trainer.context.peers.state_server) is not None:
+                rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
+                state_server.join(report.job, rank, num_workers, trainer.progress, generation.number)
             self._note(generation, decided.newcomers)
             self._loop.choose_evaluator()
         return decided.is_at_work  # else all resume the newest checkpoint
@@ -262,20 +264,6 @@ class Recovery:
     def _sums(self) -> CollectiveSums:
         assert isinstance(self._algorithm.sums, CollectiveSums)
         return self._algorithm.sums
-
-    def _rejoin_state_server(self, job: str, generation: int) -> None:
-        """Registers this generation at the state server before any worker asks again."""
-        trainer, state_server = self._trainer, self._trainer.context.peers.state_server
-        if state_server is None:
-            return
-        rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
-        state_server.join(job, rank, num_workers, trainer.progress, generation)
-        if not trainer.context.config.algorithm.has_state_server:
-            state_server.announce(resumed=True)
-            return
-        if rank == 0:
-            state_server.begin_job(resumed=True)
-        self._transport.barrier()
 
     def _report(self) -> WorkerReport:
         trainer = self._trainer

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 import numpy as np
 
@@ -31,7 +30,10 @@ class CollectiveSums(ByteCounter):
         """`compression`: none or fp16; others raise SetupError."""
         super().__init__(transport.size_of)
         if compression.kind not in (UNCOMPRESSED, FP16):
-            _refuse(f"{compression.kind} compression")
+            raise SetupError(
+                f"workers that sum among themselves have no parameter server for {compression.kind} compression: take "
+                "--exchange kvstore"
+            )
         self.largest = compression.largest(transport.num_workers)
         self._compression = compression
         self._transport = transport
@@ -103,22 +105,6 @@ class CollectiveSums(ByteCounter):
             buffer.give(arrays)
 
 
-class CollectiveArrays:
-    """The part of SharedArrays that needs no parameter server: `broadcast`. The rest raises SetupError."""
-
-    def __init__(self, transport: CollectiveTransport) -> None:
-        self._sums = CollectiveSums(transport)
-        self.broadcast = self._sums.broadcast
-        self.take_traffic = self._sums.take_traffic
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _refuse(f"{name}()")
-
-
-def _refuse(what: str) -> NoReturn:
-    raise SetupError(f"workers that sum among themselves have no parameter server for {what}: take --collective ps")
-
-
 class CollectiveTransport:
     """One worker's transport, of TransportKind.SUM only. `size_of` tells an array's bytes of traffic."""
 
@@ -148,15 +134,14 @@ class CollectiveTransport:
                 self._last.result()
         self._last, self.group = None, group
 
-    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> CollectiveSums:
+    def sums(self, compression: Compression = AS_IT_IS) -> CollectiveSums:
         """As Transport; 2bit raises SetupError."""
         return CollectiveSums(self, compression)
 
-    def arrays(self, first_key: int = 0) -> CollectiveArrays:
-        return CollectiveArrays(self)
-
-    def set_optimizer(self, optimizer: object) -> NoReturn:
-        _refuse("an optimizer")
+    def agree(self, numbers: Sequence[float]) -> list[float]:
+        agreed = np.array(numbers, np.float32)
+        CollectiveSums(self).broadcast([agreed])
+        return agreed.tolist()
 
     def barrier(self) -> None:
         self.begin(self.group.barrier, "barrier").result()

@@ -22,11 +22,13 @@ from trainer.engine import array_of, mx, shared_with_mxnet
 from trainer.transport.counter import ByteCounter
 from trainer.transport.encoded import EncodedSums, encoded
 
+NUMBERS_KEY = 1_000_000  # far from the model's own keys
 MULTIPLE_PRECISION = 1  # a command: float16 arrays are added up in float32
 
 
 class KVStoreArrays(ByteCounter):
-    """SharedArrays, and SummedArrays: `dist_sync` without an optimizer gives back the sum of all pushes."""
+    """Arrays of which number i has the key `first_key + i`. They are SummedArrays: `dist_sync` without an optimizer
+    gives back the sum of all pushes."""
 
     largest = math.inf
 
@@ -35,12 +37,10 @@ class KVStoreArrays(ByteCounter):
         store: Any,
         first_key: int = 0,
         size_pushed: Callable[[int], int] = lambda size: size,
-        is_defined: bool = False,
     ) -> None:
         super().__init__(size_pushed=size_pushed)
         self._store = store
         self._first_key = first_key
-        self._is_defined = is_defined
         # MXNet's arrays of the last push and of the last pull, with their memory: to make one takes 30 us.
         self._pushed: list[tuple[Any, mx.nd.NDArray]] = []
         self._pulled: list[tuple[Any, mx.nd.NDArray]] = []
@@ -54,15 +54,10 @@ class KVStoreArrays(ByteCounter):
             for place, array in zip(places, arrays, strict=True)
         ]
 
-    def define(self, arrays: Sequence[np.ndarray]) -> None:
-        if not self._is_defined:
-            # Copies, since the kvstore keeps them, and an inference pass may move the network's own memory.
-            copies = {id(array): array_of(array) for array in arrays}
-            keys = list(range(self._first_key, self._first_key + len(arrays)))
-            self._store.init(keys, [copies[id(array)] for array in arrays])
-
     def broadcast(self, arrays: Sequence[np.ndarray], exact: int = 0) -> None:
-        self.define(arrays)
+        # Copies, since the kvstore keeps them, and an inference pass may move the network's own memory.
+        keys = list(range(self._first_key, self._first_key + len(arrays)))
+        self._store.init(keys, list(map(array_of, arrays)))
         self.pull(arrays)
         self.wait(arrays)
         self.take_traffic()  # only the rounds' traffic counts
@@ -103,37 +98,26 @@ class KVStoreArrays(ByteCounter):
 
 
 class KVStoreTransport:
-    """A worker of a real cluster. `store` is `mx.kv.create("dist_sync")` or "dist_async". A worker that rejoins a
-    cluster at work finds the keys and the optimizer there, and no other one waits at a barrier."""
+    """A worker of a real cluster. `store` is `mx.kv.create("dist_sync")`."""
 
-    def __init__(self, store: Any, rejoins: bool = False) -> None:
+    def __init__(self, store: Any) -> None:
         self.store = store
-        self._rejoins = rejoins
         self.rank: int = store.rank
         self.num_workers: int = store.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> KVStoreArrays | EncodedSums:
+    def sums(self, compression: Compression = AS_IT_IS) -> KVStoreArrays | EncodedSums:
         if compression == AS_IT_IS:
-            return self.arrays(first_key)
+            return KVStoreArrays(self.store)
         if compression.kind == FP16:
             if self.rank == 0:
                 self.store._send_command_to_servers(MULTIPLE_PRECISION, "")
-            return encoded(self.arrays(first_key), compression, self.num_workers)
+            return encoded(KVStoreArrays(self.store), compression, self.num_workers)
         # Decimals, not an exponent: MXNet parses those to the same float32 as Python.
         text = f"{compression.threshold:.6f}"
         self.store.set_gradient_compression({"type": "2bit", "threshold": text})
-        return encoded(KVStoreArrays(self.store, first_key, in_two_bits), compression, self.num_workers)
+        return encoded(KVStoreArrays(self.store, size_pushed=in_two_bits), compression, self.num_workers)
 
-    def arrays(self, first_key: int = 0) -> KVStoreArrays:
-        return KVStoreArrays(self.store, first_key, is_defined=self._rejoins)
-
-    def set_optimizer(self, optimizer: Any) -> None:
-        if not self._rejoins:
-            self.store.set_optimizer(optimizer)
-
-    def barrier(self) -> None:
-        if not self._rejoins:
-            self.store._barrier()
-
-    def wait_all(self) -> None:
-        mx.nd.waitall()
+    def agree(self, numbers: Sequence[float]) -> list[float]:
+        agreed = np.array(numbers, np.float32)
+        KVStoreArrays(self.store, NUMBERS_KEY).broadcast([agreed])
+        return agreed.tolist()

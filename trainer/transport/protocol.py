@@ -1,8 +1,8 @@
 """The transport's protocol: all that a trainer knows of how arrays travel.
 
-There are two kinds (algorithms.TransportKind). SUM: broadcasts and sums over all workers, by a parameter server or
-among the workers (collective.py). SERVER: an optimizer on a parameter server handles each push by itself, and a pull
-takes the present values. With MXNet's distributed kvstore these are dist_sync and dist_async.
+A Transport makes broadcasts and sums over all workers: by MXNet's kvstore (kvstore.py), among the workers
+(collective.py), or on the hub (trainer/hub/sums.py). Algorithms with a server part of their own have an Exchange with
+it instead (trainer/hub/hub_trainer.py).
 """
 
 from collections.abc import Sequence
@@ -42,31 +42,6 @@ class SummedArrays(Counted, Protocol):
         """
 
 
-class SharedArrays(Counted, Protocol):
-    """A list of arrays on a parameter server: array i lives under key `first_key + i`."""
-
-    def define(self, arrays: Sequence[Any]) -> None:
-        """Defines the keys with rank 0's values. Every rank calls it, once."""
-
-    def broadcast(self, arrays: Sequence[Any]) -> None:
-        """Defines the keys; afterwards every rank's arrays hold rank 0's values. Every rank calls it, once."""
-
-    def push(self, arrays: Sequence[Any]) -> None:
-        """Begins to push all arrays; early ones first where there is a choice.
-
-        They must not be written to before they have arrived, and a pull under the same keys may overwrite them.
-        """
-
-    def wait_until_arrived(self, arrays: Sequence[Any]) -> None:
-        """Waits until the pushes have arrived, and the server's optimizer, if any, has handled them."""
-
-    def pull(self, arrays: Sequence[Any]) -> None:
-        """Begins to pull into all arrays; `wait` before you rely on their values."""
-
-    def wait(self, arrays: Sequence[Any]) -> None:
-        """Waits until these arrays have their pulled values, and for nothing else."""
-
-
 class Transport(Protocol):
     """A worker's connection to the others. Where one of them is lost, a call that waits for others raises PeerLost, or
     ends the process as PeerLost does: MXNet's kvstore cannot be interrupted."""
@@ -79,18 +54,8 @@ class Transport(Protocol):
     def num_workers(self) -> int:
         """At present."""
 
-    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> SummedArrays:
-        """A list of arrays to be summed; of the kind SUM. `compression`: 2bit holds for all later pushes of this
-        worker. `first_key`: as in `arrays`."""
+    def sums(self, compression: Compression = AS_IT_IS) -> SummedArrays:
+        """A list of arrays to be summed. `compression`: 2bit holds for all later pushes of this worker."""
 
-    def arrays(self, first_key: int = 0) -> SharedArrays:
-        """A list of arrays under the keys from `first_key` on; of the kind SERVER, `broadcast` of both."""
-
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Gives the server its optimizer: a ServerOptimizer. Rank 0 calls it, before the keys are defined."""
-
-    def barrier(self) -> None:
-        """Waits until all workers have called it."""
-
-    def wait_all(self) -> None:
-        """Waits for all computations, pushes and pulls of this worker."""
+    def agree(self, numbers: Sequence[float]) -> list[float]:
+        """Rank 0's numbers, as float32, on all ranks. Every rank calls it, once."""

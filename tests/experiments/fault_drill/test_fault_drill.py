@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from algorithms import OWNERS, TransportKind
+from config import KVSTORE, transport_of
 from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill
 from experiments.fault_drill.drilled_job import FLAGS
 from experiments.fault_drill.drilled_logs import Logs
@@ -25,6 +27,10 @@ CUT = ROW | {
 }  # fmt: skip
 
 
+# By their rings, or at a hub.
+CONTINUED = {mode for mode in FLAGS if mode in AMONG_WORKERS or OWNERS[mode].transport is TransportKind.HUB}
+
+
 def modes_of(fault, way):
     return {mode for mode in FLAGS if can_happen(fault, way, mode)}
 
@@ -32,14 +38,22 @@ def modes_of(fault, way):
 def test_a_link_is_cut_in_every_mode_that_can_lose_a_worker():
     assert CUTS == ["cut-5", "cut-20", "cut"] and math.isinf(FAULTS["cut"].cut_s)
     for name in CUTS:
-        assert modes_of(name, "continue") == {*FLAGS} - {"lb-bsp"}
+        assert modes_of(name, "continue") == CONTINUED
         assert modes_of(name, "restart") == {*FLAGS}
+
+
+def test_a_scheduler_dies_where_there_is_one_and_a_hub_where_it_is_the_server():
+    on_kvstore = {mode for mode in FLAGS if transport_of(mode) == KVSTORE}
+    assert modes_of("scheduler", "restart") == on_kvstore >= {"esync", "async", "dcasgd"}
+    assert modes_of("scheduler", "continue") == set()
+    assert modes_of("server", "restart") == {*FLAGS}
+    assert modes_of("server", "continue") == CONTINUED - {*AMONG_WORKERS}
 
 
 def test_a_disk_is_filled_where_there_are_checkpoints():
     assert modes_of("disk-full", "restart") == {*FLAGS}
     assert modes_of("disk-full", "continue") == {*AMONG_WORKERS}
-    assert modes_of("disk-of-one", "continue") == modes_of("flapping", "continue") == {*FLAGS} - {"lb-bsp"}
+    assert modes_of("disk-of-one", "continue") == modes_of("flapping", "continue") == CONTINUED
 
 
 def test_a_worker_comes_by_the_hosts_file_where_all_are_started_again(tmp_path, monkeypatch):

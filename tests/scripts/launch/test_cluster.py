@@ -250,14 +250,13 @@ def test_a_state_server_that_comes_back_costs_no_round_and_is_told_what_it_has_l
         computing = sum(step.get(stage, 0) for step in steps for stage in COMPUTING_STAGES)
         assert told[-1]["total"]["computing"] == pytest.approx(computing, rel=0.05)
         assert told[-1]["elapsed"] >= rounds[-1]["total_time"]
-    assert "was restarted; telling it about the job" in processes.log("worker0") + processes.log("worker1")
     evaluating = [message["status"]["round"] for message in recorder.heard if message.get("doing") == "evaluating"]
     assert sorted(set(evaluating)) == [3, 6, 9, 12]
     accuracies = [[record["accuracy"], record["num_iters"]] for record in logs[0] if "accuracy" in record]
     assert [point[1:] for point in status["accuracies"]] == accuracies  # of which one or two are from before
     assert status["samples"] == sum(record["num_samples"] for rounds in logs for record in rounds)
-    (first, *_) = recorder.heard
-    assert (first["title"], first["limits"]) == ("ESync", {"rounds": 12})
+    settings = recorder.heard[0]["settings"]
+    assert (settings["title"], settings["limits"]) == ("ESync", {"rounds": 12})
 
 
 def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path):

@@ -34,7 +34,7 @@ def no_warnings(text: str) -> None:
 
 def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, data: Path) -> None:
     flags = ["--max-rounds", str(ROUNDS), "-e", "3", "-b", "8", "--dataset", "mnist"]
-    options = ["-m", "sync", "-n", "mlp", "--workers", "0,0.05", "--collective", "ring", "--data-dir", str(data)]
+    options = ["-m", "sync", "-n", "mlp", "--workers", "0,0.05", "--exchange", "ring", "--data-dir", str(data)]
     output = run_cluster(tmp_path / "real", *options, worker_flags=[*flags, "--evaluator", "0"])
     assert "done; the logs are in" in output and "all 2 workers are connected with each other" in output
     folders = device_folders(tmp_path / "real" / "mlp" / "sync")
@@ -67,7 +67,7 @@ def losing_a_worker(folder: Path, data: Path, signal_: signal.Signals, says: str
     """A job whose worker 1 gets a signal after some rounds; gives the check of how the others end."""
     with running_state_server() as server, cluster(folder, num_workers=3, start=False) as processes:
         for rank in range(3):
-            flags = ["-m", "esync", "--collective", "binary-blocks", "-c", "1", "-n", "mlp", "--dataset", "mnist"]
+            flags = ["-m", "esync", "--exchange", "binary-blocks", "-c", "1", "-n", "mlp", "--dataset", "mnist"]
             flags += ["-dd", str(data), "-ld", str(folder), "-port", str(server.port), "-b", "8", "-e", "1000"]
             flags += ["--evaluate", "yes" if rank == 0 else "auto", "--device-name", f"cpu{rank}"]
             processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.02")
@@ -103,7 +103,7 @@ def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(tmp_path
 
 @pytest.mark.skipif(not first_ipv6_address("lo"), reason="no IPv6 here: sysctl net.ipv6.conf.lo.disable_ipv6=0")
 def test_workers_and_their_state_server_meet_over_ipv6(tmp_path: Path, data: Path) -> None:
-    flags = ["-m", "esync", "-n", "mlp", "-c", "1", "--collective", "ring", "--dataset", "mnist", "-dd", str(data)]
+    flags = ["-m", "esync", "-n", "mlp", "-c", "1", "--exchange", "ring", "--dataset", "mnist", "-dd", str(data)]
     flags += ["--max-rounds", "2", "-e", "9", "-ld", str(tmp_path / "logs")]
     with running_state_server(command=("serve",), host="::1") as server, cluster(tmp_path, 2, start=False) as processes:
         for rank, ip in enumerate(("::1", "[::1]")):

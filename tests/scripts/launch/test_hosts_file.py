@@ -95,7 +95,7 @@ def test_other_columns_are_checked_too(tmp_path, header, rows, what):
 
 def test_a_job_that_sums_among_its_workers_has_no_ports_of_servers(tmp_path):
     path = hosts(tmp_path, "h1,1,cpu,\nh2,2,cpu,\n")
-    given = plan(path, "-m", "sync", "--collective", "butterfly", "--base-port", "9000")
+    given = plan(path, "-m", "sync", "--exchange", "butterfly", "--base-port", "9000")
     assert num_ports(given) == {"h1": 2, "h2": 2}  # the state server, and each worker
     found = roles(given)
     assert list(found) == ["h1 state server", "h1 cpu", "h2 cpu0", "h2 cpu1"]
@@ -267,7 +267,7 @@ def test_where_a_step_time_is_unknown_who_takes_part_is_open_until_steps_were_ti
 
 def test_the_short_job_that_times_steps_computes_as_the_job_does(tmp_path):
     path = hosts(tmp_path, "h1,0.002\nh2,\n", "address,sample_time_s\n")
-    given = plan(path, "-m", "esync", "--fastest", "1", "--collective", "ring", "--", "-b", "16", "-ll", "0.1")
+    given = plan(path, "-m", "esync", "--fastest", "1", "--exchange", "ring", "--", "-b", "16", "-ll", "0.1")
     timing = step_times.timing_of(given, job_options.first_config(*example(given)))
     told = command_line.parse(roles(timing)["h1 cpu"].command[2:])
     assert (told.mode, told.batch_size, told.max_rounds, told.log_dir) == (

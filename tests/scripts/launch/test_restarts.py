@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,6 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
         ([TRAINED, KILLED], True, True, Action.RESTART_FAILED),
         ([TRAINED], True, False, Action.END_JOB),
         ([KILLED], False, True, Action.END_JOB),  # all wait for it
-        ([TRAINED, ExitReport(Kind.SERVER, -9)], True, True, Action.END_JOB),
         ([HUB], True, True, Action.RESTART_FAILED),
         ([HUB], True, False, Action.END_JOB),  # the model is lost
         ([HUB], False, True, Action.END_JOB),
@@ -80,7 +80,7 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
         ([replace(TRAINED, exit_code=EXIT_BUG, error=f"error: {DIVERGED}: nan")], True, True, Action.END_JOB),
     ],
 )
-def test_a_parameter_server_goes_on_with_the_workers_that_are_left(reports, has_begun, any_worker_left, action):
+def test_a_hub_goes_on_with_the_workers_that_are_left(reports, has_begun, any_worker_left, action):
     left = {"any_worker_left": any_worker_left, "has_begun": has_begun, "beside_server": True}
     assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
@@ -273,8 +273,8 @@ def files(*taken: tuple[str, int], when: int = 1) -> dict[str, int]:
     return {file_name(whose, round_): when for whose, round_ in taken}
 
 
-def newest(mode: str, *taken: tuple[str, int], max_rounds: int = 0, before: dict[str, int] | None = None) -> int | None:
-    return checkpoint_rounds.newest(files(*taken), before or {}, Config(mode=mode, max_rounds=max_rounds), 2)
+def newest(mode: str, *taken: tuple[str, int], before: dict[str, int] | None = None, **flags: Any) -> int | None:
+    return checkpoint_rounds.newest(files(*taken), before or {}, Config(mode=mode, **flags), 2)
 
 
 def test_workers_that_sum_go_on_from_the_newest_round_that_all_have():
@@ -294,9 +294,12 @@ def test_of_fewer_workers_than_before_those_count_that_are_there():
 
 def test_with_a_model_on_the_server_its_checkpoint_and_that_of_rank_0_belong_together():
     both = (("worker-0", 4), ("server", 4), ("worker-0", 6))
-    assert newest("async", *both, ("worker-1", 9)) == 4
-    assert newest("async", *both) == 4  # worker 1 has none yet, and begins with the model of the others
-    assert newest("async", ("worker-0", 4), ("worker-1", 4)) is None
+    for hub in ({"exchange": "hub"}, {"max_delay": 4}):
+        assert newest("async", *both, ("worker-1", 9), **hub) == 4
+    assert newest("async", *both, ("worker-1", 9)) == 6  # MXNet's server has no checkpoints
+    assert newest("async", *both, exchange="hub") == 4  # worker 1 has none yet, and begins with the model of the others
+    assert newest("async", ("worker-0", 4), ("worker-1", 4), exchange="hub") is None
+    assert newest("async", ("worker-0", 4), ("worker-1", 4)) == 4
     assert newest("wbsp", ("worker-0", 4), ("server", 6), ("worker-1", 9)) == 4
     assert beside_server([4, 6, 8], [2, 4, 6]) == {4: 4, 6: 6}
     assert beside_server([2, 4], [6, 8]) == {4: 8}
@@ -359,7 +362,7 @@ def test_a_checkpoint_of_a_version_that_noted_no_data_goes_on_with_one_warning(t
 def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_what_there_is(tmp_path):
     """As one whose host has fewer workers than before: cpu, where there were cpu0 and cpu1."""
     config = Config(
-        mode="sync", collective="ring", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, on_worker_death="continue"
+        mode="sync", exchange="ring", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, on_worker_death="continue"
     )
     for device, round_ in (("cpu0", 4), ("cpu1", 6)):
         Checkpoints(tmp_path, worker_name(f"h1-{device}"), job_of(config)).save(round_, {"rounds": round_})
@@ -376,7 +379,8 @@ def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_
 
 def test_each_worker_goes_on_from_its_own_where_nobody_waits():
     good = [[2, 4], [6, 8]]
-    assert [round_of(good, rank, Config(mode="async")) for rank in (0, 1)] == [4, 8]
+    for flags in ({}, {"exchange": "hub"}):
+        assert [round_of(good, rank, Config(mode="async", **flags)) for rank in (0, 1)] == [4, 8]
     assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [8, 8]
 
 

@@ -25,7 +25,7 @@ from scripts.launch.process import STARTED_AGAIN
 from trainer.run_logs.round_log import iter_files
 from utils import RUN_FILE, SetupError, read_json
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("heartbeats")]
+pytestmark = pytest.mark.cluster
 
 STOPPED_TOGETHER = ("a signal came", "another worker asked for it")  # in either order
 DATASET = ("--dataset", "mnist")
@@ -140,7 +140,7 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     assert net.commands() == []
 
 
-@pytest.mark.parametrize("flags", [("-m", "esync", "--collective", "ring"), ("-m", "wbsp")], ids=["ring", "hub"])
+@pytest.mark.parametrize("flags", [("-m", "esync", "--exchange", "ring"), ("-m", "wbsp")], ids=["ring", "hub"])
 def test_a_network_of_pytorch_trains_on_several_hosts(net, tmp_path, flags):
     pytest.importorskip("torch", reason="PyTorch is not installed: scripts/setup.sh --test --torch")
     job = Path(__file__).resolve().parents[3] / "examples" / "torch_table.py"
@@ -156,7 +156,7 @@ def test_a_network_of_pytorch_trains_on_several_hosts(net, tmp_path, flags):
 
 def test_a_job_file_is_read_here_where_a_lost_worker_is_to_be_forked_there(net, tmp_path):
     (tmp_path / "mine.py").write_text("from mxnet.gluon.nn import Dense\n\n\ndef network():\n    return Dense(10)\n")
-    flags = ["-m", "esync", "--collective", "ring", "--job", str(tmp_path / "mine.py"), "--", *DATASET]
+    flags = ["-m", "esync", "--exchange", "ring", "--job", str(tmp_path / "mine.py"), "--", *DATASET]
     flags += ["--max-rounds", "3", "-e", "3", "--min-step-time", "0.02", "--on-worker-death", "continue"]
     code, output = Launcher(net, tmp_path, hosts_of(net, 2), *flags).end()
     assert code == 0, output
@@ -175,7 +175,7 @@ def start(net: Network, folder: Path, mode: str, *options: str, more: Sequence[s
 
 
 def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
-    launcher = start(net, tmp_path, "sync", "--collective", "ring")
+    launcher = start(net, tmp_path, "sync", "--exchange", "ring")
     launcher.process.send_signal(signal.SIGINT)
     code, output = launcher.end()
     assert code == 0, output
@@ -223,21 +223,20 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
     assert net.commands() == []
 
 
-@pytest.mark.parametrize(("mode", "rate"), [("ssp", "-l"), ("wbsp", "-ll")])
-def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path, mode, rate):
-    launcher = start(net, tmp_path, mode, more=[rate, "0.0005", "--on-worker-death", "continue"])
+def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
+    launcher = start(net, tmp_path, "wbsp", more=["-ll", "0.0005", "--on-worker-death", "continue"])
     (agent,) = (pid for pid, line in commands(net.hosts[1]).items() if b"python" in line and b"remote.py" in line)
     os.kill(agent, signal.SIGKILL)  # the worker dies with it
     wait_for(lambda: not workers(net.hosts[1]), "the end of the worker there")
-    again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / mode / "h1" / "cpu"))
-    wait_for(lambda: training(net.hosts[0], mode, again), "rounds after that")
+    again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "wbsp" / "h1" / "cpu"))
+    wait_for(lambda: training(net.hosts[0], "wbsp", again), "rounds after that")
     launcher.process.send_signal(signal.SIGINT)
     code, output = launcher.end()
     assert code == 3, output
     assert "the connection to h2 ended with exit code 255: the others go on without the workers there" in output
-    assert "the others go on without it" in output  # as the scheduler or the hub tells the worker on h1
+    assert "the others go on without it" in output  # as the hub tells the worker on h1
     assert "error: the logs of h2 stay there" in output
-    assert read_json(tmp_path / "logs" / "lenet" / mode / "h1" / "cpu" / RUN_FILE)["ended"] == "a signal came"
+    assert read_json(tmp_path / "logs" / "lenet" / "wbsp" / "h1" / "cpu" / RUN_FILE)["ended"] == "a signal came"
     assert net.commands() == []
 
 

@@ -194,10 +194,10 @@ def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if
         ),
     ],
 )
-def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path):
+def test_a_hub_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path):
     other = tells(ended=LEFT) if "sleep(2)" in end else f"time.sleep(0.8)\n{DONE}"
     roles = (
-        role(tmp_path, Kind.SERVER, SERVER),
+        role(tmp_path, Kind.HUB, SERVER),
         role(tmp_path, Kind.WORKER, end, "worker 0"),
         role(tmp_path, Kind.WORKER, other, "worker 1"),
     )
@@ -230,7 +230,7 @@ def test_a_hub_that_is_killed_is_started_again_alone_where_the_workers_go_on(dea
 
 
 @pytest.mark.parametrize("was_lost", [False, True])
-def test_beside_a_server_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of_the_others(was_lost, tmp_path):
+def test_beside_a_hub_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of_the_others(was_lost, tmp_path):
     lost = f"{ROUND}{PIDS}\n{ONCE.replace('state-server', 'worker-1')}{FOREVER}"
     others = UNTIL_AGAIN.format(name="worker-0") if was_lost else ""
     roles = (
@@ -442,7 +442,7 @@ def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there
 
 
 def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
-    words = ["-m", "sync", "--collective", "ring"]
+    words = ["-m", "sync", "--exchange", "ring"]
     behind = ["--on-worker-death", "continue", "--ckpt-frequency", "5"]
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
     told = next(local_cluster.worker_configs(given))[0]
@@ -619,7 +619,7 @@ def test_the_scheduler_stays_at_the_port_that_the_user_chose(tmp_path):
 
 
 def test_workers_that_find_each_other_through_the_state_server_do_so_under_a_new_name(tmp_path):
-    given = options(tmp_path, "--job-name", "mine", own=["-m", "local-sgd", "--collective", "ring"])
+    given = options(tmp_path, "--job-name", "mine", own=["-m", "local-sgd", "--exchange", "ring"])
     deaths = [DIE, DIE]
     seen = run(given, lambda started: deaths.pop() if deaths else "")
     names = [("--job-name", "mine-1"), ("--job-name", "mine-2")]
@@ -630,8 +630,10 @@ ROUNDS = 80
 
 
 @pytest.mark.cluster
-def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(tmp_path, capsys):
+@pytest.mark.parametrize(("exchange", "last_saved"), [("kvstore", "worker-0"), ("hub", "server")])
+def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(exchange, last_saved, tmp_path, capsys):
     words = ["-m", "async", "-n", "lenet", "--workers", "0.05,0.05", "--log-base", str(tmp_path)]
+    words += ["--exchange", exchange]
     flags = ["-e", "1000", "--max-rounds", str(ROUNDS), "--ckpt-frequency", "5", "--on-worker-death", "restart"]
     job = subprocess.Popen(
         [sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags, *on_few_images()],
@@ -642,7 +644,7 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(tmp
     )
     try:
         wait_for(lambda: len(list(tmp_path.rglob("cpu1/iter-*.txt"))) > 10, "some rounds")
-        wait_for(lambda: list(tmp_path.rglob("server-*.ckpt")), "a checkpoint")
+        wait_for(lambda: list(tmp_path.rglob(f"{last_saved}-*.ckpt")), "a checkpoint")
         (worker,) = (pid for pid in children(job.pid) if b"cpu1" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(worker, signal.SIGKILL)
         output, _ = job.communicate(timeout=DEADLINE_S)

@@ -1,17 +1,12 @@
-"""What the algorithms must have in common, with the real trainers, in processes and in memory; DC-ASGD by hand."""
+"""What the algorithms must have in common, with the real trainers, in processes and in memory."""
 
-import pickle
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from cluster_processes import ROOT, cluster
-from equivalence_worker import train_in_memory
-
-from trainer.algorithms.dcasgd import PerWorkerDCASGD
-from trainer.engine import mx
-from trainer.runtime.unpickling import optimizer_in
+from equivalence_worker import dcasgd_of_mxnet, train_in_memory
 
 pytestmark = pytest.mark.cluster
 
@@ -72,10 +67,15 @@ def test_model_averaging_after_one_local_step_equals_ssgd(ssgd):
     assert largest_difference(averaged[0], ssgd[0]) < 1e-6
 
 
-def test_dcasgd_with_lambda_zero_is_asgd(folder, asgd):
-    dcasgd = trained(folder / "dcasgd-0", "dcasgd-0", num_servers=2)
+def test_dcasgd_on_mxnets_kvstore_is_mxnets_own(folder, asgd):
+    strength = 20.0
+    here, there = dcasgd_of_mxnet(strength), trained(folder / "dcasgd", f"dcasgd-{strength}")
     for rank in range(2):
-        assert largest_difference(dcasgd[rank], asgd[rank]) < 1e-6
+        assert largest_difference(here[rank], there[rank]) < 1e-6
+        said = (folder / "dcasgd" / f"worker{rank}.log").read_text().count("DCASGD keeps one backup for all workers")
+        assert said == (rank == 0)
+    assert largest_difference(here[0], asgd[0]) > 1e-4
+    assert largest_difference(train_in_memory(f"dcasgd-{strength}")[0], there[0]) > 1e-4  # a backup of each worker
 
 
 def test_the_bsp_phase_of_sync_switch_is_ssgd(ssgd):
@@ -90,47 +90,16 @@ def test_the_asp_phase_of_sync_switch_is_asgd_with_the_step_size_over_n(asgd):
         assert largest_difference(asp[rank], asgd[rank]) < 1e-6
 
 
-def test_momentum_decay_and_schedule_on_a_real_server_under_asgd_are_those_of_the_asp_phase_in_memory(folder, asgd):
-    """Each has an optimizer of its own on the server; they agree on one velocity, and on the samples of all workers."""
-    ours = trained(folder / "async-with-all", "async-with-all")
-    theirs = train_in_memory("asp-with-all")
+def test_momentum_and_decay_on_mxnets_kvstore_are_those_on_the_hub(folder, asgd):
+    there, here = trained(folder / "momentum", "async-with-momentum"), train_in_memory("async-with-momentum")
+    for rank in range(2):
+        assert largest_difference(here[rank], there[rank]) < 1e-6
+    assert largest_difference(here[0], asgd[0]) > 1e-3
+
+
+def test_momentum_decay_and_schedule_under_asgd_are_those_of_the_asp_phase():
+    """They agree on one velocity, and on the samples of all workers."""
+    ours, theirs = train_in_memory("async-with-all"), train_in_memory("asp-with-all")
     for rank in range(2):
         assert largest_difference(ours[rank], theirs[rank]) < 1e-6
-    assert largest_difference(ours[0], asgd[0]) > 1e-3
-
-
-def by_hand(pushes, rate, strength, num_workers, weight=1.0):
-    """The paper's algorithm 2 with one weight: gradient = the worker's own backup (loss w*w/2)."""
-    backups = [weight] * num_workers
-    seen = []
-    for worker in pushes:
-        gradient = backups[worker]
-        weight -= rate * (gradient + strength * gradient * gradient * (weight - backups[worker]))
-        backups[worker] = weight
-        seen.append(weight)
-    return seen
-
-
-@pytest.mark.parametrize("pushes", [[0, 0, 0, 1, 0, 1, 1], [0, 1, 2, 2, 1, 0, 0]])
-def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
-    keys_per_worker, num_workers = 4, 3
-    optimizer = PerWorkerDCASGD(0.03, keys_per_worker, num_workers, [True] * keys_per_worker, compensation=0.5)
-    optimizer = optimizer_in(pickle.dumps(optimizer, 0))  # as it travels to the server
-    stored = {worker: np.float32([1.0]) for worker in range(num_workers)}
-    seen = []
-    for worker in pushes:
-        gradient = stored[worker].copy()
-        optimizer.pushed(worker * keys_per_worker + 2, stored[worker], gradient)
-        seen.append(stored[worker].item())
-    np.testing.assert_allclose(seen, by_hand(pushes, 0.03, 0.5, num_workers), rtol=1e-6)
-
-
-def test_the_first_updates_of_dcasgd_are_those_of_a_calculation_on_paper():
-    # eta 0.1, lambda 2, both backups 1, gradients 1:
-    # worker 0: w = 1 - 0.1 * (1 + 0) = 0.9;  worker 1: w = 0.9 - 0.1 * (1 + 2 * 1 * (0.9 - 1)) = 0.82
-    optimizer = PerWorkerDCASGD(0.1, 1, 2, [True], compensation=2.0)
-    first, second = mx.nd.array([1.0]), mx.nd.array([1.0])
-    optimizer.update(0, first, mx.nd.array([1.0]), None)  # as MXNet's server calls it
-    optimizer.update(1, second, mx.nd.array([1.0]), None)
-    assert first.asscalar() == pytest.approx(0.9)
-    assert second.asscalar() == pytest.approx(0.82)
+    assert largest_difference(ours[0], train_in_memory("async-with-momentum")[0]) > 1e-3

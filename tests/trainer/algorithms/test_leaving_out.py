@@ -23,10 +23,11 @@ from page import Page
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
-from trainer.algorithms.asynchronous import AsyncTrainer, RescaledTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.asynchronous import build as asgd
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
-from trainer.algorithms.ringleader import RingleaderSGD
+from trainer.algorithms.rescaled import RescaledTrainer
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
@@ -58,7 +59,8 @@ def run(
     rounds: int,
     leaving: dict[int, int] | None = None,
     back_s: dict[int, float] | None = None,
-    config: Config | None = None,  # of a mode with a server part on the hub
+    *,
+    config: Config,
 ) -> tuple[Trained, list[float]]:
     """Returns, too, when each worker's last round ended, since training began."""
 
@@ -67,29 +69,30 @@ def run(
         return build(context)
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
-    kind = TransportKind.HUB if config else TransportKind.SERVER
     more = {"killed": killed, "leaving": leaving, "back_s": back_s, "config": config}
-    trained = train(kind, workers, with_page, rounds, **more)
+    trained = train(TransportKind.HUB, workers, with_page, rounds, **more)
     return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
+
+
+def asynchronous(mode: str = "async", **flags: int) -> Config:
+    return Config(mode=mode, learning_rate=ETA, batch_size=1, **flags)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------- by hand
 
 
 def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_left() -> None:
-    def build(context: Context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA)
-
+    """Worker 1 is lost at 2.5 s, after one gradient."""
     workers = [Worker([batch(rank)], step_s=1.0 + 1.5 * rank, samples=count) for rank, count in enumerate((3, 1))]
-    trained = train(TransportKind.SERVER, workers, build, 3, killed={1: 0})
-    # The first gradient is weighed with 2 * 3/4: that round had begun. From then on worker 0 has all samples.
-    weight = after_steps(after_steps(ZERO, 0, factor=1.5), 0, 0)
-    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+    trained = train(TransportKind.HUB, workers, asgd, 4, killed={1: 1}, config=asynchronous())
+    second = after_steps(ZERO, 0, 0, factor=1.5)  # 2 * 3/4 of the samples
+    weight = second - ETA / 2 * gradient(ZERO, batch(1)) - ETA * 1.5 * gradient(second, batch(0))  # that had begun
+    np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0), **CLOSE)  # now worker 0 has all samples
 
 
 def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
     """Worker 1 is lost at 3.6 s, after its step of a round; the others know at their next push."""
-    trained, _ = run(lambda context: AsyncTrainer(context, ETA, RingleaderSGD), (1.0, 1.2, 2.5), {1: 3}, rounds=6)
+    trained, _ = run(asgd, (1.0, 1.2, 2.5), {1: 3}, rounds=6, config=asynchronous(table=1))
     first, *others = (gradient(ZERO, batch(rank)) for rank in range(3))
     weight = ZERO - ETA / 3 * (first + sum(others))  # at 3 s, by worker 0
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
@@ -102,7 +105,7 @@ def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
 
 @pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
 def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], leaving: dict[int, int]) -> None:
-    trained, ended_s = run(lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), killed, 3, leaving)
+    trained, ended_s = run(SSPTrainer, (1.0, 4.0, 2.0), killed, 3, leaving, config=asynchronous("ssp", staleness=0))
     assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
     assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
 
@@ -112,9 +115,8 @@ def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_
     killed: dict[int, int], leaving: dict[int, int]
 ) -> None:
     """It is lost at 4 s, and back after 12 s more of test steps, when the others have done 7 rounds."""
-    trained, ended_s = run(
-        lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), killed, 9, leaving, back_s={1: 0.2}
-    )
+    config = asynchronous("ssp", staleness=0)
+    trained, ended_s = run(SSPTrainer, (1.0, 4.0, 2.0), killed, 9, leaving, back_s={1: 0.2}, config=config)
     assert ended_s[0] == ended_s[2] == 16.2 + 4.0 + 4.0
     assert trained.trainers[1].rounds == 9
 
@@ -131,18 +133,23 @@ def killed_at_its_end(trainer: AsyncTrainer, context: Context) -> AsyncTrainer:
     return trainer
 
 
-def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_no_more_for_ssp_and_rescaled_asgd() -> None:
+def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_until_its_second_end() -> None:
     """It ends at 2 s, and does one more round from 5.1 s on; the other one's end at 3 and 6 s."""
-    for build in (lambda context: SSPTrainer(context, ETA, staleness=2), lambda context: RescaledTrainer(context, ETA)):
+    for build, config in (
+        (SSPTrainer, asynchronous("ssp", staleness=2)),
+        (RescaledTrainer, asynchronous(rescale=1)),
+    ):
         trained, _ = run(
-            lambda context, build=build: killed_at_its_end(build(context), context), (1.0, 3.0), {}, 2, back_s={0: 0.1}
-        )
-        values = trained.trainers[0].context.shared.server.values  # type: ignore[attr-defined]
-        assert values[max(values)].tolist() == [0.0, -np.inf, -np.inf]
-    # Rescaled ASGD: the mean time of those that are there is 2 s, and then 3 s.
+            lambda context, build=build: killed_at_its_end(build(context), context),
+            (1.0, 3.0), {}, 2, back_s={0: 0.1}, config=config,
+        )  # fmt: skip
+        part = trained.trainers[0].context.hub._hub.part  # type: ignore[attr-defined]
+        assert getattr(part, "_of_asgd", part).there == set()
+        assert [trainer.rounds for trainer in trained.trainers] == [3, 2]
+    # Rescaled ASGD: the mean time of those that are there is 2 s; 3 s; 2 s; 1 s.
     weight = after_steps(ZERO, 0, 0, factor=1 / 2)
-    weight = third = weight - ETA * 3 / 2 * gradient(ZERO, batch(1))  # at 3 s
-    weight = after_steps(weight, 1) - ETA * 1 / 3 * gradient(third, batch(0))  # at 6 and 6.1 s
+    weight = third = weight - ETA * gradient(ZERO, batch(1))  # at 3 s
+    weight = after_steps(weight, 1, factor=3 / 2) - ETA * gradient(third, batch(0))  # at 6 and 6.1 s
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
@@ -327,8 +334,6 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_stays_an
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ("-m sync", "choose mode .*ssp.*, or restart"),
-        ("-m ssp --ckpt-frequency 5", "lost workers rejoin with its model, not from a checkpoint"),
         ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode .*, not to wbsp"),
         ("-m local --min-workers 3", "--min-workers 3 belongs to mode"),
     ],

@@ -14,7 +14,19 @@ from config import Config
 from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.sync_switch import GOES_ON_WAITING, Status
 from trainer.array_tree import copied
-from trainer.hub.server_part import KEPT, SHOWN, WANTS_STOP, GlobalModel, Served, in_shapes, marked, serve
+from trainer.hub.server_part import (
+    BAD,
+    ENDED,
+    KEPT,
+    SHOWN,
+    WANTS_STOP,
+    GlobalModel,
+    Served,
+    in_shapes,
+    marked,
+    serve,
+    shown_and_kept,
+)
 from trainer.survival import checkpoint_manager
 from trainer.survival.checkpoint_manager import Writer
 from trainer.survival.checkpoints import Checkpoints
@@ -42,6 +54,7 @@ class Server:
         job = Served(config, num_workers, decays, sample_counts=(), model=model, saved=saved, now=Clock().now)
         self.part, self.num_workers = serve(job), num_workers
         self.answered = [0] * num_workers  # by rank, number of uploads
+        self.rounds = list(saved.get("clocks", [0] * num_workers))  # by rank, of uploads
         self.asks_again = True  # a worker that is left out
         self.messages, self.models = {}, {}  # by rank, of the newest answer with one
         for rank in range(num_workers):
@@ -66,8 +79,10 @@ class Server:
 
     def upload(self, rank, *arrays, stop=False, step_s=1.0, samples=2):
         """Uploads a step, by default of two samples."""
+        self.rounds[rank] += 1
         report = UploadReport(1, samples, step_s, 0.0)
-        return self.send(rank, {"report": report, WANTS_STOP: stop}, *arrays)
+        message = {"report": report, "round": self.rounds[rank], "step_s": step_s, WANTS_STOP: stop}
+        return self.send(rank, message, *arrays)
 
     def lose(self, rank):
         self.take(self.part.lost(rank))
@@ -106,15 +121,28 @@ def test_a_model_is_changed_in_a_copy_while_a_worker_may_still_read_it():
     assert second == model.arrays == [2.0]  # no worker reads it, so it is not copied
 
 
+STEPS = {"momentum": 0.9, "weight_decay": 0.1, "learning_rate": 0.1}
 WITH_ALL = {
     "wbsp": {},
     "decoupled": {"quorum": 2, "grace": 0.0, "outer_momentum": 0.9},
     "async-local": {"outer_momentum": 0.9},
-    "backup": {"backup": 1, "momentum": 0.9, "weight_decay": 0.1, "learning_rate": 0.1},
+    "backup": {"backup": 1, **STEPS},
+    "async": STEPS,
+    "async, DC-ASGD": {"use_dcasgd": 1, **STEPS},
+    "async, DC-ASGD-a": {"use_dcasgd": 1, "dcasgd_adaptive": 1, **STEPS},
+    "async, Ringmaster": {"max_delay": 3, **STEPS},
+    "async, Ringleader": {"table": 1, **STEPS},
+    "async, Rescaled": {"rescale": 1, **STEPS},
+    "ssp": {"staleness": 9, **STEPS},
     "sync-switch": {
-        **{"switch_order": "01", "train_steps": (9, 9), "momentum": 0.9, "weight_decay": 0.1, "learning_rate": 0.1},
+        **{"switch_order": "01", "train_steps": (9, 9), **STEPS},
     },
 }
+WITHOUT_STATISTICS = [name for name in WITH_ALL if name.startswith(("async,", "ssp")) or name == "async"]
+
+
+def config_of(name):
+    return Config(mode=name.partition(",")[0], **WITH_ALL[name])
 
 
 def packed(tree):
@@ -139,7 +167,7 @@ def test_a_checkpoint_goes_on_as_if_it_had_not_stopped_also_one_of_version_0_6_0
         return [random.random(shape, np.float32) for shape in shapes]
 
     def server(saved=None):
-        return Server(Config(mode=mode, **WITH_ALL[mode]), 3, model, num_weights=2, saved=saved)
+        return Server(config_of(mode), 3, model, num_weights=3 if mode in WITHOUT_STATISTICS else 2, saved=saved)
 
     model = drawn()
     first = server()
@@ -149,6 +177,8 @@ def test_a_checkpoint_goes_on_as_if_it_had_not_stopped_also_one_of_version_0_6_0
     servers = [server(tree) for tree in (copied(state), packed(copied(state)))]
     if mode != "wbsp":  # who is the slowest is in no checkpoint
         servers.append(first)
+    for rank in range(3) if mode in WITHOUT_STATISTICS else ():  # nor is what each worker has got last
+        first.join(rank)
     before = first.shown
     for rank in (2, 0, 1, 2):
         arrays = drawn()
@@ -162,7 +192,7 @@ def test_a_checkpoint_goes_on_as_if_it_had_not_stopped_also_one_of_version_0_6_0
 
 @pytest.mark.parametrize("mode", WITH_ALL)
 def test_a_hub_that_is_started_again_goes_on_with_a_model_and_the_counts_of_an_answer(mode):
-    config = Config(mode=mode, **WITH_ALL[mode])
+    config = config_of(mode)
     server = Server(config, 3, [1.0])
     for rank in (0, 1, 2, 0):
         server.upload(rank, 2.0)
@@ -174,18 +204,20 @@ def test_a_hub_that_is_started_again_goes_on_with_a_model_and_the_counts_of_an_a
 
 @pytest.mark.parametrize("mode", WITH_ALL)
 def test_what_is_not_finite_does_not_count_and_its_worker_waits_for_nobody(mode):
-    server = Server(Config(mode=mode, **WITH_ALL[mode]), 3, [1.0])
+    server = Server(config_of(mode), 3, [1.0])
     kept = server.messages[0][KEPT]
     answer = server.upload(0, float("nan"))
+    if mode == "ssp":  # it has done a step
+        kept["clocks"][0] = 1
     assert (server.values, answer.message[KEPT]) == ([1.0], kept)
     for rank in (0, 1, 2) * 2:
         server.upload(rank, 2.0)
     assert np.isfinite(server.values).all() and server.values != [1.0]
 
 
-@pytest.mark.parametrize("mode", ["async-local", "backup", "sync-switch"])
+@pytest.mark.parametrize("mode", ["async", "ssp", "async-local", "backup", "sync-switch"])
 def test_a_wish_to_stop_that_crosses_an_answer_leaves_that_as_it_is(mode):
-    server = Server(Config(mode=mode, **WITH_ALL[mode]), 3, [1.0])
+    server = Server(config_of(mode), 3, [1.0])
     for rank in (0, 1):
         server.upload(rank, 2.0)
     given = [array.copy() for array in server.models[0]]
@@ -266,6 +298,211 @@ def test_who_begins_again_on_a_new_connection_while_its_gradient_waits_sends_it_
     assert sent(server, 0, 1.0) is None
     assert sent(server, 1, 3.0) == (1, False, 0, 8.0)
     assert sent(server, 0, 1.0) is None  # one gradient of it, not two
+
+
+# ------------------------------------------------------------------------------------------- ASGD and its kin
+
+
+def asgd_server(num_workers, *model, mode="async", saved=None, **flags):
+    """By default with steps of 0.5."""
+    config = Config(mode=mode, **{"learning_rate": 0.5, "batch_size": 1, **flags})
+    return Server(config, num_workers, model, num_weights=len(model), saved=saved)
+
+
+def own_gradients(server, ranks):
+    """Workers send what they have got last, which is the gradient of w * w / 2; returns the weight after each."""
+    return [server.upload(rank, *server.models[rank]).arrays[0].item() for rank in ranks]
+
+
+def test_an_answer_has_the_newest_weights_in_the_memory_of_the_upload():
+    server = asgd_server(2, [[1.0]], [5.0])
+    upload = [as_array([[2.0]]), as_array(4.0)]
+    answer = server.part.act(0, {WANTS_STOP: False, "round": 1, "step_s": 1.0}, upload)[0]
+    assert all(one is other for one, other in zip(answer.arrays, upload, strict=True))
+    assert answer.arrays == [0.0, 3.0]
+    assert answer.message == {KEPT: {"num_steps": 1}, "stop": False}
+    server.upload(1, [[2.0]], 0.0)
+    assert (answer.arrays[0], server.models[1]) == (0.0, [-1.0, 3.0])
+
+
+def test_what_comes_without_a_gradient_gets_the_weights():
+    server = asgd_server(2, 1.0)
+    server.upload(1, 1.0)
+    assert server.send(0, {WANTS_STOP: False, BAD: True}).arrays == [0.5]
+
+
+@pytest.mark.parametrize("pushes", [[0, 0, 0, 1, 0, 1, 1], [0, 1, 2, 2, 1, 0, 0]])
+def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
+    """The paper's algorithm 2 with one weight."""
+    rate, strength, weight, backups, expected = 0.03, 0.5, 1.0, [1.0] * 3, []
+    for worker in pushes:
+        gradient = backups[worker]
+        weight -= rate * (gradient + strength * gradient * gradient * (weight - backups[worker]))
+        backups[worker] = weight
+        expected.append(weight)
+    server = asgd_server(3, 1.0, learning_rate=rate, use_dcasgd=1, dcasgd_lambda=strength)
+    np.testing.assert_allclose(own_gradients(server, pushes), expected, rtol=1e-6)
+
+
+def test_the_first_updates_of_dcasgd_are_those_of_a_calculation_on_paper():
+    # eta 0.1, lambda 2, both backups 1, gradients 1:
+    # worker 0: w = 1 - 0.1 * (1 + 0) = 0.9;  worker 1: w = 0.9 - 0.1 * (1 + 2 * 1 * (0.9 - 1)) = 0.82
+    server = asgd_server(2, 1.0, learning_rate=0.1, use_dcasgd=1, dcasgd_lambda=2.0)
+    assert own_gradients(server, (0, 1)) == pytest.approx([0.9, 0.82])
+
+
+def test_the_backup_of_a_worker_in_the_place_of_a_lost_one_is_what_it_begins_with():
+    server = asgd_server(2, 1.0, learning_rate=0.1, use_dcasgd=1, dcasgd_lambda=2.0)
+    server.upload(0, 1.0)
+    server.lose(1)
+    server.lose(1)
+    server.join(1)
+    assert server.upload(1, 1.0).arrays == [pytest.approx(0.8)]  # no delay
+
+
+def test_lambda_0_is_the_same_on_the_summed_and_on_the_mean_loss():
+    """The gradient of the sum over 64 samples is 64 times that of the mean, and the step size a 64th."""
+    ends = []
+    for size in (1, 64):
+        flags = {"learning_rate": 0.1 / size, "use_dcasgd": 1, "dcasgd_adaptive": 1, "dcasgd_lambda": 2.0}
+        server = asgd_server(2, [1.0, -2.0], **flags)
+        for worker in (0, 1, 1, 0):
+            server.upload(worker, size * server.models[worker][0])
+        ends.append(server.shown[0])
+    np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
+def test_a_compensated_gradient_that_is_not_finite_does_not_count():
+    server = asgd_server(2, 1.0, use_dcasgd=1, dcasgd_lambda=2.0)
+    server.upload(0, 1.0)
+    with np.errstate(over="ignore"):
+        assert server.upload(1, 1e30).arrays == server.shown == [0.5]  # its square is infinite
+
+
+def test_ringmaster_counts_what_was_applied_and_not_what_was_dropped():
+    server, seen = asgd_server(3, 8.0, max_delay=1), []
+    # 0 counts; so 1 and 2 are late, once each; then 1 and 0 have no other between; 2 is late by that of 1.
+    for worker in (0, 1, 2, 1, 0, 2):
+        seen.append(server.upload(worker, 1.0).arrays[0].item())
+    assert seen == [7.5, 7.5, 7.5, 7.0, 7.0, 7.0]
+
+
+def test_ringleader_answers_without_weights_until_a_step():
+    server = asgd_server(2, 8.0, table=1)
+    given = [server.upload(rank, value).arrays for rank, value in ((0, 1.0), (0, 3.0), (1, 4.0))]
+    assert given == [(), (), ()]
+    # The table is complete; worker 0 has (1 + 3 + 5) / 3 = 3, and worker 1 has 4.
+    assert server.upload(0, 5.0).arrays == [8 - 0.5 * (3 + 4) / 2]
+    assert server.upload(0, 100.0).arrays == ()  # of the next round
+    assert server.upload(1, 8.0).arrays == [6.25 - 0.5 * (3 + 6) / 2]
+    assert server.messages[1][KEPT] == {"num_steps": 6}
+    server.upload(1, 2.0)
+    assert server.upload(1, 4.0).arrays == [4.0 - 0.5 * (100 + 3) / 2]  # both have an entry, of 100 and of 2 and 4
+
+
+def test_ringleader_does_not_wait_for_the_entry_of_a_worker_that_is_lost_or_has_ended():
+    server = asgd_server(3, 8.0, table=1)
+    server.upload(0, 1.0)
+    server.lose(1)
+    server.send(2, {ENDED: True})
+    assert server.upload(0, 3.0).arrays == [8 - 0.5 * 2]
+    server.join(1)
+    assert server.upload(0, 1.0).arrays == ()
+
+
+def test_rescaled_asgd_weighs_by_the_last_step_over_the_mean_of_those_that_are_there():
+    server = asgd_server(2, 8.0, rescale=1)
+    for rank, step_s in ((0, 1.0), (1, 3.0)):
+        server.send(rank, {WANTS_STOP: False, BAD: True, "round": 0, "step_s": step_s})
+    assert server.upload(0, 2.0, step_s=1.0).arrays == [8 - 0.5 * 2 * 1 / 2]
+    assert server.upload(1, 2.0, step_s=4.0).arrays == [pytest.approx(7.5 - 0.5 * 2 * 4 / 2.5)]
+    server.lose(1)
+    assert server.upload(0, 2.0, step_s=1.0).arrays == [pytest.approx(5.9 - 0.5 * 2)]
+    assert server.upload(0, 2.0, step_s=0.0).arrays == [pytest.approx(4.9 - 0.5 * 2)]  # a clock that stands
+
+
+def ssp_server(num_workers, staleness, **more):
+    return asgd_server(num_workers, 8.0, mode="ssp", staleness=staleness, **more)
+
+
+def test_ssp_answers_who_is_too_far_ahead_when_the_slowest_has_done_a_step():
+    server = ssp_server(2, 1)
+    assert server.upload(0, 1.0).arrays == [7.5]
+    assert server.upload(0, 1.0) is None  # two steps ahead; its gradient counts
+    assert server.upload(1, 1.0).arrays == [6.5]
+    assert (server.models[0], server.answered) == ([6.5], [2, 1])
+
+
+def test_ssp_answers_who_waits_where_the_others_are_lost_or_end_or_somebody_wants_to_stop():
+    def waiting():
+        server = ssp_server(2, 0)
+        assert server.upload(0, 1.0) is None
+        return server
+
+    server = waiting()
+    server.lose(1)
+    assert server.models[0] == [7.5]
+    server = waiting()
+    server.send(1, {ENDED: True})
+    assert server.models[0] == [7.5]
+    server = waiting()
+    server.send(0, {WANTS_STOP: True})
+    assert (server.models[0], server.messages[0]["stop"]) == ([7.5], True)
+
+
+def test_ssp_puts_the_clock_of_a_worker_that_is_back_to_that_of_the_slowest():
+    server = ssp_server(3, 0)
+    server.lose(1)
+    for _ in range(2):
+        server.upload(0, 1.0)
+        server.upload(2, 1.0)
+    server.join(1)
+    assert server.messages[1][KEPT]["clocks"] == [2, 2, 2]
+    server.upload(0, 1.0)
+    assert server.upload(2, 1.0) is None
+    server.rounds[1] = 2
+    assert server.upload(1, 1.0) is not None
+    assert server.answered == [3, 2, 3]  # with the answer to its return
+
+
+def test_the_answer_of_a_lost_worker_that_waits_under_ssp_is_none():
+    server = ssp_server(2, 0)
+    server.upload(0, 1.0)
+    server.lose(0)
+    server.upload(1, 1.0)
+    assert server.answered == [0, 1]
+
+
+def test_a_job_without_all_clocks_of_a_checkpoint_begins_with_none():
+    assert ssp_server(2, 0, saved={"clocks": [5, 5, 5]}).messages[0][KEPT]["clocks"] == [0, 0]
+
+
+@pytest.mark.parametrize("flags", [{}, {"use_dcasgd": 1, "dcasgd_adaptive": 1}, {"max_delay": 1}], ids=str)
+def test_a_checkpoint_of_version_0_6_0_goes_on(flags):
+    """It has a count of steps for each weight; where each worker has a copy, the server's own is `global`."""
+    matrix, bias = np.float32([[1.0, 2.0]]), np.float32([3.0])
+    velocities, squares = [np.float32([[0.5, 0.25]]), np.float32([1.0])], [np.float32([[4.0, 9.0]]), np.float32([16.0])]
+    arrays = [[0, matrix.reshape(-1)], [1, bias]]
+    copies = [[2, np.float32([7.0, 7.0])], [3, np.float32([7.0])]]  # of worker 1
+    saved = {
+        "values": [*copies, *([] if flags else arrays)],
+        "num_steps": [[0, 6], [1, 6]],
+        "steps": {"kept": [[0, velocities[0].reshape(-1)], [1, velocities[1]]], "updates": []},
+    }
+    if flags:
+        saved |= {"global": arrays}
+    if "dcasgd_adaptive" in flags:
+        saved |= {"squares": [[1, squares[1]], [0, squares[0].reshape(-1)]]}
+    model = [np.zeros_like(matrix), np.zeros_like(bias)]
+    shown, kept = shown_and_kept(copied(saved), model)
+    server = asgd_server(2, *shown, momentum=0.9, lr_schedule="step:6x0.1", saved=kept, **flags)
+    state = server.part.state()
+    for array, expected in zip([*state[SHOWN], *state.get("squares", ())], [matrix, bias, *squares], strict=False):
+        np.testing.assert_array_equal(array, expected)
+    assert state["num_steps"] == 6
+    server.upload(0, [[1.0, 1.0]], 1.0)  # the seventh, with a tenth of the step
+    for array, before, velocity in zip(server.shown, (matrix, bias), velocities, strict=True):
+        np.testing.assert_allclose(array, before - 0.05 * (0.9 * velocity + 1), rtol=1e-6)
 
 
 # -------------------------------------------------------------------------------------------- async local SGD

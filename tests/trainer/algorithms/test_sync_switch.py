@@ -79,13 +79,12 @@ def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tm
 
 def assert_told(first_job, second_job, rounds):
     """What the state server heard of a job under BSP, then ASP, and of its resumption."""
-    assert [message["resumed"] for message in (first_job[0], second_job[0])] == [0, 1]
-    assert "limits" not in first_job[0]  # its steps are no rounds of a worker under ASP
-    assert {message["msg_type"] for message in first_job + second_job} == {"RESET", "REPORT"}  # no QUERY
+    assert [message["settings"]["resumed"] for message in (first_job[0], second_job[0])] == [0, 1]
+    assert "limits" not in first_job[0]["settings"]  # its steps are no rounds of a worker under ASP
+    assert {message["msg_type"] for message in first_job + second_job} == {"REPORT"}  # no QUERY
     for rank in range(2):
         first, second = (
-            [m for m in job if m["sender"].startswith(f"worker-{rank}-") and m["msg_type"] == "REPORT"]
-            for job in (first_job, second_job)
+            [m for m in job if m["sender"].startswith(f"worker-{rank}-")] for job in (first_job, second_job)
         )
         ways = [message["way"] for message in first]
         assert ways == sorted(ways, reverse=True)  # BSP, then ASP

@@ -7,15 +7,13 @@ import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
 from algorithms import TransportKind
+from config import Config
 from flag_values import parse_schedule
-from trainer.algorithms.asynchronous import AsyncTrainer, RescaledTrainer
+from trainer.algorithms.asynchronous import build as asgd
 from trainer.algorithms.averaging import ModelAveragingTrainer
-from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
-from trainer.algorithms.ringleader import RingleaderSGD
-from trainer.algorithms.ringmaster import RingmasterSGD
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.coordinator.queries import Queries
@@ -245,14 +243,18 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
     assert job is not None and job.ended is not None  # all have taken leave
 
 
+def trained_by_asgd(
+    rounds: int, workers: list[Worker] | None = None, server_bytes_per_s: float = float("inf"), **flags
+) -> Trained:
+    """By default of two workers with steps of 1 s and 2.5 s."""
+    workers = workers or [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
+    config = Config(mode="async", learning_rate=ETA, batch_size=1, **flags)
+    return train(TransportKind.HUB, workers, asgd, rounds, server_bytes_per_s=server_bytes_per_s, config=config)
+
+
 def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:
     """Steps of 1 s and 2.5 s: the slow worker's gradient is of the initial weights, and arrives third."""
-    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-
-    def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA)
-
-    trained = train(TransportKind.SERVER, workers, build, rounds=2)
+    trained = trained_by_asgd(2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # at 1 s
     second = first - ETA * gradient(first, batch(0))  # at 2 s
     third = second - ETA * gradient(ZERO, batch(1))  # at 2.5 s
@@ -264,12 +266,7 @@ def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:
 def test_dc_asgd_compensates_the_delay_by_the_workers_own_backup() -> None:
     """w <- w - eta (g + lambda g g (w - w_bak)); the slow worker's backup is the initial model, w has moved twice."""
     strength = 0.7
-    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-
-    def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength)
-
-    trained = train(TransportKind.SERVER, workers, build, rounds=2)
+    trained = trained_by_asgd(2, use_dcasgd=1, dcasgd_lambda=strength)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # its backup is what it departs from: no delay
     second = first - ETA * gradient(first, batch(0))
     late = gradient(ZERO, batch(1))
@@ -281,12 +278,7 @@ def test_dc_asgd_compensates_the_delay_by_the_workers_own_backup() -> None:
 def test_dc_asgd_a_adapts_the_compensation_to_the_mean_square_of_all_workers_gradients() -> None:
     """lambda = lambda_0 / sqrt(s + 1e-7), s <- 0.95 s + 0.05 g g with every gradient that comes, whoever sends it."""
     strength = 0.7
-    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-
-    def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, PerWorkerDCASGD, compensation=strength, adaptive=True)
-
-    trained = train(TransportKind.SERVER, workers, build, rounds=2)
+    trained = trained_by_asgd(2, use_dcasgd=1, dcasgd_lambda=strength, dcasgd_adaptive=1)
     weight, square, backups = ZERO, ZERO, [ZERO, ZERO]
     for rank in (0, 0, 1, 1):  # at 1, 2, 2.5 and 5 s
         its = gradient(backups[rank], batch(rank))
@@ -297,54 +289,21 @@ def test_dc_asgd_a_adapts_the_compensation_to_the_mean_square_of_all_workers_gra
     np.testing.assert_allclose(trained.weights(1), weight, **CLOSE)
 
 
-def test_lambda_0_is_the_same_on_the_summed_and_on_the_mean_loss() -> None:
-    """The gradient of the sum over 64 samples is 64 times that of the mean, and the step size a 64th."""
-    ends = []
-    for size in (1, 64):
-        optimizer = PerWorkerDCASGD(0.1 / size, 1, 2, [True], compensation=2.0, adaptive=True)
-        stored = [np.float32([1.0, -2.0]) for _ in range(2)]
-        for worker in (0, 1, 1, 0):
-            optimizer.pushed(worker, stored[worker], size * stored[worker])
-        ends.append(stored[0])
-    np.testing.assert_allclose(*ends, rtol=1e-5)
-
-
 @pytest.mark.parametrize("max_delay", [1, 2, 3])
 def test_ringmaster_drops_a_gradient_whose_delay_is_r_or_more(max_delay) -> None:
     """The slow worker's first gradient comes after two of the other; its next one is of the newest weights."""
-    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-
-    def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, RingmasterSGD, max_delay=max_delay)
-
-    trained = train(TransportKind.SERVER, workers, build, rounds=2)
+    trained = trained_by_asgd(2, max_delay=max_delay)
     second = local_steps(ZERO, [batch(0)] * 2)  # at 2 s: no others between
     third = second - ETA * gradient(ZERO, batch(1)) if max_delay > 2 else second  # at 2.5 s
     np.testing.assert_allclose(trained.weights(0), second, **CLOSE)
     np.testing.assert_allclose(trained.weights(1), local_steps(third, [batch(1)]), **CLOSE)
 
 
-def test_ringmaster_counts_what_was_applied_and_not_what_was_dropped() -> None:
-    """R = 1, three workers with a key each; gradients of 1 and steps of 0.5."""
-    optimizer = RingmasterSGD(0.5, 1, 3, [True], max_delay=1)
-    stored = [np.float32([8.0]) for _ in range(3)]
-    seen = []
-    # 0 counts; so 1 and 2 are late, once each; then 1 and 0 have no other between; 2 is late by that of 1.
-    for worker in (0, 1, 2, 1, 0, 2):
-        optimizer.pushed(worker, stored[worker], np.float32([1.0]))
-        seen.append(stored[worker].item())
-    assert seen == [7.5, 7.5, 7.5, 7.0, 7.0, 7.0]
-
-
 def test_ringleader_steps_once_for_each_worker_along_the_mean_of_the_workers_means() -> None:
     """Momentum acts on the mean; the fast worker ends at 3 s, and then counts no more."""
     mu = 0.6
     workers = [Worker([batch(0), batch(2)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-
-    def build(context) -> AsyncTrainer:
-        return AsyncTrainer(context, ETA, RingleaderSGD)
-
-    trained = train(TransportKind.SERVER, workers, build, rounds=3, rule=Rule(momentum=mu))
+    trained = trained_by_asgd(3, workers, table=1, momentum=mu)
     fast, slow = (2 * gradient(ZERO, batch(0)) + gradient(ZERO, batch(2))) / 3, gradient(ZERO, batch(1))
     velocity = (
         fast + slow
@@ -359,12 +318,12 @@ def test_ringleader_steps_once_for_each_worker_along_the_mean_of_the_workers_mea
 def test_rescaled_asgd_weighs_gradients_by_the_last_step_time_of_their_worker_over_the_mean() -> None:
     """Worker 0 takes 1 s, with its batches of three samples 2 s; it ends at 4 s, and the mean is that of the other."""
     workers = [Worker([batch(0), batch(2, size=3)], step_s=0.5, sample_s=0.5), Worker([batch(1)], step_s=2.5)]
-    trained = train(TransportKind.SERVER, workers, lambda context: RescaledTrainer(context, ETA), rounds=3)
-    first = ZERO - ETA * 1 / 1.75 * gradient(ZERO, batch(0))  # at 1 s, with the times of the test steps
+    trained = trained_by_asgd(3, workers, rescale=1)
+    first = ZERO - ETA * 1 / 1.75 * gradient(ZERO, batch(0))  # at 1 s; of the other one by the time of its test step
     second = first - ETA * 2.5 / 1.75 * gradient(ZERO, batch(1))  # at 2.5 s
-    third = second - ETA * 1 / 1.75 * gradient(first, batch(2, size=3))  # at 3 s
-    fourth = third - ETA * 2 / 2.25 * gradient(third, batch(0))  # at 4 s
-    fifth = fourth - ETA * 2.5 / 1.75 * gradient(second, batch(1))  # at 5 s
+    third = second - ETA * 2 / 2.25 * gradient(first, batch(2, size=3))  # at 3 s
+    fourth = third - ETA * 1 / 1.75 * gradient(third, batch(0))  # at 4 s
+    fifth = fourth - ETA * gradient(second, batch(1))  # at 5 s
     np.testing.assert_allclose(trained.weights(0), fourth, **CLOSE)
     np.testing.assert_allclose(trained.weights(1), fifth - ETA * gradient(fifth, batch(1)), **CLOSE)
 
@@ -382,7 +341,9 @@ def test_ssp_lets_nobody_be_further_ahead_of_the_slowest_than_the_bound(stalenes
             return stop
 
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=4.0)]
-    train(TransportKind.SERVER, workers, lambda context: Timed(context, ETA, staleness), rounds=3)
+    train(
+        TransportKind.HUB, workers, Timed, rounds=3, config=Config(mode="ssp", learning_rate=ETA, staleness=staleness)
+    )
     assert moments == pytest.approx(ends)
 
 
@@ -404,10 +365,7 @@ def test_a_transfer_takes_latency_and_bytes_over_bandwidth_of_links_that_are_sha
 def test_the_same_run_twice_is_the_same_to_the_bit() -> None:
     def run() -> tuple[bytes, float]:
         workers = [Worker([batch(rank)], step_s=0.3 + 0.2 * rank, link=WorkerLink(1e3, 0.01)) for rank in range(3)]
-        trained = train(
-            TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA), rounds=7,
-            server_bytes_per_s=1e3,
-        )  # fmt: skip
+        trained = trained_by_asgd(7, workers, server_bytes_per_s=1e3)
         return b"".join(trained.weights(rank).tobytes() for rank in range(3)), trained.clock.now()
 
     assert run() == run()

@@ -1,4 +1,4 @@
-"""`--collective mpi`: jobs that mpiexec starts. Skipped where mpi4py (requirements-mpi.txt) is not installed."""
+"""`--exchange mpi`: jobs that mpiexec starts. Skipped where mpi4py (requirements-mpi.txt) is not installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     """Three workers that train a small network on a few images."""
     tiny_data.write_mnist(folder / "data" / "mnist")
-    command = [str(MPIEXEC), "--map-by", ":OVERSUBSCRIBE", "-n", "3", sys.executable, "main.py", "--collective", "mpi"]
+    command = [str(MPIEXEC), "--map-by", ":OVERSUBSCRIBE", "-n", "3", sys.executable, "main.py", "--exchange", "mpi"]
     known = ["-c", "1", "-n", "mlp", "--dataset", "mnist", "-dd", str(folder / "data"), "-ld", str(folder), "-b", "8"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")} | VARIABLES
     return subprocess.Popen(
@@ -78,11 +78,11 @@ def test_mpiexec_ends_the_others_when_one_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is not None, reason="a test of what is said without MPI")
 def test_without_mpi4py_a_line_says_how_to_get_it() -> None:
-    with pytest.raises(SetupError, match=r"--collective mpi needs mpi4py .* -m pip install -r requirements-mpi\.txt"):
+    with pytest.raises(SetupError, match=r"--exchange mpi needs mpi4py .* -m pip install -r requirements-mpi\.txt"):
         mpi.world()
 
 
 def test_a_virtual_cluster_has_no_mpi(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        simulate.parse(["--cluster", "nine-ways", "-m", "sync", "--collective", "mpi"])
-    assert "--collective means nothing to simulate.py: how MPI sums is its own matter" in capsys.readouterr().err
+        simulate.parse(["--cluster", "nine-ways", "-m", "sync", "--exchange", "mpi"])
+    assert "--exchange means nothing to simulate.py: how MPI sums is its own matter" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import COLLECTIVES, MPI, PS
+from config import EXCHANGES, HUB, KVSTORE, MPI
 from trainer.collectives.schedules import SUMS, Exchange, ExchangeSchedule, ScheduleMaker, barrier, broadcast
 
 NUMBERS = range(1, 34)
@@ -86,7 +86,7 @@ def algorithm(request: pytest.FixtureRequest) -> ScheduleMaker:
 
 
 def test_the_flag_offers_each_of_them() -> None:
-    assert set(COLLECTIVES) - set(SUMS) == {PS, MPI}  # whose sums are not made here
+    assert set(EXCHANGES) - set(SUMS) == {KVSTORE, HUB, MPI}  # whose sums are not made here
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -15,7 +15,7 @@ from cluster_processes import ROOT, free_ports
 from run_all import run_all
 from server.jobs import MAX_JOBS
 from server.status import status
-from state_server_process import running_state_server
+from state_server_process import query, report, running_state_server
 
 from trainer.clock import Clock, RealClock
 from trainer.coordinator.client import StateClient
@@ -99,7 +99,6 @@ def workers(way: OverHttp | InProcess, count: int, job: str = "", **options: Any
     made = [StateClient(way.link(), way.clock, "journal", 0.5, **options) for _ in range(count)]
     for rank, client in enumerate(made):
         client.join(job, rank, count)
-    made[0].begin_job()
     return made
 
 
@@ -107,11 +106,11 @@ def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(way):
     def work() -> None:
         fast, slow = workers(way, 2)
         for client in (fast, slow):
-            client.report(1, 0.0, 0.0)
-        assert fast.query(1, 1, 0.1, 0.0) is False
-        assert slow.query(1, 1, 5.0, 0.0) is True
-        assert fast.query(1, 2, 0.1, 0.0) is True
-        assert fast.query(1, 2, 0.1, 0.0) is True  # what is asked twice is answered twice
+            report(client, 1, 0.0, 0.0)
+        assert query(fast, 1, 1, 0.1, 0.0) is False
+        assert query(slow, 1, 1, 5.0, 0.0) is True
+        assert query(fast, 1, 2, 0.1, 0.0) is True
+        assert query(fast, 1, 2, 0.1, 0.0) is True  # what is asked twice is answered twice
         assert fast.round_trip_s > 0
 
     way.run(work)
@@ -121,8 +120,8 @@ def test_a_late_question_of_a_round_that_is_over_is_harmless(way):
     def work() -> None:
         alone, _ = workers(way, 2)
         for round_ in (1, 2, 3):
-            alone.report(round_, 0.1, 0.0)
-        assert alone.query(2, 3, 0.1, 0.0) is False
+            report(alone, round_, 0.1, 0.0)
+        assert query(alone, 2, 3, 0.1, 0.0) is False
 
     way.run(work)
 
@@ -145,7 +144,7 @@ def test_who_leaves_ends_the_job_with_the_last_accuracy(way):
         progress.begin(lambda: 9.0, evaluates=True)
         (alone,) = workers(way, 1, job)
         alone.join(job, 0, 1, progress)
-        alone.report(1, 0.5, 0.0)
+        report(alone, 1, 0.5, 0.0)
         progress.measured(1, 0.75)
         alone.leave()
         shown = way.status(job)
@@ -162,13 +161,14 @@ def test_a_server_that_was_restarted_is_told_of_the_job_and_of_all_that_it_has_l
         progress.add_step(64, 0.5)
         fast, slow = workers(way, 2, job)
         fast.join(job, 0, 2, progress)
-        fast.report(1, 0.1, 0.0)
+        report(fast, 1, 0.1, 0.0)
         progress.measured(1, 0.5)
-        fast.report(2, 0.1, 0.0)
+        report(fast, 2, 0.1, 0.0)
         way.end()
         way.start()
-        assert slow.query(2, 1, 5.0, 0.0) is True
-        assert fast.query(2, 7, 0.1, 0.0) is True
+        assert query(slow, 2, 1, 5.0, 0.0) is True
+        for _ in range(2):  # the first answer may name another process
+            assert query(fast, 2, 7, 0.1, 0.0) is True
         shown = way.status(job)
         assert [point[1:] for point in shown["accuracies"]] == [[0.5, 1]]
         assert shown["samples"] == 64
@@ -176,17 +176,16 @@ def test_a_server_that_was_restarted_is_told_of_the_job_and_of_all_that_it_has_l
     way.run(work)
 
 
-def test_other_settings_and_a_round_too_far_are_refused_with_the_servers_words(way):
+def test_other_settings_are_refused_with_the_servers_words(way):
     def work() -> None:
         job = next(JOBS)
         first, _ = workers(way, 2, job)
         other = StateClient(way.link(), way.clock, "preprint", 0.5)
         other.join(job, 0, 2)
-        with pytest.raises(JobError, match=r"refuses this RESET \(job-settings\): .*policy=journal"):
-            other.begin_job()
-        first._messages.answered = 2  # else it would say that the server has missed round 2
-        with pytest.raises(JobError, match=r"refuses this REPORT \(round-ahead\): worker 0 is in round 1, this is of"):
-            first.report(3, 0.1, 0.0)
+        report(first, 1, 0.1, 0.0)
+        with pytest.raises(JobError, match=r"refuses this REPORT \(job-settings\): .*policy=journal"):
+            report(other, 1, 0.1, 0.0)
+        report(first, 3, 0.1, 0.0)  # of whatever round
 
     way.run(work)
 
@@ -195,7 +194,7 @@ def test_what_is_no_message_is_refused_at_once(way):
     def work() -> None:
         (alone,) = workers(way, 1)
         with pytest.raises(JobError, match=r"answered 400: .*computation_time"):
-            alone.query(1, 1, -1.0, 0.0)
+            query(alone, 1, 1, -1.0, 0.0)
 
     way.run(work)
 
@@ -206,11 +205,11 @@ def test_a_job_for_which_there_is_no_room_waits_until_another_has_ended(way):
         way.start()
         others = [workers(way, 1)[0] for _ in range(MAX_JOBS)]
         for other in others:
-            other.report(1, 0.1, 0.0)
+            report(other, 1, 0.1, 0.0)
         with pytest.raises(PeerLost, match=rf"has no room: {MAX_JOBS} jobs .* are at work.*; tried for 0.1 s"):
-            workers(way, 1, patience_s=0.1)
+            report(*workers(way, 1, patience_s=0.1), 1, 0.1, 0.0)
         leaving = way.clock.start(lambda: (way.clock.sleep(0.2), others[0].leave()), "one job ends")
-        workers(way, 1)[0].report(1, 0.1, 0.0)
+        report(workers(way, 1)[0], 1, 0.1, 0.0)
         leaving.result()
         for other in others[1:]:
             other.leave()
@@ -223,7 +222,7 @@ def test_a_server_that_is_away_is_asked_again_until_it_is_back(way):
         (alone,) = workers(way, 1)
         way.end()
         back = way.clock.start(lambda: (way.clock.sleep(0.3), way.start()), "the server comes back")
-        assert alone.query(1, 1, 0.1, 0.0) is True
+        assert query(alone, 1, 1, 0.1, 0.0) is True
         back.result()
 
     way.run(work)
@@ -237,7 +236,7 @@ def test_in_virtual_time_patience_ends_to_the_second() -> None:
         way.end()
         begin = way.clock.now()
         with pytest.raises(PeerLost, match=r"this process does not answer \(it is away\); tried for 60 s"):
-            alone.query(1, 1, 0.1, 0.0)
+            query(alone, 1, 1, 0.1, 0.0)
         assert 59.0 <= way.clock.now() - begin <= 60.0
 
     way.run(work)

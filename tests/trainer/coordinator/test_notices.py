@@ -49,7 +49,11 @@ def test_a_notice_says_where_the_worker_is_and_what_was_decided_on_it(recorder):
     (message,) = recorder.heard
     status = message["status"]
     assert (message["msg_type"], status["round"], status["local_iteration"]) == ("REPORT", 7, 1)
-    assert (status["computation_time"], status["transmission_time"], message["accuracy"]) == (0.5, 0.25, 0.75)
+    assert (status["computation_time"], status["transmission_time"], message["accuracies"]) == (
+        0.5,
+        0.25,
+        [[6, 0.0, 0.75]],
+    )
     assert message["decision"] == {"action": "TRAIN", "reason": "is a straggler"}
 
 
@@ -87,7 +91,6 @@ def test_where_nobody_answers_when_the_job_begins_one_line_of_rank_0_says_so(cap
         for rank in (0, 1):
             client = http_client(port, "wbsp")
             client.join("job", rank, 2)
-            client.announce()
             for round_ in (1, 2):
                 client.tell(round_, 0, 0.5, 0.0)
                 told(client)
@@ -97,10 +100,9 @@ def test_where_nobody_answers_when_the_job_begins_one_line_of_rank_0_says_so(cap
 
 def test_where_a_state_server_answers_the_job_begins_there_without_a_word(recorder, caplog):
     client = joined(recorder)
-    client.announce(resumed=True)
-    for round_ in (1, 2):
+    for round_ in (7, 8):
         client.tell(round_, 0, 0.5, 0.0)
         told(client)
-    assert [message["msg_type"] for message in recorder.heard] == ["RESET", "REPORT", "REPORT"]
-    assert recorder.heard[0]["resumed"] == 1
+    assert [message["status"]["round"] for message in recorder.heard] == [7, 8]
+    assert recorder.heard[0]["settings"]["resumed"] == 1
     assert not caplog.records

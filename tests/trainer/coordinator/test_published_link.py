@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from run_all import run_all
+from state_server_process import query, report
 
 from trainer import command_line
 from trainer.coordinator.client import StateClient
@@ -94,11 +95,10 @@ def follow(work: Callable[[Published, VirtualClock, Callable[[int], StateClient]
 def test_a_job_is_four_forms_and_the_first_tells_the_time_of_a_step_before_any_is_done() -> None:
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         first = client(0)
-        first.begin_job()
-        first.report(1, 0.1, 0.0)
+        report(first, 1, 0.1, 0.0)
         clock.sleep(2.0)
-        assert first.query(1, 1, 0.2, 0.5) is True
-        first.report(2, 0.2, 0.5, 0.75)
+        assert query(first, 1, 1, 0.2, 0.5) is True
+        report(first, 2, 0.2, 0.5)
         assert server.heard == [
             ("/init/", {"num_workers": 2, "epsilon": 0.25}),
             ("/reset/", {"r": 0, "t": 1, "te": 0.0}),
@@ -110,18 +110,32 @@ def test_a_job_is_four_forms_and_the_first_tells_the_time_of_a_step_before_any_i
     follow(work)
 
 
+def test_rank_0_begins_the_job_and_the_others_tell_nothing_before() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        server.restart(6)  # of another job
+        first, second = client(0), client(1)
+        report(second, 1, 0.1, 0.0)
+        assert query(second, 1, 1, 0.1, 0.0) is False
+        assert not server.heard
+        report(first, 1, 0.1, 0.0)
+        assert query(second, 1, 2, 0.1, 0.0) is True
+        assert server.paths == ["/init/", "/reset/", "/apply/", "/reset/", "/apply/"]
+
+    follow(work)
+
+
 def test_what_the_forms_cannot_say_and_what_was_overtaken_is_not_sent() -> None:
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         second = client(1)
         server.restart(2)
-        second.report(1, 0.1, 0.0)
-        second.query(2, 3, 0.1, 0.0)  # overtakes the report of its round, which tells the same
+        report(second, 1, 0.1, 0.0)
+        query(second, 2, 3, 0.1, 0.0)  # overtakes the report of its round, which tells the same
         before = list(server.paths)
         assert before[-2:] == ["/reset/", "/apply/"]
-        second.report(2, 0.1, 0.0)
-        assert second.query(2, 2, 0.1, 0.0) is False
-        assert second.query(1, 9, 0.1, 0.0) is False
-        second._messages.progress.activity = EVALUATING
+        report(second, 2, 0.1, 0.0)
+        assert query(second, 2, 2, 0.1, 0.0) is False
+        assert query(second, 1, 9, 0.1, 0.0) is False
+        second._progress.activity = EVALUATING
         second.tell_doing()
         second.leave()
         assert server.paths == before
@@ -134,27 +148,25 @@ def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_o
 ) -> None:
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         both = [client(0), client(1)]
-        both[0].begin_job()
         for one in both:
-            one.report(7, 0.1, 0.0)
+            report(one, 7, 0.1, 0.0)
         server.restart()
         server.heard.clear()
-        assert both[1].query(7, 1, 0.1, 0.0) is True
-        assert both[0].query(7, 1, 0.1, 0.0) is True
+        assert query(both[1], 7, 1, 0.1, 0.0) is True
+        assert query(both[0], 7, 1, 0.1, 0.0) is True
         assert server.paths == ["/apply/", "/init/", "/reset/", "/apply/", "/apply/"]
 
     follow(work)
-    assert caplog.messages == ["the state server at http://published was restarted; telling it about the job"]
+    assert caplog.messages == ["the state server at http://published answered 500: IndexError at /apply/; asking again"]
 
 
 def test_a_server_that_was_away_is_told_the_round_again() -> None:
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         first = client(0)
-        first.begin_job()
-        first.report(7, 0.1, 0.0)
+        report(first, 7, 0.1, 0.0)
         server.is_away, server.heard = True, []
         back = clock.start(lambda: (clock.sleep(1.0), setattr(server, "is_away", False)), "back")
-        assert first.query(7, 1, 0.1, 0.0) is True
+        assert query(first, 7, 1, 0.1, 0.0) is True
         back.result()
         assert server.paths[-2:] == ["/reset/", "/apply/"]
 
@@ -168,14 +180,13 @@ def test_a_worker_that_is_never_ready_aggregates_in_the_end(
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         server.ready = 0
         both = [client(0), client(1)]
-        both[0].begin_job()
         for one, step_s in zip(both, (0.1, slowest_s), strict=True):
-            one.report(1, step_s, 0.0)
+            report(one, 1, step_s, 0.0)
         begin, steps = clock.now(), 0
         while True:
             clock.sleep(1.0)
             steps += 1
-            if both[0].query(1, steps, 0.1, 0.0):
+            if query(both[0], 1, steps, 0.1, 0.0):
                 break
         assert clock.now() - begin == pytest.approx(waited_s, abs=1.5)
 
@@ -206,9 +217,8 @@ def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, sa
         first = client(0)
 
         def job() -> None:
-            first.begin_job()
-            first.report(1, 0.1, 0.0)
-            first.query(1, 1, 0.1, 0.0)
+            report(first, 1, 0.1, 0.0)
+            query(first, 1, 1, 0.1, 0.0)
 
         with pytest.raises(PeerLost) as error:
             job()
@@ -223,7 +233,6 @@ def test_while_no_question_is_answered_rounds_go_on_with_the_steps_of_the_round_
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         first = client(0)
         queries, taken = Queries(first, clock, waits=False), []
-        first.begin_job()
         server.instead["/apply/"] = Reply(502, {}, "bad gateway")
         for round_ in range(1, 101):
             queries.report(round_, 0.1, 0.0)
@@ -247,9 +256,8 @@ def test_a_server_that_answers_nothing_but_errors_is_given_up(root: Reply) -> No
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         server.instead = {"/": root, "/apply/": Reply(500, {}, DJANGO_500)}
         first = client(0)
-        first.begin_job()
         with pytest.raises(PeerLost, match="answered 500: IndexError at /apply/; tried for 60 s"):
-            first.report(1, 0.1, 0.0)
+            report(first, 1, 0.1, 0.0)
 
     follow(work)
 
@@ -258,11 +266,11 @@ def test_of_two_jobs_on_one_server_the_one_that_has_no_row_any_more_ends() -> No
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         second = client(1)
         server.restart(2)
-        second.report(5, 0.1, 0.0)
+        report(second, 5, 0.1, 0.0)
         server.restart(1)
         server.post("/apply/", Timeouts(1, 1), {"r": 0, "k": 1, "c": 0.3, "te": 9.0})
         with pytest.raises(JobError, match="has lost this job: another one has begun there"):
-            second.query(5, 1, 0.1, 0.0)
+            query(second, 5, 1, 0.1, 0.0)
 
     follow(work)
 
@@ -324,8 +332,8 @@ def test_esync_speaks_the_published_form_and_says_what_is_lost(
     [
         ("-m lb-bsp", "and its rule is not that of mode lb-bsp"),
         ("-m esync --anchor auto", "and its rule has no --anchor auto; start this project's"),
-        ("-m esync --collective ring --job-name a", "through which the workers of --collective ring find each other"),
-        ("-m sync --collective butterfly --job-name a", "through which the workers of --collective butterfly find"),
+        ("-m esync --exchange ring --job-name a", "through which the workers of --exchange ring find each other"),
+        ("-m sync --exchange butterfly --job-name a", "through which the workers of --exchange butterfly find"),
     ],
 )
 def test_what_needs_this_projects_server_says_why(flags: str, said: str) -> None:

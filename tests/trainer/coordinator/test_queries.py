@@ -18,7 +18,7 @@ from cluster_processes import free_ports, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from run_all import run_all
-from state_server_process import clients, http_client, running_state_server
+from state_server_process import clients, http_client, query, report, running_state_server
 
 from trainer.clock import Clock, RealClock
 from trainer.coordinator.http import HttpLink
@@ -39,7 +39,6 @@ class Client:
     """
 
     away = (math.inf, math.inf)
-    generation = 1
 
     def __init__(self, clock: Clock, *answers: tuple[float, bool | Exception], round_trip_s: float = 0.0) -> None:
         self._clock = clock
@@ -47,25 +46,15 @@ class Client:
         self.round_trip_s = round_trip_s
         self.heard: list[tuple[float, Any]] = []
         self.waits = True
-        self.is_refused = self.is_behind = False
+        self.is_refused = False
 
-    def report(self, round_: int, step_s: float, transmission_s: float, patience_s: float, generation: int) -> None:
-        self.heard.append((self._clock.now(), ("report", round_, step_s)))
-        self._answer(patience_s)
+    def note(self, round_: int, steps: int, step_s: float, transmission_s: float, asks: bool = False) -> dict[str, Any]:
+        told = ("query" if asks else "report", round_, steps, step_s)
+        return {"msg_type": told[0].upper(), "status": {"round": round_}, "told": told}
 
-    def note(self, round_: int, steps: int, *_: object) -> None:
-        self.is_behind, self._noted = True, round_
-
-    def catch_up(self, patience_s: float) -> None:
-        self.is_behind = False
-        self.heard.append((self._clock.now(), ("catch up", self._noted)))
-        self._answer(patience_s)
-
-    def query(
-        self, round_: int, steps: int, step_s: float, transmission_s: float, patience_s: float, generation: int
-    ) -> bool:
-        self.heard.append((self._clock.now(), ("query", round_, steps, step_s)))
-        return self._answer(patience_s)
+    def send(self, message: dict[str, Any], patience_s: float) -> dict[str, str]:
+        self.heard.append((self._clock.now(), message["told"]))
+        return {"action": "SYNC" if self._answer(patience_s) else "TRAIN"}
 
     def stop_waiting(self) -> None:
         self.waits = False
@@ -242,8 +231,8 @@ def test_while_the_state_server_is_away_rounds_go_on_with_the_steps_of_the_last_
         assert gaps[-1] == 0.15  # it says READY after each step now
         # Nothing was sent meanwhile; the first answer is followed by what was done.
         assert not [what for moment, what in client.heard if 3.0 < moment < 60.7]
-        (noted,) = [(moment, what) for moment, what in client.heard if what[0] == "catch up"]
-        assert noted == (60.7, ("catch up", pytest.approx(172, abs=3)))
+        moment, (kind, round_, *_) = next(one for one in client.heard if one[0] >= 60.7)
+        assert (moment, kind, round_) == (60.7, "report", pytest.approx(172, abs=3))
 
     on_virtual(work)
 
@@ -357,25 +346,26 @@ def test_an_answer_wakes_whoever_waits_for_it_at_once(server) -> None:
 def test_another_job_on_the_same_server_does_not_matter(server):
     first, _ = clients(server, 2)
     clients(server, 2)
-    assert first.query(1, 1, 0.1, 0.0) is False
+    assert query(first, 1, 1, 0.1, 0.0) is False
 
 
 def test_an_address_where_nobody_answers_is_named():
     (port,) = free_ports(1)
-    client = http_client(port, patience_s=0.2)
+    client = http_client(port)
+    client.join("job", 0, 1)
     with pytest.raises(SetupError, match=f"http://127.0.0.1:{port} .Connection refused"):
         HttpLink("127.0.0.1", str(port), RealClock()).check()
     with pytest.raises(PeerLost, match=f"http://127.0.0.1:{port} does not answer"):
-        client.begin_job()
+        report(client, 1, 0.5, 0.0, patience_s=0.2)
 
 
 def test_a_token_is_sent_where_the_server_wants_one(monkeypatch):
     with running_state_server(ESYNC_TOKEN="secret") as guarded:
         with pytest.raises(JobError, match="401"):
-            clients(guarded, 1)
+            report(*clients(guarded, 1), 1, 0.1, 0.0)
         monkeypatch.setenv("ESYNC_TOKEN", "secret")
         (alone,) = clients(guarded, 1)
-        assert alone.query(1, 1, 0.1, 0.0) is True
+        assert query(alone, 1, 1, 0.1, 0.0) is True
 
 
 def test_a_straggler_waits_for_its_answer_and_a_fast_worker_far_away_does_not():

@@ -11,7 +11,7 @@ import pytest
 import requests
 from cluster_processes import free_ports
 from recording_state_server import recording, refusal, response, rounds_that_skip
-from state_server_process import clients, http_client, running_state_server
+from state_server_process import clients, http_client, query, report, running_state_server
 
 from trainer import command_line
 from trainer.clock import RealClock
@@ -65,14 +65,29 @@ def joined(recorder, made, rank=0, **options):
 # ----------------------------------------------------------------------------------------------- what is told
 
 
-def test_a_reset_says_what_the_page_calls_the_algorithm_and_when_the_job_will_end(recorder):
-    recorder.client(title="WBSP with overlap", limits={"seconds": 60.0}).begin_job()
-    recorder.client().begin_job(resumed=True)
-    first, second = recorder.heard
-    assert (first["title"], first["limits"], first["resumed"]) == ("WBSP with overlap", {"seconds": 60.0}, 0)
-    assert "title" not in second
-    assert "limits" not in second
-    assert second["resumed"] == 1
+def test_the_settings_say_what_the_page_calls_the_algorithm_and_when_the_job_will_end(recorder):
+    report(recorder.client(title="WBSP with overlap", limits={"seconds": 60.0, "target": 0.5}), 1, 0.5, 0.0)
+    report(recorder.client(), 1, 0.5, 0.0)
+    first, second = (message["settings"] for message in recorder.heard)
+    assert (first["title"], first["limits"]) == ("WBSP with overlap", {"seconds": 60.0, "accuracy": 0.5})
+    assert second == {"policy": "journal", "epsilon": 0.5, "num_workers": 2, "generation": 1, "resumed": 0}
+
+
+def test_the_job_is_new_until_a_message_was_sent_unless_its_first_round_is_a_later_one(recorder):
+    client, resumed = recorder.client(), recorder.client(1)
+    report(client, 1, 0.5, 0.0)
+    query(client, 1, 1, 0.5, 0.0)
+    report(resumed, 57, 0.5, 0.0)
+    assert [message["settings"]["resumed"] for message in recorder.heard] == [0, 1, 1]
+
+
+def test_a_message_tells_without_which_workers_the_others_go_on(recorder):
+    lost = set()
+    client = recorder.client(lost=lambda: lost)
+    report(client, 1, 0.5, 0.0)
+    lost |= {3, 2}
+    query(client, 1, 1, 0.5, 0.0)
+    assert [message.get("lost") for message in recorder.heard] == [None, [2, 3]]
 
 
 @pytest.mark.parametrize(
@@ -98,20 +113,20 @@ def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_
     clock = Clock(1.5)
     made = progress(clock, steps=[(64, 0.25), (32, 0.5)])
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0)
+    report(client, 1, 0.5, 0.0)
     clock.now = 2.0
     made.add_step(64, 0.25)
     made.protocol = "ASP"
-    client.query(1, 3, 0.25, 0.0)
-    report, query = recorder.heard
-    assert (report["elapsed"], report["total"]) == (1.5, {"steps": 2, "samples": 96, "computing": 0.75})
-    assert (query["elapsed"], query["total"]) == (2.0, {"steps": 3, "samples": 160, "computing": 1.0})
-    assert "way" not in report
-    assert query["way"] == "ASP"
+    query(client, 1, 3, 0.25, 0.0)
+    first, second = recorder.heard
+    assert (first["elapsed"], first["total"]) == (1.5, {"steps": 2, "samples": 96, "computing": 0.75})
+    assert (second["elapsed"], second["total"]) == (2.0, {"steps": 3, "samples": 160, "computing": 1.0})
+    assert "way" not in first
+    assert second["way"] == "ASP"
 
 
 def test_before_training_begins_no_time_is_told(recorder):
-    recorder.client().report(1, 0.5, 0.0)
+    report(recorder.client(), 1, 0.5, 0.0)
     assert "elapsed" not in recorder.heard[0]
 
 
@@ -121,17 +136,17 @@ def test_before_training_begins_no_time_is_told(recorder):
 def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the_next_report(recorder):
     made = progress()
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0)
-    client.query(1, 1, 0.5, 0.0)
+    report(client, 1, 0.5, 0.0)
+    query(client, 1, 1, 0.5, 0.0)
     made.activity = EVALUATING
     client.tell_doing()
     recorder.wait_for(3)
     made.activity = TRAINING
-    client.report(2, 0.5, 0.0)
+    report(client, 2, 0.5, 0.0)
     told = [(message["msg_type"], message["status"]["round"], message.get("doing")) for message in recorder.heard]
     assert told == [
         ("REPORT", 1, "training"),
-        ("QUERY", 1, None),
+        ("QUERY", 1, "training"),
         ("REPORT", 1, "evaluating"),
         ("REPORT", 2, "training"),
     ]
@@ -141,7 +156,7 @@ def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the
 def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(recorder, is_there):
     made = progress()
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0)
+    report(client, 1, 0.5, 0.0)
     recorder.vanish(client, is_there)
     began = time.monotonic()
     for _ in range(3):
@@ -155,7 +170,7 @@ def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorde
     made = progress()
     client = joined(recorder, made)
     made.activity = EVALUATING
-    client.query(1, 1, 0.5, 0.0)  # the server takes who asks for one who trains
+    query(client, 1, 1, 0.5, 0.0)  # the server takes who asks for one who trains
     assert recorder.wait_for(2)[-1]["doing"] == "evaluating"
 
 
@@ -163,7 +178,7 @@ def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recor
     made = progress(Clock(9.0), evaluates=True)
     client = joined(recorder, made)
     made.measured(3, 0.25)
-    client.report(4, 0.5, 0.0)
+    report(client, 4, 0.5, 0.0)
     made.measured(4, 0.5)
     client.leave()
     last = recorder.heard[-1]
@@ -174,7 +189,7 @@ def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recor
 def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder):
     made = progress()
     client = joined(recorder, made)
-    client.report(1, 0.5, 0.0)
+    report(client, 1, 0.5, 0.0)
     over = threading.Event()
 
     def answer(message):
@@ -197,7 +212,7 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
 def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there):
     client = joined(recorder, progress())
-    client.report(1, 0.5, 0.0)
+    report(client, 1, 0.5, 0.0)
     asks = non_blocking(client)
     recorder.vanish(client, is_there)
     if not is_there:
@@ -216,52 +231,45 @@ def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder):
     made = [progress(clock, evaluates=rank == 0) for rank in range(2)]
     clients_ = [joined(recorder, its, rank) for rank, its in enumerate(made)]
     for client in clients_:
-        client.report(1, 0.5, 0.0)
+        report(client, 1, 0.5, 0.0)
     for round_ in (2, 3):
         clock.now = float(round_)
         made[0].measured(round_ - 1, round_ / 10)
-        clients_[0].report(round_, 0.5, 0.0)
-    clients_[1].report(2, 0.5, 0.0)
+        report(clients_[0], round_, 0.5, 0.0)
+    report(clients_[1], 2, 0.5, 0.0)
     before = len(recorder.heard)
     recorder.answer = lambda message: response(server="bbbbbbbb")
     for client in clients_:
-        assert client.query(3, 1, 0.5, 0.0) is True
-        client.query(3, 2, 0.5, 0.0)
+        assert query(client, 3, 1, 0.5, 0.0) is True
+        query(client, 3, 2, 0.5, 0.0)
     told = [(each["sender"][:8], each["msg_type"], each.get("accuracies")) for each in recorder.heard[before:]]
     assert told == [
         ("worker-0", "QUERY", None),
-        ("worker-0", "REPORT", [[1, 2.0, 0.2], [2, 3.0, 0.3]]),
-        ("worker-0", "QUERY", None),
+        ("worker-0", "QUERY", [[1, 2.0, 0.2], [2, 3.0, 0.3]]),
         ("worker-1", "QUERY", None),
-        ("worker-1", "REPORT", None),
         ("worker-1", "QUERY", None),
     ]
-    assert recorder.heard[before + 1]["status"]["local_iteration"] == 1
 
 
-def test_a_server_that_does_not_know_the_job_gets_it_before_the_message(recorder):
-    client = joined(recorder, progress(evaluates=True))
-    client.report(1, 0.5, 0.0)
-    knows_it = threading.Event()
-
-    def forgetful(message):
-        if message["msg_type"] == "RESET":
-            knows_it.set()
-        return response() if knows_it.is_set() else refusal("unknown-job")
-
-    recorder.answer = forgetful
-    client.query(1, 1, 0.5, 0.0)
-    told = [(message["msg_type"], message.get("resumed"), message.get("accuracies")) for message in recorder.heard[1:]]
-    # Perhaps the same process, which has made room: the accuracies are lost all the same. There are none so far.
-    assert told == [("QUERY", None, None), ("RESET", 1, None), ("QUERY", None, None), ("REPORT", None, [])]
+def test_a_server_that_did_not_answer_is_told_all_with_the_next_try(recorder):
+    made = progress(Clock(9.0), evaluates=True)
+    client = joined(recorder, made)
+    report(client, 1, 0.5, 0.0)
+    made.measured(1, 0.5)
+    answers = iter([(503, {})])
+    recorder.answer = lambda message: next(answers, response())
+    query(client, 1, 1, 0.5, 0.0)
+    query(client, 1, 2, 0.5, 0.0)
+    told = [(message.get("accuracy"), message.get("accuracies")) for message in recorder.heard]
+    assert told == [(None, []), (0.5, None), (None, [[1, 9.0, 0.5]]), (None, None)]
 
 
-def test_an_older_server_that_does_not_name_itself_is_told_nothing_more():
+def test_a_server_that_does_not_name_itself_is_told_the_curve_once():
     with recording(lambda message: response(server=None)) as recorder:
         client = joined(recorder, progress(evaluates=True))
-        client.report(1, 0.5, 0.0)
-        client.query(1, 1, 0.5, 0.0)
-    assert len(recorder.heard) == 2
+        report(client, 1, 0.5, 0.0)
+        query(client, 1, 1, 0.5, 0.0)
+    assert [message.get("accuracies") for message in recorder.heard] == [[], None]
 
 
 def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
@@ -271,13 +279,14 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
         workers = clients(server, 2)
         for rank, client in enumerate(workers):
             client.join(client.job, rank, 2, made[rank])
-            client.report(1, 0.5, 0.0)
+            report(client, 1, 0.5, 0.0)
         for round_ in (2, 3, 4):
             made[0].measured(round_ - 1, round_ / 10)
-            workers[0].report(round_, 0.5, 0.0)
+            report(workers[0], round_, 0.5, 0.0)
     with running_state_server(port) as server:
-        assert workers[1].query(1, 1, 0.5, 0.0) in (True, False)
-        assert workers[0].query(4, 1, 0.5, 0.0) in (True, False)
+        assert query(workers[1], 1, 1, 0.5, 0.0) in (True, False)
+        for step in (1, 2):  # the first answer names another process
+            assert query(workers[0], 4, step, 0.5, 0.0) in (True, False)
         status = requests.get(f"{server.url}/status.json", timeout=10).json()
     assert [point[1:] for point in status["accuracies"]] == [[0.2, 1], [0.3, 2], [0.4, 3]]
     assert status["samples"] == 2 * 7 * 64
@@ -290,33 +299,33 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
 def test_a_refusal_ends_the_worker_with_the_servers_words(recorder, code):
     recorder.answer = lambda message: refusal(code, "there are 64 jobs")
     client = recorder.client()
-    with pytest.raises(JobError, match=rf"{recorder.port} refuses this RESET \({code}\): there are 64 jobs"):
-        client.begin_job()
+    with pytest.raises(JobError, match=rf"{recorder.port} refuses this REPORT \({code}\): there are 64 jobs"):
+        report(client, 1, 0.5, 0.0)
 
 
 @pytest.mark.parametrize("code", ["stale", "other-sender"])
 def test_a_worker_whose_newest_message_is_refused_says_so_once_and_goes_on(recorder, caplog, code):
     client = recorder.client(1)
-    client.report(20, 0.5, 0.0)
+    report(client, 20, 0.5, 0.0)
     recorder.answer = lambda message: refusal(code, "worker 1 is in round 420 already, this is of round 21")
-    client.report(21, 0.5, 0.0)
-    assert client.query(21, 1, 0.5, 0.0) is False and client.is_refused
+    report(client, 21, 0.5, 0.0)
+    assert query(client, 21, 1, 0.5, 0.0) is False and client.is_refused
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.endswith(
         "takes none: worker 1 is in round 420 already, this is of round 21; the others go on without this worker, or "
         "another program speaks for it, which ESYNC_TOKEN prevents"
     )
-    client.query(20, 9, 0.5, 0.0)  # one that was overtaken says nothing
+    query(client, 20, 9, 0.5, 0.0)  # one that was overtaken says nothing
     recorder.answer = lambda message: response("TRAIN")
-    client.query(21, 2, 0.5, 0.0)
+    query(client, 21, 2, 0.5, 0.0)
     assert not client.is_refused
 
 
 def test_a_job_for_which_there_is_no_room_yet_waits_for_some(recorder):
     answers = iter([refusal("too-many-jobs", "64 jobs are at work")] * 2)
     recorder.answer = lambda message: next(answers, response())
-    recorder.client().begin_job()
-    assert [message["msg_type"] for message in recorder.heard] == ["RESET"] * 3
+    report(recorder.client(), 1, 0.5, 0.0)
+    assert [message["msg_type"] for message in recorder.heard] == ["REPORT"] * 3
 
 
 # --------------------------------------------------------------------------------- a signal while it is away

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from run_all import run_all
+from state_server_process import report
 
 from trainer.coordinator.asker import NOTICE_REST_S
 from trainer.coordinator.client import StateClient
@@ -41,8 +42,7 @@ class Cluster:
         self.progress = Progress()
         self.progress.begin(clock.now, evaluates=True)
         self.client.join("job", 0, 1, self.progress)
-        self.client.begin_job()
-        self.client.report(1, 0.5, 0.0)
+        report(self.client, 1, 0.5, 0.0)
         self.said.clear()
 
     def check(self) -> None:
@@ -137,13 +137,13 @@ def test_while_the_server_is_away_training_goes_on_and_an_accuracy_is_told_when_
             cluster.clock.sleep(5.0)
             cluster.client.tell(round_, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
-        assert cluster.told() == [(2, 0.25), (3, None), (4, None)]  # once each
+        assert cluster.told() == [(2, 0.25), (3, [0.25]), (4, [0.25])]  # once each
         cluster.server.is_away = False
         cluster.client.tell(5, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         cluster.client.tell(6, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
-        assert cluster.told()[3:] == [(5, None), (5, [0.25]), (6, None)]
+        assert cluster.told()[3:] == [(5, [0.25]), (6, None)]
         assert cluster.curve() == {1: 0.25}
 
     with_a_cluster(work)
@@ -165,7 +165,7 @@ def test_a_newer_accuracy_takes_the_place_of_one_that_was_not_heard() -> None:
         cluster.clock.sleep(0.5)
         cluster.server.is_away = False
         cluster.clock.sleep(5.0)
-        assert cluster.told() == [(2, 0.25), (3, None), (3, [0.25, 0.5])]
+        assert cluster.told() == [(2, 0.25), (3, [0.25, 0.5])]
 
     with_a_cluster(work)
 
@@ -177,10 +177,13 @@ def test_a_server_that_was_restarted_gets_the_job_and_the_curve_with_what_is_tol
             cluster.client.tell(round_, 1, 0.5, 0.0)
             cluster.clock.sleep(5.0)
         cluster.server.restart()
-        cluster.client.tell(4, 1, 0.5, 0.0)
-        cluster.clock.sleep(9.0)
-        assert [message["msg_type"] for _, message in cluster.said[2:]] == ["REPORT", "RESET", "REPORT", "REPORT"]
+        for step in (1, 2):  # the first answer names another process
+            cluster.client.tell(4, step, 0.5, 0.0)
+            cluster.clock.sleep(5.0)
+        assert cluster.told()[2:] == [(4, None), (4, [0.25, 0.5])]
         assert cluster.curve() == {1: 0.25, 2: 0.5}
+        snapshot = cluster.server.router.snapshot()
+        assert snapshot is not None and snapshot.settings.resumed and not snapshot.history_lost
 
     with_a_cluster(work)
 
@@ -194,6 +197,16 @@ def test_who_leaves_is_not_overtaken_by_what_was_told_before() -> None:
         snapshot = cluster.server.router.snapshot()
         assert snapshot is not None and snapshot.ended is not None
         assert cluster.curve() == {1: 0.25}
+
+    with_a_cluster(work)
+
+
+def test_who_leaves_does_so_in_the_newest_generation() -> None:
+    def work(cluster: Cluster) -> None:
+        cluster.client.join("job", 0, 1, cluster.progress, generation=2)  # the others are lost at the end
+        cluster.client.leave()
+        snapshot = cluster.server.router.snapshot()
+        assert snapshot is not None and (snapshot.settings.generation, snapshot.ended is None) == (2, False)
 
     with_a_cluster(work)
 
@@ -238,24 +251,24 @@ def test_what_belongs_to_an_earlier_generation_does_not_count_in_the_next_one() 
         progress = Progress()
         progress.begin(clock.now, evaluates=True)
         client.join("survives", 0, 1, progress)
-        client.begin_job(resumed=True)
         queries = Queries(client, clock, waits=False)
         queries.report(5, 0.5, 0.0)
         clock.sleep(2 * ROUND_TRIP_S)
         queries.report(5, 0.5, 0.0)  # it is still to be sent when the others have gone on
-        client.join("survives", 0, 1, progress, generation=2)
-        client.begin_job(resumed=True)
+        other = StateClient(cluster.server.link(), clock, "journal", 0.5)
+        other.join("survives", 1, 2, generation=2)
+        report(other, 52, 0.5, 0.0)
+        client.join("survives", 0, 2, progress, generation=2)
         client.tell_doing()
         clock.sleep(2 * ROUND_TRIP_S)
         queries.report(52, 0.5, 0.0)
         clock.sleep(2 * ROUND_TRIP_S)
         queries.report(53, 0.5, 0.0)  # raises what was refused
-        told = [
-            (message.get("generation", 1), message["status"]["round"])
-            for _, message in cluster.said
-            if "status" in message
-        ]
+        told = [(message["settings"]["generation"], message["status"]["round"]) for _, message in cluster.said]
         assert told[:4] == [(1, 5), (1, 5), (1, 5), (2, 52)]
+        assert not client.is_refused
+        snapshot = cluster.server.router.snapshot("survives")
+        assert snapshot is not None and [row.round for row in snapshot.rows] == [52, 52]
         client.stop_waiting()
 
     with_a_cluster(work)

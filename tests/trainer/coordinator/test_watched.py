@@ -10,6 +10,7 @@ import pytest
 from memory_cluster import StateServer, Worker, batch, train
 
 from algorithms import TransportKind
+from config import Config
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
@@ -19,14 +20,15 @@ ROUNDS = 6
 MODES = {
     "sync": (TransportKind.SUM, lambda context: SyncTrainer(context, 0.5)),
     "local-sgd": (TransportKind.SUM, lambda context: LocalSGDTrainer(context, 0.5, 1.0, sync_every=2)),
-    "async": (TransportKind.SERVER, lambda context: AsyncTrainer(context, 0.5)),
+    "async": (TransportKind.HUB, AsyncTrainer),
 }
 
 
 def trained(mode, state_server=None):
     kind, build = MODES[mode]
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=3.0)]
-    return train(kind, workers, build, ROUNDS, state_server=state_server, mode=mode)
+    config = Config(mode=mode, learning_rate=0.5, batch_size=1)
+    return train(kind, workers, build, ROUNDS, state_server=state_server, config=config)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -16,16 +16,18 @@ import pytest
 from config import Config
 from trainer.clock import RealClock
 from trainer.coordinator.protocol import NoAnswer
-from trainer.hub import connections, frames
+from trainer.hub import frames
 from trainer.hub import hub as hub_module
 from trainer.hub.frames import NotAFrame
 from trainer.hub.hub import Hub
-from trainer.hub.hub_link import HubLink, _Wire
+from trainer.hub.hub_link import HubLink
 from trainer.hub.server_part import KEPT, WANTS_STOP, about
+from trainer.hub.sums import HubTransport
+from trainer.hub.wire import HELLO, SILENT_S, Wire
+from trainer.membership import lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.joining import Joining
-from trainer.rendezvous.scheduler_link import HELLO_AT_HUB
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 WAIT_S = 20.0
@@ -34,6 +36,10 @@ SHAPES = ((3, 2), (40_000,), (5,))  # the second one is larger than a piece
 
 def model(value=0.0):
     return [np.full(shape, value, np.float32) for shape in SHAPES]
+
+
+def values_of(arrays):
+    return sorted({float(number) for array in arrays for number in array.reshape(-1)})
 
 
 class RunningHub:
@@ -89,8 +95,8 @@ class Worker:
 
     all: ClassVar[list[Worker]] = []
 
-    def __init__(self, hub, device, on_worker_death="end", num_workers=2, **setup):
-        self.config = Config(mode="wbsp", on_worker_death=on_worker_death)
+    def __init__(self, hub, device, on_worker_death="end", num_workers=2, mode="wbsp", **setup):
+        self.config = Config(mode=mode, on_worker_death=on_worker_death)
         self.ends: list[tuple[str, int]] = []
         cluster = ClusterSpec("worker", "127.0.0.1", hub.port, 1, num_workers, has_hub=True)
         self.link = HubLink(cluster, self.config, lambda text, code: self.ends.append((text, code)))
@@ -110,6 +116,21 @@ class Worker:
         answer = self.link.begin(said, model(value), lambda: self.held)
         self.link.gather("loads", 1)
         return answer
+
+    def begin_to_sum(self, value=0.0):
+        """As `begin`, in a mode whose workers sum."""
+        self.sums = HubTransport(self.link, self.config, self.link.gather).sums()
+        arrays = model(value)
+        self.sums.broadcast(arrays)
+        self.link.gather("loads", 1)
+        return arrays
+
+    def sum(self, value):
+        """The one value of each array of the sum; with zeros where it has taken a state."""
+        arrays = model(value)
+        self.sums.begin_sum(arrays)
+        self.sums.finish_sum(arrays)
+        return values_of(arrays)
 
     def upload(self, value, step_s=0.1, stop=False):
         message = {"report": (1, 2, step_s, 0.0), WANTS_STOP: stop}
@@ -150,13 +171,18 @@ def job():
     """Starts a hub and its workers, which have begun; they survive losses if told so."""
     hubs = []
 
-    def start(on_worker_death="continue", count=2):
-        hub = RunningHub(count)
+    def start(on_worker_death="continue", count=2, mode="wbsp"):
+        hub = RunningHub(count, mode)
         hubs.append(hub)
-        workers = [Worker(hub, f"cpu{rank}", on_worker_death, count) for rank in range(count)]
+        workers = [Worker(hub, f"cpu{rank}", on_worker_death, count, mode) for rank in range(count)]
         together(*(worker.meet for worker in workers))
         workers.sort(key=lambda worker: worker.link.rank)
-        together(*(lambda worker=worker: worker.begin(1.0) for worker in workers))
+        together(
+            *(
+                lambda worker=worker: (worker.begin if mode == "wbsp" else worker.begin_to_sum)(1.0 + worker.link.rank)
+                for worker in workers
+            )
+        )
         return hub, workers
 
     yield start
@@ -264,9 +290,9 @@ def test_a_token_that_both_know_is_taken(monkeypatch, job):
     "said",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        HELLO_AT_HUB + struct.pack("!I", 1 << 30),
-        HELLO_AT_HUB + struct.pack("!I", 8) + b"[{}, []]" * 2,
-        HELLO_AT_HUB,
+        HELLO + struct.pack("!I", 1 << 30),
+        HELLO + struct.pack("!I", 8) + b"[{}, []]" * 2,
+        HELLO,
         b"",
     ],
 )
@@ -286,13 +312,8 @@ def test_a_message_that_may_not_come_ends_that_connection_alone(job):
 
 def test_a_process_of_the_kvstore_is_told_that_this_is_a_hub():
     hub = RunningHub()
-    with socket.create_connection(("127.0.0.1", hub.port)) as process:
-        process.sendall(connections.HELLO_OF_KVSTORE)
-        process.settimeout(WAIT_S)
-        said = b""
-        while b"\n" not in said:
-            said += process.recv(1000)
-    assert b"hub of mode wbsp" in said
+    with pytest.raises(SetupError, match="here is the hub of mode wbsp, and no scheduler: give every process the same"):
+        Wire(ClusterSpec("worker", "127.0.0.1", hub.port, 1, 2), WAIT_S)
     hub.kill()
 
 
@@ -307,7 +328,7 @@ def test_what_is_no_hub_is_told():
         threading.Thread(target=answer, daemon=True).start()
         cluster = ClusterSpec("worker", "127.0.0.1", server.getsockname()[1], 1, 2, has_hub=True)
         with pytest.raises(SetupError, match="no hub of mode wbsp"):
-            _Wire(cluster, "wbsp", 5.0)
+            Wire(cluster, 5.0, "wbsp")
 
 
 def test_nobody_there_is_no_error_yet():
@@ -315,7 +336,7 @@ def test_nobody_there_is_no_error_yet():
         port = server.getsockname()[1]
     cluster = ClusterSpec("worker", "127.0.0.1", port, 1, 2, has_hub=True)
     with pytest.raises(NoAnswer):
-        _Wire(cluster, "wbsp", 5.0)
+        Wire(cluster, 5.0, "wbsp")
 
 
 # ------------------------------------------------------------------------------------------------------ the losses
@@ -452,3 +473,101 @@ def test_workers_of_another_job_are_sent_away(job):
     until(lambda: one.ends)
     assert "another job" in one.ends[0][0]
     other_hub.kill()
+
+
+# ------------------------------------------------------------------------------------------------------------- the sums
+
+
+def sums_of(*workers, value=1.0):
+    """What each gets when all send this value."""
+    return together(*(lambda worker=worker: worker.sum(value) for worker in workers))
+
+
+def give(worker):
+    worker.sums.give({"rounds": 7}, model(5.0))
+
+
+def test_workers_sum_on_the_hub(job):
+    hub, workers = job(count=3, mode="sync")
+    assert sums_of(*workers, value=2.0) == [[6.0]] * 3
+    assert sums_of(*workers) == [[3.0]] * 3
+    together(*(lambda worker=worker: (worker.sums.end(), worker.link.leave()) for worker in workers))
+    assert hub.result() == ("all workers are done", EXIT_OK)
+
+
+def test_all_that_sum_begin_with_rank_0s_values(job):
+    _, (one, other) = job(mode="sync")
+    assert sums_of(one, other) == [[2.0]] * 2
+    assert other.link._spare[0] is not None  # the answer was read beside what was sent
+    fresh = [worker.sums.take_traffic() for worker in (one, other)]
+    assert fresh[0] == fresh[1] and fresh[0]["bytes_pushed"] == fresh[0]["bytes_pulled"] > 0
+
+
+def test_the_sum_goes_on_without_a_lost_worker_and_a_new_one_gets_a_state(job):
+    hub, (one, other) = job(mode="sync")
+    assert sums_of(one, other) == [[2.0]] * 2
+    cut(other)
+    assert one.sum(1.0) == [1.0]
+    again = Worker(hub, other.device, "continue", mode="sync").meet()
+    waits = threading.Thread(target=again.begin_to_sum, daemon=True)
+    waits.start()
+    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
+    give(one)
+    waits.join(WAIT_S)
+    said, state = again.sums.taken
+    assert said == {"rounds": 7} and values_of(state) == [5.0]
+    assert sums_of(one, again) == [[2.0]] * 2
+
+
+def test_a_sum_is_repeated_where_the_hub_was_lost(job):
+    hub, (one, other) = job(mode="sync")
+    assert sums_of(one, other) == [[2.0]] * 2
+    hub.kill()
+    new = RunningHub(mode="sync", port=hub.port)
+    assert sums_of(one, other, value=4.0) == [[8.0]] * 2
+    new.kill()
+
+
+def test_a_worker_whose_connection_breaks_gets_a_state_where_the_others_have_gone_on(job):
+    _, (one, other) = job(mode="sync")
+    sums_of(one, other)
+    other.link._wire._socket.shutdown(socket.SHUT_RDWR)
+    assert one.sum(1.0) == [1.0]
+    behind = threading.Thread(target=other.sum, args=(1.0,), daemon=True)
+    behind.start()
+    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
+    give(one)
+    behind.join(WAIT_S)
+    assert values_of(other.sums.taken[1]) == [5.0]
+    assert sums_of(one, other) == [[2.0]] * 2
+    assert not lost_of(one.link.changes)  # it counts again, so its next loss is noticed
+    cut(other)
+    assert one.sum(1.0) == [1.0]
+
+
+def test_the_others_wait_for_a_silent_worker_by_the_length_of_their_rounds(job):
+    """Rounds take some milliseconds here, so one second is enough."""
+    _, (one, other) = job(mode="sync")
+    for _ in range(6):
+        sums_of(one, other)
+    other.link._is_over = True  # its thread sends no more
+    began = time.monotonic()
+    assert one.sum(1.0) == [1.0]
+    assert time.monotonic() - began < SILENT_S / 2
+    assert lost_of(one.link.changes) == {1}
+
+
+def test_a_worker_that_missed_the_last_sum_of_a_killed_hub_gets_a_state(job):
+    hub, (one, other) = job(mode="sync")
+    sums_of(one, other)
+    hub.kill()
+    other.sums._number -= 1  # the hub was killed before its answer came
+    new = RunningHub(mode="sync", port=hub.port)
+    behind = threading.Thread(target=other.sum, args=(1.0,), daemon=True)
+    behind.start()
+    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
+    give(one)
+    behind.join(WAIT_S)
+    assert other.sums.taken is not None
+    assert sums_of(one, other) == [[2.0]] * 2
+    new.kill()

@@ -396,7 +396,7 @@ def test_init_from_takes_a_state_dict_and_names_what_it_lacks(tmp_path):
 @pytest.mark.cluster
 def test_in_a_ring_a_worker_loads_no_mxnet_and_saves_a_state_dict(tmp_path):
     path = job_in(tmp_path)
-    command = [sys.executable, "-m", "scripts.launch.local_cluster", "-m", "esync", "--collective", "ring"]
+    command = [sys.executable, "-m", "scripts.launch.local_cluster", "-m", "esync", "--exchange", "ring"]
     flags = ["-b", "16", "-ll", "0.01", "--max-rounds", "30", "-e", "10", "--min-step-time", "0.02"]
     done = subprocess.run(
         [*command, "--job", str(path), "--workers", "2", "--log-base", str(tmp_path / "logs"), "--", *flags],

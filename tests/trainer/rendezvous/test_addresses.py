@@ -21,7 +21,7 @@ def has_ipv6() -> bool:
 
 @pytest.mark.parametrize("host", ["::1", "[::1]", "fe80::1%lo", "::ffff:127.0.0.1"])
 def test_mxnet_gets_no_ipv6_address(host):
-    with pytest.raises(SetupError, match=r"^DMLC_NODE_HOST='.*' is IPv6, .* IPv4 alone: give .*--collective ring"):
+    with pytest.raises(SetupError, match=r"^DMLC_NODE_HOST='.*' is IPv6, .* IPv4 alone: give .*--exchange ring"):
         addresses.check_ipv4("DMLC_NODE_HOST", host)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +17,9 @@ import requests
 from cluster_processes import ROOT, cluster, end_of, free_ports, wait_for
 from few_images import few_images, on_few_images
 
-from trainer.rendezvous import rejoining
 from trainer.run_logs.round_log import read_rounds
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("heartbeats")]
+pytestmark = pytest.mark.cluster
 
 FOREIGN = "tests/helpers/foreign_mxnet.py"
 ALL_WELL = {"scheduler": 0, "server0": 0, "worker0": 0, "worker1": 0}
@@ -30,15 +30,14 @@ ALL_WELL = {"scheduler": 0, "server0": 0, "worker0": 0, "worker1": 0}
 @pytest.mark.parametrize(
     ("program", "store", "seconds"),
     [
-        ("gluon_trainer", "dist_sync", 9),  # longer than this project's processes may be silent
+        ("gluon_trainer", "dist_sync", 10),  # longer than this project's processes may be silent
         ("gluon_trainer", "dist_async", 1),
         ("two_trainers", "dist_sync", 1),
         ("published_asgd", "dist_async", 1),
         ("published_esync", "dist_sync", 1),
     ],
 )
-def test_an_ordinary_program_trains_and_all_processes_end_well(tmp_path, program, store, seconds, monkeypatch):
-    monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "3")
+def test_an_ordinary_program_trains_and_all_processes_end_well(tmp_path, program, store, seconds):
     with cluster(tmp_path, num_workers=2) as job:
         for rank in range(2):
             job.start_worker(rank, FOREIGN, program, store, str(seconds))
@@ -141,19 +140,35 @@ def test_strangers_bytes_at_any_port_at_any_time_are_no_matter_of_the_job(tmp_pa
         assert job.exit_codes() == ALL_WELL
 
 
+def zero_mq_frame(flags, body):
+    return struct.pack(">BQ", flags | 2, len(body)) + body if len(body) > 255 else bytes([flags, len(body)]) + body
+
+
+def varint(value):
+    """Of protobuf."""
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+
 def test_a_strangers_pickle_at_a_servers_port_runs_nothing_and_ends_the_server_with_its_name(tmp_path):
     """The stranger could as well send the optimizer that stops all training: so an honest worker whose optimizer the
     server does not take must not train on, and MXNet tells it that all is well."""
     body = f"cposix\nsystem\n(Vtouch {tmp_path / 'it-ran'}\ntR.".encode()
     about = ((1, 0), (4, 1), (6, 1), (7, 0), (8, 0), (10, 0))  # ps-lite's PBMeta: a request, command 0
-    numbers = b"".join(rejoining._number(field, value) for field, value in about)
+    numbers = b"".join(varint(field << 3) + varint(value) for field, value in about)
+    meta = numbers + varint(2 << 3 | 2) + varint(len(body)) + body
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+    properties = ((b"Socket-Type", b"DEALER"), (b"Identity", b"ps99"))
+    told = b"".join(bytes([len(key)]) + key + struct.pack(">I", len(value)) + value for key, value in properties)
     with cluster(tmp_path, num_workers=1) as job:
         job.start_worker(0, FOREIGN, "published_asgd", "dist_async", "60")
         wait_for(lambda: "trained" in job.log("worker0"), "a step")
         (port,) = listening_ports([job.running["server0"]])
         with socket.create_connection(("127.0.0.1", port)) as stranger:
-            rejoining._shake_hands(stranger, b"DEALER", b"ps99")
-            stranger.sendall(rejoining._frame(0, numbers + rejoining._text(2, body)))
+            stranger.sendall(greeting)
+            answer = b""
+            while b"READY" not in answer:
+                answer += stranger.recv(1 << 16)
+            stranger.sendall(zero_mq_frame(4, b"\x05READY" + told) + zero_mq_frame(0, meta))
             assert end_of(job.running["server0"]) == 2
         lines = [line for line in job.log("server0").splitlines() if "posix.system" in line]
         assert len(lines) == 1 and "error: what came to this server as its optimizer names posix.system" in lines[0]

@@ -14,7 +14,7 @@ from few_images import on_few_images
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import differences
 from trainer.runtime import environment
-from trainer.runtime.environment import INTERVAL, TABLE, TIMEOUT, Treatment, compared, prepare_environment
+from trainer.runtime.environment import TABLE, Treatment, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
 
 BOUND = "MXNET_KVSTORE_BIGARRAY_BOUND"
@@ -60,11 +60,12 @@ def test_what_is_not_in_the_table_stays_as_it_is():
     assert prepared(False, **others) == others
 
 
-def test_a_variable_that_is_removed_has_a_line_in_the_log(caplog):
+@pytest.mark.parametrize("name", ["MXNET_ENFORCE_CYTHON", "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"])
+def test_a_variable_that_is_removed_has_a_line_in_the_log(name, caplog):
     with caplog.at_level(logging.WARNING):
-        assert prepared(False, MXNET_ENFORCE_CYTHON="1") == {}
+        assert prepared(**{name: "60"}) == prepared()
     (line,) = caplog.messages
-    assert line.startswith("MXNET_ENFORCE_CYTHON=1 is left out")
+    assert line.startswith(f"{name}=60 is left out")
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.parameter_server_only])
@@ -72,28 +73,12 @@ def test_what_ps_lite_reads_is_no_error_where_there_is_no_parameter_server(name)
     assert prepared(False, **{name: "abc"}) == {name: "abc"}
 
 
-@pytest.mark.parametrize(
-    ("interval", "timeout", "least"), [("20", "1", 60), ("3", None, 9), (None, "2", 3), ("1", "0", 3)]
-)
-def test_a_time_out_that_few_heartbeats_fit_into_is_refused(interval, timeout, least):
-    given = {name: value for name, value in ((INTERVAL, interval), (TIMEOUT, timeout)) if value is not None}
-    with pytest.raises(SetupError, match=f"{TIMEOUT}=.* set it to {least} or more"):
-        prepared(**given)
-
-
-@pytest.mark.parametrize(("interval", "timeout"), [("2", "6"), ("20", "60"), ("0", "0"), ("0", "1")])
-def test_a_time_out_that_three_heartbeats_fit_into_is_taken_and_so_is_any_without_heartbeats(interval, timeout):
-    assert prepared(**{INTERVAL: interval, TIMEOUT: timeout}) == prepared() | {INTERVAL: interval, TIMEOUT: timeout}
-
-
 def cards(*environments):
     """Processes with these variables, as the rendezvous compares them."""
     return [(f"host{number}", compared(prepared(**variables))) for number, variables in enumerate(environments)]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [(BOUND, "1000"), (INTERVAL, "2"), (TIMEOUT, "7"), ("DMLC_LOCAL", "1"), (INTERVAL, "0")]
-)
+@pytest.mark.parametrize(("name", "value"), [(BOUND, "1000"), ("DMLC_LOCAL", "1")])
 def test_a_value_that_one_process_alone_has_is_told_with_the_variable_and_the_process(name, value):
     assert list(differences(cards({}, {name: value}, {}))) == [name]
     assert "host1" in differences(cards({}, {name: value}, {}))[name]

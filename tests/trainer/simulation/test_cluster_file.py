@@ -239,7 +239,7 @@ def test_the_launchers_warn_of_steps_that_may_be_milliseconds():
     ("flags", "complaint"),
     [
         (["--", "--straggler-trace", "nowhere.csv"], "nowhere.csv cannot be read"),
-        (["-m", "wbsp", "--servers", "2"], "mode wbsp has one server, which is its hub, here there are 2"),
+        (["-m", "wbsp", "--servers", "2"], "mode wbsp has one server, the hub, here there are 2"),
         (["-m", "backup", "--", "--backup", "3"], "--backup 3 of 3 worker(s) leaves no worker whose gradient counts"),
         (["--workers", "20,40", "--", "--max-seconds", "5"], f"{LONG}; did you mean 0.02?"),
         (["--cluster", "wbsp-h1", "--", "--max-seconds", "0.5"], "give shorter ones, or a longer job"),

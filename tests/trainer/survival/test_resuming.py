@@ -47,6 +47,8 @@ def run(place: Path, name: str, mode: str, rounds: int, *more: str, cluster: str
     words += ["-dd", str(place / "data"), "--dataset", "mnist", "--max-rounds", str(rounds), "--ckpt-frequency", "2"]
     if "momentum" in OWNERS[mode].all_flags:
         words += ["--momentum", "0.9"]
+    if OWNERS[mode].transport is TransportKind.HUB:  # MXNet's own server keeps nothing in a checkpoint
+        words += ["--exchange", "hub"]
     if OWNERS[mode].name == "sync-switch":
         words += ["--train-steps", "3", "60"]
     if OWNERS[mode].name == "backup":
@@ -276,7 +278,7 @@ def test_a_folder_that_takes_no_checkpoint_any_more_costs_one_warning_and_no_tra
 def test_a_worker_that_comes_back_to_a_job_needs_no_folder_for_checkpoints(tmp_path) -> None:
     (tmp_path / "worker-1-00000001.ckpt").touch()
     (tmp_path / ".probe").mkdir()  # so that nothing can be written there
-    about = {"mode": "sync", "collective": "ring", "checkpoint": tmp_path, "on_worker_death": CONTINUE}
+    about = {"mode": "sync", "exchange": "ring", "checkpoint": tmp_path, "on_worker_death": CONTINUE}
     assert "checkpoints cannot be written to" in check_folder(Config(**about))
     with pytest.raises(SetupError, match="checkpoints cannot be written to"):
         check_folder(Config(**{**about, "on_worker_death": END}))

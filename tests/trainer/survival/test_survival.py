@@ -14,7 +14,7 @@ from state_server_process import running_state_server
 import summary
 from algorithms import MEMBERS
 from report import metrics
-from trainer.rendezvous.heartbeat import SILENT
+from trainer.hub.wire import SILENT
 from trainer.run_logs.round_log import read_rounds
 from utils import EXIT_BUG, EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
 
@@ -67,7 +67,7 @@ class Job:
 def test_a_job_of_esync_goes_on_without_rank_0_takes_it_in_again_and_lets_another_one_go(tmp_path: Path) -> None:
     """Worker 0 is rank 0 and evaluates; it is killed, and started again later; worker 1 leaves."""
     with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
-        flags = ["-m", "esync", "--collective", "ring", "-e", "2"]
+        flags = ["-m", "esync", "--exchange", "ring", "-e", "2"]
         job = Job(tmp_path, processes, server.port, *flags)
         job.start(0, 0.01)
         job.start(1, 0.03, "--leave", "1")
@@ -111,7 +111,7 @@ def test_a_job_of_esync_goes_on_without_rank_0_takes_it_in_again_and_lets_anothe
 
 def test_ssgd_loses_its_slowest_in_the_middle_of_a_step_and_two_at_once(tmp_path: Path) -> None:
     with running_state_server() as server, cluster(tmp_path, num_workers=4, start=False) as processes:
-        flags = ["-m", "sync", "--collective", "butterfly", "--max-rounds", str(ROUNDS), "--evaluate", "no"]
+        flags = ["-m", "sync", "--exchange", "butterfly", "--max-rounds", str(ROUNDS), "--evaluate", "no"]
         flags += ["--momentum", "0.5"]
         job = Job(tmp_path, processes, server.port, *flags)
         for worker in range(3):
@@ -130,7 +130,7 @@ def test_ssgd_loses_its_slowest_in_the_middle_of_a_step_and_two_at_once(tmp_path
 def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_checkpoints(tmp_path: Path) -> None:
     """Worker 1 has an older checkpoint than worker 0, and worker 2 none."""
     with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
-        flags = ["-m", "local-sgd", "--sync-every", "2", "--outer-momentum", "0.5", "--collective", "ring"]
+        flags = ["-m", "local-sgd", "--sync-every", "2", "--outer-momentum", "0.5", "--exchange", "ring"]
         flags += ["--ckpt-frequency", "2", "--evaluate", "no"]
         job = Job(tmp_path, processes, server.port, *flags)
         for worker in range(3):
@@ -178,7 +178,7 @@ main.main(sys.argv[1:])
 def test_a_worker_that_dies_when_all_begin_ends_no_job(tmp_path: Path) -> None:
     """Before the first round, when the others have met it and wait for its part of the initial model."""
     with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
-        job = Job(tmp_path, processes, server.port, "-m", "esync", "--collective", "ring", "--max-rounds", "5")
+        job = Job(tmp_path, processes, server.port, "-m", "esync", "--exchange", "ring", "--max-rounds", "5")
         (tmp_path / "dies.py").write_text(DIES)
         job.start(0, 0.01)
         job.start(1, 0.02)
@@ -222,7 +222,7 @@ def test_the_last_evaluation_is_done_by_another_worker_where_the_one_that_does_i
 ) -> None:
     """Also where fewer than --min-workers are left; and the lost one ends in order, if it wakes up after all."""
     with running_state_server() as server, cluster(tmp_path, num_workers=2, start=False) as processes:
-        flags = ["-m", "sync", "--collective", "ring", "--fault-timeout", "2", "--min-workers", "2"]
+        flags = ["-m", "sync", "--exchange", "ring", "--fault-timeout", "2", "--min-workers", "2"]
         job = Job(tmp_path, processes, server.port, *flags)
         start_with_a_last_evaluation_that_fails(job, tmp_path, processes, number)
         assert end_of(processes.running["worker1"], ENDS_S) == 0, processes.log("worker1")
@@ -236,7 +236,7 @@ def test_the_last_evaluation_is_done_by_another_worker_where_the_one_that_does_i
 
 def test_a_worker_that_freezes_in_the_last_evaluation_ends_a_job_that_does_not_survive(tmp_path: Path) -> None:
     with running_state_server() as server, cluster(tmp_path, num_workers=2, start=False) as processes:
-        job = Job(tmp_path, processes, server.port, "-m", "sync", "--collective", "ring", "--on-worker-death", "end")
+        job = Job(tmp_path, processes, server.port, "-m", "sync", "--exchange", "ring", "--on-worker-death", "end")
         start_with_a_last_evaluation_that_fails(job, tmp_path, processes, signal.SIGSTOP)
         assert end_of(processes.running["worker1"], ENDS_S) == EXIT_PEER_LOST
         assert "worker 0 (cpu0 on host" in processes.log("worker1") and SILENT in processes.log("worker1")
@@ -260,7 +260,7 @@ main.main(sys.argv[1:])
 
 def test_a_worker_whose_training_stands_ends_and_the_others_go_on(tmp_path: Path) -> None:
     with running_state_server() as server, cluster(tmp_path, num_workers=2, start=False) as processes:
-        flags = ["-m", "sync", "--collective", "ring", "--max-rounds", "6", "--evaluate", "no"]
+        flags = ["-m", "sync", "--exchange", "ring", "--max-rounds", "6", "--evaluate", "no"]
         job = Job(tmp_path, processes, server.port, *flags)
         job.start(0, 0.02)
         (tmp_path / "stands.py").write_text(STANDS)
@@ -285,10 +285,10 @@ main.main(sys.argv[1:])
 """
 
 
-def test_a_disk_that_is_full_at_the_end_is_an_exit_code_also_beside_a_parameter_server(tmp_path: Path) -> None:
-    with cluster(tmp_path, num_workers=1) as processes:
-        job = Job(tmp_path, processes, 1, "-m", "ssp", "--max-rounds", "2", "--evaluate", "no")
+def test_a_disk_that_is_full_at_the_end_is_an_exit_code_also_with_a_hub(tmp_path: Path) -> None:
+    with cluster(tmp_path, num_workers=1, hub="wbsp") as processes:
+        job = Job(tmp_path, processes, 1, "-m", "wbsp", "--max-rounds", "2", "--evaluate", "no")
         (tmp_path / "full.py").write_text(FULL)
         processes.start_worker(0, str(tmp_path / "full.py"), *job.flags, "--device-name", "cpu0")
-        assert processes.exit_codes() == {"scheduler": 0, "server0": 0, "worker0": EXIT_INCOMPLETE}
+        assert processes.exit_codes() == {"server0": 0, "worker0": EXIT_INCOMPLETE}
         assert "the disk is full" in processes.log("worker0")

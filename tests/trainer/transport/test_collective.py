@@ -22,7 +22,7 @@ from trainer.transport import flat
 from trainer.transport.collective import CollectiveTransport
 from trainer.transport.counter import num_bytes
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
-from utils import PeerLost, SetupError
+from utils import PeerLost
 
 # ------------------------------------------------------------------------------------------------- flat buffers
 
@@ -327,16 +327,3 @@ def test_a_wait_for_a_lost_worker_fails_now_and_later() -> None:
 
     run_all(clock, [lambda: waits(0), lambda: waits(1), is_lost])
     assert told == [5.0, 5.0]
-
-
-def test_what_needs_a_parameter_server_is_refused() -> None:
-    place = in_memory(MemoryNetwork(VirtualClock(), [WorkerLink()]), ring, 0)
-    arrays = [np.ones(1, np.float32)]
-    for refused, what in (
-        (lambda: place.set_optimizer(object()), "an optimizer"),
-        (lambda: place.arrays().define(arrays), r"define\(\)"),
-        (lambda: place.arrays().push(arrays), r"push\(\)"),
-        (lambda: place.arrays().pull(arrays), r"pull\(\)"),
-    ):
-        with pytest.raises(SetupError, match=f"no parameter server for {what}: take --collective ps"):
-            refused()

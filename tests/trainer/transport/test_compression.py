@@ -14,7 +14,7 @@ from run_all import run_all
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
-from config import AMONG_WORKERS, FP16, PS, TWO_BIT
+from config import AMONG_WORKERS, FP16, KVSTORE, TWO_BIT
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
@@ -28,8 +28,8 @@ from trainer.coordinator.queries import Queries
 from trainer.nan_guard import first_not_finite
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
-from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.trainer import Trainer
 from trainer.transport.counter import num_bytes
 from trainer.transport.encoded import digits_of, number_of
@@ -38,13 +38,13 @@ from trainer.transport.two_bit import TwoBits
 from utils import DIVERGED, JobError
 
 HALVES = Compression(FP16)
-COLLECTIVES = (PS, *AMONG_WORKERS)
+EXCHANGES = (KVSTORE, *AMONG_WORKERS)
 
 # ------------------------------------------------------------------------------------------ float16 on the way
 
 
 def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> list[np.ndarray]:
-    """What each worker has after a collective."""
+    """What each worker has after an exchange."""
     clock, number = VirtualClock(), len(buffers)
     network = MemoryNetwork(clock, [WorkerLink()] * number)
     groups = [MeshGroup(MemoryMesh(network, rank), SUMS[name]) for rank in range(number)]
@@ -93,7 +93,7 @@ def test_all_workers_get_the_same_bits_within_the_rounding_and_what_is_exact_exa
 
 
 def test_a_server_adds_up_in_float32() -> None:
-    def work(place: Transport) -> list[float]:
+    def work(place: Transport, clock: VirtualClock) -> list[float]:
         shared, arrays = place.sums(HALVES), [np.float32([(2048.0, 1.0, 1.0)[place.rank]])]
         shared.broadcast(arrays)
         arrays[0][:] = (2048.0, 1.0, 1.0)[place.rank]
@@ -102,7 +102,7 @@ def test_a_server_adds_up_in_float32() -> None:
         return arrays[0].tolist()
 
     # In float16 each 1 would be lost.
-    assert together(PS, 3, work)[1] == {rank: [2050.0] for rank in range(3)}
+    assert together(KVSTORE, 3, work) == {rank: [2050.0] for rank in range(3)}
 
 
 def test_an_overflow_on_the_way_is_an_infinity_on_all() -> None:
@@ -169,38 +169,37 @@ def test_digits_come_through_two_bits_as_they_are_and_make_the_number_again(numb
 
 
 def together(
-    collective: str,
+    exchange: str,
     number: int,
-    work: Callable[[Transport], Any],
+    work: Callable[[Transport, VirtualClock], Any],
     link: WorkerLink = WorkerLink(),  # noqa: B008
     size_of: Callable[[np.ndarray], int] = num_bytes,
-) -> tuple[VirtualClock, dict[int, Any]]:
+) -> dict[int, Any]:
     """What so many workers return that do the same in virtual time, by rank."""
     clock, returned = VirtualClock(), {}
     links = [link] * number
-    server = MemoryServer(clock, TransportKind.SUM, links, size_of=size_of)
+    server = VirtualServer(clock, links, size_of=size_of)
     network = MemoryNetwork(clock, links)
 
     def worker(rank: int) -> None:
         place = (
-            MemoryTransport(server, rank) if collective == PS else in_memory(network, SUMS[collective], rank, size_of)
+            VirtualKVStore(server, rank) if exchange == KVSTORE else in_memory(network, SUMS[exchange], rank, size_of)
         )
-        returned[rank] = work(place)
+        returned[rank] = work(place, clock)
 
     run_all(clock, [lambda rank=rank: worker(rank) for rank in range(number)])
-    return clock, returned
+    return returned
 
 
-def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) -> Callable[[Transport], Any]:
+def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) -> Callable[..., Any]:
     """Traffic and seconds of a sum of some numbers and of one that is exact."""
 
-    def work(place: Transport) -> tuple[dict[str, int], float]:
+    def work(place: Transport, clock: VirtualClock) -> tuple[dict[str, int], float]:
         arrays = [np.ones(size, np.float32) for size in (*shapes, 1)]
         shared = place.sums(compression)
         shared.broadcast(arrays, exact=1)
-        place.barrier()
-        clock = place.server.clock if isinstance(place, MemoryTransport) else place.clock  # type: ignore[attr-defined]
-        begin = clock.now()
+        begin = 100.0  # when all have the values
+        clock.sleep(begin - clock.now())
         shared.begin_sum(arrays)
         shared.finish_sum(arrays)
         return shared.take_traffic(), clock.now() - begin
@@ -208,21 +207,21 @@ def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) ->
     return work
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_float16_is_half_of_the_bytes_and_of_the_time_that_they_take(collective: str) -> None:
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_float16_is_half_of_the_bytes_and_of_the_time_that_they_take(exchange: str) -> None:
     link = WorkerLink(bytes_per_s=1e4)
-    _, whole = together(collective, 4, one_sum(Compression()), link)
-    _, half = together(collective, 4, one_sum(HALVES), link)
+    whole = together(exchange, 4, one_sum(Compression()), link)
+    half = together(exchange, 4, one_sum(HALVES), link)
     for rank in range(4):
         (of_whole, whole_s), (of_half, half_s) = whole[rank], half[rank]
-        exact = 4 * (1 if collective == PS else 2)  # of the one that stays as it is; at most so often on the way
+        exact = 4 * (1 if exchange == KVSTORE else 2)  # of the one that stays as it is; at most so often on the way
         for way in ("bytes_pushed", "bytes_pulled"):
             assert of_whole[way] / 2 <= of_half[way] <= of_whole[way] / 2 + exact
         assert half_s == pytest.approx(whole_s / 2, rel=0.01)
 
 
 def test_two_bits_are_a_sixteenth_of_the_bytes_to_the_server_and_all_of_them_back() -> None:
-    _, returned = together(PS, 2, one_sum(Compression(TWO_BIT, 0.5), shapes=(1600, 17)), WorkerLink(bytes_per_s=1e4))
+    returned = together(KVSTORE, 2, one_sum(Compression(TWO_BIT, 0.5), shapes=(1600, 17)), WorkerLink(bytes_per_s=1e4))
     digits = 56
     pushed, pulled = 4 * (100 + 2 + 4), 4 * (1600 + 17 + digits)
     for traffic, seconds in returned.values():
@@ -234,8 +233,8 @@ def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> N
     def larger(array: np.ndarray) -> int:
         return 10 * array.nbytes
 
-    for collective in COLLECTIVES:
-        _, returned = together(collective, 2, one_sum(HALVES), size_of=larger)
+    for exchange in EXCHANGES:
+        returned = together(exchange, 2, one_sum(HALVES), size_of=larger)
         for traffic, _ in returned.values():
             assert traffic == {"bytes_pushed": 10 * (2 * 3600 + 4), "bytes_pulled": 10 * (2 * 3600 + 4)}
 
@@ -260,13 +259,13 @@ MODES: dict[str, tuple[Callable[[Context], Trainer], str, float]] = {  # with th
 }
 
 
-def trained_in(mode: str, compression: Compression, collective: str = PS, rounds: int = 3) -> Trained:
+def trained_in(mode: str, compression: Compression, exchange: str = KVSTORE, rounds: int = 3) -> Trained:
     build, policy, _ = MODES[mode]
     workers = [Worker([batch(rank, 4), batch(rank + 3, 4)], step_s=1 + rank / 2, samples=rank + 1) for rank in range(3)]
     state_server = StateServer(policy, batch_size=4) if policy else None
     return train(
         TransportKind.SUM, workers, build, rounds, normalised, state_server=state_server, compression=compression,
-        collective=collective,
+        exchange=exchange,
     )  # fmt: skip
 
 
@@ -276,10 +275,10 @@ def model_of(trained: Trained, rank: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "collective"), [*((mode, PS) for mode in MODES), *(("sync", each) for each in SUMS), ("esync", "ring")]
+    ("mode", "exchange"), [*((mode, KVSTORE) for mode in MODES), *(("sync", each) for each in SUMS), ("esync", "ring")]
 )
-def test_replicas_stay_equal_to_the_bit_and_near_the_model_of_exact_sums(mode: str, collective: str) -> None:
-    exact, half = trained_in(mode, Compression(), collective), trained_in(mode, HALVES, collective)
+def test_replicas_stay_equal_to_the_bit_and_near_the_model_of_exact_sums(mode: str, exchange: str) -> None:
+    exact, half = trained_in(mode, Compression(), exchange), trained_in(mode, HALVES, exchange)
     for rank in range(3):
         for mine, first, other in zip(*(model_of(half, of) for of in (rank, 0)), model_of(exact, rank), strict=True):
             np.testing.assert_array_equal(mine, first)
@@ -327,12 +326,12 @@ def test_a_number_that_a_sum_in_float16_may_not_hold_is_bad_where_it_counts_and_
     assert first_not_finite(arrays, largest=2.5, num_limited=1) == 0
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_a_gradient_too_large_for_float16_is_skipped_as_one_that_is_not_finite(collective: str, caplog) -> None:
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_gradient_too_large_for_float16_is_skipped_as_one_that_is_not_finite(exchange: str, caplog) -> None:
     """Worker 1's in round 2 of 3: the step goes along the mean of the others."""
     workers = [Worker([batch(rank)]) for rank in range(3)]
     build = spoil(ssgd, {2}, what=20000.0)
-    trained = train(TransportKind.SUM, workers, build, 3, compression=HALVES, collective=collective)
+    trained = train(TransportKind.SUM, workers, build, 3, compression=HALVES, exchange=exchange)
     expected = ZERO
     for there in ((0, 1, 2), (0, 2), (0, 1, 2)):
         expected = expected - ETA * sum(weighed(expected, dict.fromkeys(there, 1), 3, 3)) / len(there)
@@ -368,8 +367,8 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
         np.testing.assert_allclose(trained.weights(rank), expected, rtol=0.01, atol=0.001)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_without_number_checks_the_infinity_ends_the_job(collective: str) -> None:
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_without_number_checks_the_infinity_ends_the_job(exchange: str) -> None:
     def build(context: Context) -> Trainer:
         if context.peers.membership().rank == 1:
             context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, 1e5)
@@ -378,5 +377,5 @@ def test_without_number_checks_the_infinity_ends_the_job(collective: str) -> Non
     with pytest.raises(JobError, match=DIVERGED):
         train(
             TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 5, compression=HALVES,
-            collective=collective,
+            exchange=exchange,
         )  # fmt: skip

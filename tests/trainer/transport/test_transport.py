@@ -17,24 +17,24 @@ from cluster_processes import DEADLINE_S, ROOT, cluster
 from run_all import run_all
 from transport_worker import SCENARIOS, seen, two
 
-from algorithms import TransportKind
+from config import Config
 from trainer.collectives.schedules import SUMS
+from trainer.hub.sums import HubTransport
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
+from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
-from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.transport.protocol import Transport
-from utils import PeerLost
 
 Saw = list[dict[str, Any]]  # what each worker saw, by rank
 
 
-def through_the_kvstore(kind: TransportKind, folder: Path) -> Saw:
+def through_the_kvstore(scenario: str, folder: Path) -> Saw:
+    program = str(ROOT / "tests/helpers/transport_worker.py")
     with cluster(folder, num_workers=2) as processes:
         for rank in range(2):
-            processes.start_worker(
-                rank, str(ROOT / "tests/helpers/transport_worker.py"), kind.name, str(folder / f"{rank}.json")
-            )
+            processes.start_worker(rank, program, scenario, str(folder / f"{rank}.json"))
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
     return sorted((json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)), key=lambda saw: saw["rank"])
 
@@ -42,37 +42,43 @@ def through_the_kvstore(kind: TransportKind, folder: Path) -> Saw:
 LINKS = (WorkerLink(1e3, 0.1), WorkerLink(1e2, 0.2))
 
 
-def in_this_process(kind: TransportKind, clock: VirtualClock, place: Callable[[int], Transport]) -> Saw:
+def in_this_process(scenario: str, clock: VirtualClock, place: Callable[[int], Transport]) -> Saw:
     saw: Saw = [{"rank": rank} for rank in range(2)]
 
     def worker(rank: int) -> Callable[[], None]:
-        return lambda: saw[rank].update(SCENARIOS[kind](place(rank)))
+        return lambda: saw[rank].update(SCENARIOS[scenario](place(rank)))
 
     run_all(clock, [worker(rank) for rank in range(2)])
     return saw
 
 
-def through_memory(kind: TransportKind, folder: Path) -> Saw:
+def through_memory(scenario: str, folder: Path) -> Saw:
     clock = VirtualClock()
-    server = MemoryServer(clock, kind, LINKS)
-    return in_this_process(kind, clock, lambda rank: MemoryTransport(server, rank))
+    server = VirtualServer(clock, LINKS)
+    return in_this_process(scenario, clock, lambda rank: VirtualKVStore(server, rank))
 
 
-def through_a_collective(name: str) -> Callable[[TransportKind, Path], Saw]:
-    def through(kind: TransportKind, folder: Path) -> Saw:
+def through_the_hub(scenario: str, folder: Path) -> Saw:
+    clock, config = VirtualClock(), Config()
+    hub = VirtualHub(clock, config, LINKS)
+    return in_this_process(scenario, clock, lambda rank: HubTransport(VirtualExchange(hub, rank), config, hub.gather))
+
+
+def through_a_collective(name: str) -> Callable[[str, Path], Saw]:
+    def through(scenario: str, folder: Path) -> Saw:
         clock = VirtualClock()
         network = MemoryNetwork(clock, LINKS)
-        return in_this_process(kind, clock, lambda rank: in_memory(network, SUMS[name], rank))
+        return in_this_process(scenario, clock, lambda rank: in_memory(network, SUMS[name], rank))
 
     return through
 
 
-def over_tcp(kind: TransportKind, folder: Path) -> Saw:
+def over_tcp(scenario: str, folder: Path) -> Saw:
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     outputs, processes = [folder / f"{rank}.json" for rank in range(2)], []
     for rank, (listener, output) in enumerate(zip(listeners, outputs, strict=True)):
-        words = ["tcp", str(output), str(rank), str(listener.fileno()), *addresses]
+        words = [scenario, str(output), str(rank), str(listener.fileno()), *addresses]
         command = [sys.executable, str(ROOT / "tests/helpers/transport_worker.py"), *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         processes.append(subprocess.Popen(command, cwd=ROOT, pass_fds=[listener.fileno()], env=environment))
@@ -91,20 +97,28 @@ TRANSPORTS = {
     "memory": through_memory,
     **{name: through_a_collective(name) for name in SUMS},
     "tcp": over_tcp,
+    "hub": through_the_hub,
 }
-BOTH = (pytest.param("kvstore", marks=pytest.mark.cluster), "memory")
-ALL = (*BOTH, *SUMS, pytest.param("tcp", marks=pytest.mark.cluster))
+COMPRESSING = (
+    pytest.param("kvstore", marks=pytest.mark.cluster), "memory", *SUMS,
+    pytest.param("tcp", marks=pytest.mark.cluster),
+)  # fmt: skip
 BYTES = 4 * (3 + 4)  # of both arrays
 
 
-@pytest.fixture(scope="module", params=ALL)
+@pytest.fixture(scope="module", params=(*COMPRESSING, "hub"))
 def summed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
-    return TRANSPORTS[request.param](TransportKind.SUM, tmp_path_factory.mktemp("sum"))
+    return TRANSPORTS[request.param]("sums", tmp_path_factory.mktemp("sums"))
 
 
-@pytest.fixture(scope="module", params=BOTH)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
-    return TRANSPORTS[request.param](TransportKind.SERVER, tmp_path_factory.mktemp("server"))
+@pytest.fixture(scope="module", params=COMPRESSING)
+def in_halves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
+    return TRANSPORTS[request.param]("halves", tmp_path_factory.mktemp("halves"))
+
+
+@pytest.fixture(scope="module", params=COMPRESSING)
+def in_two_bits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
+    return TRANSPORTS[request.param]("two-bits", tmp_path_factory.mktemp("bits"))
 
 
 def of_both(saw: Saw, what: str) -> list[Any]:
@@ -119,9 +133,8 @@ def test_all_that_sum_begin_with_rank_0s_values_which_are_no_traffic_of_the_roun
     assert of_both(summed, "bytes at first") == [NO_BYTES] * 2
 
 
-def test_all_on_a_server_begin_with_rank_0s_values_which_are_no_traffic_of_the_rounds(served) -> None:
-    assert of_both(served, "broadcast") == [[1.0, 10.0]] * 2
-    assert of_both(served, "bytes at first") == [NO_BYTES] * 2
+def test_all_agree_on_rank_0s_numbers(summed) -> None:
+    assert of_both(summed, "agreed") == [[0.5, 3.0]] * 2
 
 
 def test_every_worker_gets_the_sum_over_all_of_each_round(summed) -> None:
@@ -134,85 +147,41 @@ def test_the_bytes_of_the_sums_are_counted_once(summed) -> None:
     assert of_both(summed, "bytes, taken again") == [NO_BYTES] * 2
 
 
-def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_same_on_all(summed) -> None:
-    (first, exact), other = summed[0]["fp16, broadcast"], summed[1]["fp16, broadcast"]
+def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_same_on_all(in_halves) -> None:
+    (first, exact), other = in_halves[0]["fp16, broadcast"], in_halves[1]["fp16, broadcast"]
     assert (first, exact) == ([2049.0, np.float32(1 / 3)], [60001.0, np.float32(0.1)]) and other == [first, exact]
     # 2048 + 1.5, of which float16 has every second number; the counts are as they were.
-    assert of_both(summed, "fp16, sum") == [[[2050.0, 0.5], [120003.0, np.float32(0.1)]]] * 2
+    assert of_both(in_halves, "fp16, sum") == [[[2050.0, 0.5], [120003.0, np.float32(0.1)]]] * 2
     sent = 2 * 2 + 4 * 2
-    assert of_both(summed, "fp16, bytes") == [{"bytes_pushed": sent, "bytes_pulled": sent}] * 2
-    assert of_both(summed, "fp16, largest") == [2.0**15 / 2] * 2
+    assert of_both(in_halves, "fp16, bytes") == [{"bytes_pushed": sent, "bytes_pulled": sent}] * 2
+    assert of_both(in_halves, "fp16, largest") == [2.0**15 / 2] * 2
 
 
 def test_two_bits_are_the_parameter_servers_and_bring_a_step_of_the_threshold_or_none_and_the_rest_later(
-    summed,
+    in_two_bits,
 ) -> None:
-    if "2bit" in summed[0]:
+    if "2bit" in in_two_bits[0]:
         expected = (
-            "workers that sum among themselves have no parameter server for 2bit compression: take --collective ps"
+            "workers that sum among themselves have no parameter server for 2bit compression: take --exchange kvstore"
         )
-        assert of_both(summed, "2bit") == [expected] * 2
+        assert of_both(in_two_bits, "2bit") == [expected] * 2
         return
-    assert of_both(summed, "2bit, broadcast") == [[[np.float32(1 / 3), 2049.0], [60001.0, np.float32(0.1)]]] * 2
+    assert of_both(in_two_bits, "2bit, broadcast") == [[[np.float32(1 / 3), 2049.0], [60001.0, np.float32(0.1)]]] * 2
     step, exact = float(np.float32(0.003)), [120003.0, -0.25]
-    assert of_both(summed, "2bit, sum 1") == [[[2 * step, 0.0], exact]] * 2
-    assert of_both(summed, "2bit, sum 2") == [[[2 * step, -2 * step], exact]] * 2
+    assert of_both(in_two_bits, "2bit, sum 1") == [[[2 * step, 0.0], exact]] * 2
+    assert of_both(in_two_bits, "2bit, sum 2") == [[[2 * step, -2 * step], exact]] * 2
     digits = 2 * 56  # of the two exact numbers
     sent = {"bytes_pushed": 2 * (4 + digits // 16 * 4), "bytes_pulled": 2 * 4 * (2 + digits)}
-    assert of_both(summed, "2bit, bytes") == [sent] * 2
-
-
-def test_the_bytes_of_pushes_and_pulls_are_counted_once(served) -> None:
-    assert of_both(served, "bytes") == [{"bytes_pushed": sent, "bytes_pulled": BYTES} for sent in (0, BYTES)]
-
-
-def test_an_optimizer_on_the_server_is_told_of_each_push_and_of_its_key(served) -> None:
-    assert of_both(served, "pushed by one, seen by all") == [[1.0 + 2.0, 10.0 + 4.0]] * 2
-    assert of_both(served, "under later keys") == [[2 * 0.5, 0.25]] * 2
-
-
-def test_pushes_of_two_workers_at_once_both_count(served) -> None:
-    assert of_both(served, "pushed by both") == [[3.0 + 2 * (1.0 + 2.0), 14.0]] * 2
-
-
-def on_a_server(*workers: Callable[[MemoryTransport], None], kind: TransportKind = TransportKind.SUM) -> MemoryServer:
-    clock = VirtualClock()
-    server = MemoryServer(clock, kind, [WorkerLink()] * len(workers))
-    run_all(
-        clock, [lambda rank=rank, work=work: work(MemoryTransport(server, rank)) for rank, work in enumerate(workers)]
-    )
-    return server
-
-
-def test_a_wait_for_a_lost_worker_fails() -> None:
-    told: list[str] = []
-
-    def waits(transport: MemoryTransport) -> None:
-        shared, arrays = transport.sums(), two(1.0, 1.0)
-        shared.broadcast(arrays)
-        shared.begin_sum(arrays)
-        with pytest.raises(PeerLost, match="worker 1 was lost"):
-            shared.finish_sum(arrays)
-        with pytest.raises(PeerLost, match="worker 1 was lost"):
-            transport.barrier()
-        told.append("twice")
-
-    def is_lost(transport: MemoryTransport) -> None:
-        transport.sums().broadcast(two(1.0, 1.0))
-        transport.server.clock.sleep(5)
-        transport.server.lose(transport.rank)
-
-    on_a_server(waits, is_lost)
-    assert told == ["twice"]
+    assert of_both(in_two_bits, "2bit, bytes") == [sent] * 2
 
 
 def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
     clock = VirtualClock()
-    server = MemoryServer(clock, TransportKind.SUM, [WorkerLink(BYTES / 2, 0.5)] * 2)
+    server = VirtualServer(clock, [WorkerLink(BYTES / 2, 0.5)] * 2)
     took_s: list[float | None] = []
 
     def worker(rank: int) -> None:
-        shared, arrays = MemoryTransport(server, rank).sums(), two(1.0, 1.0)
+        shared, arrays = VirtualKVStore(server, rank).sums(), two(1.0, 1.0)
         shared.broadcast(arrays)
         clock.sleep(7.0 * rank)
         shared.begin_sum(arrays)
@@ -240,16 +209,14 @@ def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
 ) -> None:
     clock = VirtualClock()
     early = WorkerLink(28.0, late.latency_s)  # both arrays in 1 s
-    server = MemoryServer(clock, TransportKind.SUM, [early, late])
-    ended: list[float] = [0.0, 0.0]
+    server = VirtualServer(clock, [early, late])
+    ended, begin = [0.0, 0.0], 100.0
 
     def worker(rank: int) -> None:
-        transport, arrays = MemoryTransport(server, rank), two(1.0, 1.0)
+        transport, arrays = VirtualKVStore(server, rank), two(1.0, 1.0)
         shared = transport.sums()
         shared.broadcast(arrays)
-        transport.barrier()
-        begin = clock.now()
-        clock.sleep(starts_s * rank)
+        clock.sleep(begin - clock.now() + starts_s * rank)
         shared.begin_sum(arrays)
         shared.finish_sum(arrays, timed)
         ended[rank] = clock.now() - begin
@@ -260,19 +227,18 @@ def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
     assert ended[1] == pytest.approx(starts_s + 2 * (late.latency_s + BYTES / late.bytes_per_s))
 
 
-@pytest.mark.parametrize("kind", [TransportKind.SUM, TransportKind.SERVER])
-def test_a_workers_pull_comes_behind_its_own_push(kind: TransportKind) -> None:
+def test_a_workers_pull_comes_behind_its_own_push() -> None:
     clock = VirtualClock()
-    server = MemoryServer(clock, kind, [WorkerLink(BYTES, 0.25)])
+    server = VirtualServer(clock, [WorkerLink(BYTES, 0.25)])
     ended: list[float] = []
 
     def worker() -> None:
-        shared, arrays = MemoryTransport(server, 0).arrays(), two(1.0, 1.0)
-        shared.define(arrays)
-        shared.push(arrays)
-        shared.pull(arrays)
-        shared.wait(arrays)
-        ended.append(clock.now())
+        shared, arrays = VirtualKVStore(server, 0).sums(), two(1.0, 1.0)
+        shared.broadcast(arrays)
+        begin = clock.now()
+        shared.begin_sum(arrays)
+        shared.finish_sum(arrays)
+        ended.append(clock.now() - begin)
 
     run_all(clock, [worker])
     assert ended == [pytest.approx(2 * 1.25)]

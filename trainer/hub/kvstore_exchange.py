@@ -1,0 +1,77 @@
+"""ASGD and DC-ASGD on MXNet's kvstore, as the published program has them: an optimizer of MXNet's own is the server.
+
+Its momentum holds steps, not gradients, which is the same with a constant step size. Its DCASGD keeps one backup for
+all workers, the weights before the newest update, and takes no momentum; on the hub each worker has its own backup, as
+in the paper (trainer/algorithms/dcasgd.py). A checkpoint has no part of the server: rank 0's model goes on, without the
+momentum.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from config import HUB, Config
+from trainer.engine import mx
+from trainer.hub.server_part import WANTS_STOP, Answer, Arrays, Message, config_in
+from trainer.transport.kvstore import KVStoreArrays
+
+VOTE = 1e-3  # what a worker that wants to stop adds to the votes; small, since DCASGD squares it
+
+
+class KVStoreExchange:
+    """A worker's Exchange. Array i of the model has the key i; the next key has the votes to stop."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.rank: int = store.rank
+        self.num_workers: int = store.num_workers
+        self.push_s = self.pull_s = 0.0  # not measured
+        self._model = KVStoreArrays(store)
+        self.take_traffic = self._model.take_traffic
+        self._votes: KVStoreArrays
+        self._num_votes = np.zeros(1, np.float32)
+
+    def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
+        self._votes, self._shapes = KVStoreArrays(self._store, len(model)), [array.shape for array in model]
+        if self.rank == 0:
+            config = config_in(about)
+            if config.use_dcasgd:
+                logging.info(
+                    "MXNet's DCASGD keeps one backup for all workers; with --exchange %s each worker has its own, as "
+                    "in the paper",
+                    HUB,
+                )
+            self._store.set_optimizer(_optimizer(config, about["decays"], votes=len(model)))
+        self._model.broadcast(model)
+        self._votes.broadcast([self._num_votes])
+        return Answer({}, model)
+
+    def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
+        if arrays:
+            self._model.push(arrays)
+        if message[WANTS_STOP]:
+            self._votes.push([np.full(1, -VOTE, np.float32)])
+        self._votes.pull([self._num_votes])
+        memory = arrays or [np.empty(shape, np.float32) for shape in self._shapes]
+        self._model.pull(memory)
+        mx.nd.waitall()
+        return Answer({"stop": bool(self._num_votes[0] > 0)}, memory)
+
+    def tell(self, message: Message, arrays: Arrays = ()) -> None:
+        """There is nobody to tell."""
+
+
+def _optimizer(config: Config, decays: Sequence[bool], votes: int) -> mx.optimizer.Optimizer:
+    """MXNet's, of which each weight has the index of its key."""
+    rate, decay = config.learning_rate, config.weight_decay * config.batch_size
+    if config.use_dcasgd:
+        optimizer = mx.optimizer.DCASGD(lamda=config.dcasgd_lambda, learning_rate=rate, wd=decay)
+    else:
+        optimizer = mx.optimizer.SGD(momentum=config.momentum, learning_rate=rate, wd=decay)
+    optimizer.set_wd_mult({**{index: float(decays_) for index, decays_ in enumerate(decays)}, votes: 0.0})
+    optimizer.set_lr_mult({votes: 1 / rate})
+    return optimizer

@@ -1,0 +1,168 @@
+"""Sums over the workers on the hub, for SSGD, LB-BSP, local SGD and ESync: the server part, and the transport.
+
+The hub has no model. A worker that comes to a job at work, or has missed a sum, gets the state of another one, and
+takes part from then on. What a worker has sent before it was lost counts, with its weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from config import Config
+from trainer.collectives.compression import AS_IT_IS, Compression
+from trainer.hub.hub_trainer import Exchange
+from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, about
+from trainer.pieces import pieces
+from utils import JobOver, PeerLost
+
+NUMBER = "sum"  # in a message: how many sums the worker has had
+GIVES = "gives"  # in an answer: the worker is to tell its state before its next sum
+OVER = "over"  # in an answer: no worker is left that has a state; whether they are done
+
+
+class SumServer:
+    """The sum of what has arrived. It is complete when all that take part have sent."""
+
+    def __init__(self, job: Served) -> None:
+        self._initial: Arrays = job.model  # of all, until the first sum is complete
+        self._there = set(range(job.num_workers))  # ranks of workers that take part
+        self._behind: set[int] = set()  # ranks that wait for another one's state
+        self._number = 0  # of complete sums
+        self._arrived: set[int] = set()  # ranks of those in the sum
+        self._sum: Arrays = ()
+
+    def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
+        if ENDED in message:
+            return self._without(rank, is_done=True)
+        if STATE in message:
+            return self._hand_over(message, arrays)
+        if NUMBER not in message:
+            return {}
+        if message[NUMBER] > self._number:  # this hub was started again: others may have missed the last sum
+            self._miss(self._arrived)
+            self._number, self._arrived, self._sum = message[NUMBER], set(), ()
+        if message[NUMBER] < self._number:
+            self._miss({rank})
+            return self._completed()
+        self._initial = self._initial if self._number == 0 else ()
+        self._there.add(rank)
+        if rank not in self._arrived:  # else its connection was lost, and it sends this again
+            self._arrived.add(rank)
+            for total, array in zip(self._sum, arrays, strict=False):
+                for t, a in pieces(total, array):
+                    t += a
+            self._sum = self._sum or arrays
+        return self._completed()
+
+    def joined(self, rank: int) -> Answer | None:
+        if self._initial and rank not in self._arrived:
+            self._there.add(rank)
+            return Answer({}, self._initial)
+        self._behind.add(rank)
+        return None
+
+    def lost(self, rank: int) -> Answers:
+        return self._without(rank, is_done=False)
+
+    def state(self) -> dict[str, Any]:
+        """Workers have it all."""
+        return {}
+
+    def _without(self, rank: int, is_done: bool) -> Answers:
+        self._there.discard(rank)
+        self._behind.discard(rank)
+        if self._there or self._initial:
+            return self._completed()
+        return {each: Answer({OVER: is_done}) for each in self._behind}
+
+    def _miss(self, ranks: set[int]) -> None:
+        self._behind |= ranks
+        self._there -= ranks
+
+    def _completed(self) -> Answers:
+        if not self._arrived or not self._there <= self._arrived:
+            return {}
+        giver = min(self._there) if self._behind and self._there else None
+        answers = {rank: Answer({GIVES: rank == giver}, self._sum) for rank in self._arrived & self._there}
+        self._number, self._arrived, self._sum, self._initial = self._number + 1, set(), (), ()
+        return answers
+
+    def _hand_over(self, message: Message, arrays: Arrays) -> Answers:
+        if message[NUMBER] != self._number:  # its worker was lost since then
+            return {}
+        answers = {rank: Answer(message, arrays) for rank in self._behind}
+        self._there |= self._behind
+        self._behind = set()
+        return answers
+
+
+class HubSums:
+    """SummedArrays on the hub."""
+
+    largest = math.inf
+
+    def __init__(self, exchange: Exchange, config: Config) -> None:
+        self._exchange, self._config = exchange, config
+        self.take_traffic = exchange.take_traffic
+        self.gives = False  # this worker is to `give` its state
+        self.taken: tuple[Message, Arrays] | None = None  # another one's state, in place of the last sum
+        self._number = 0
+        self._sent: Arrays = ()
+
+    def broadcast(self, arrays: Sequence[np.ndarray], exact: int = 0) -> None:
+        """As SummedArrays; a worker that comes to a job at work has `taken` a state instead."""
+        answer = self._exchange.begin(about(self._config, (), (), None), arrays, tuple)
+        if not self._is_state(answer):
+            for array, own in zip(arrays, answer.arrays, strict=True):
+                array[...] = own
+        self.take_traffic()  # only rounds count
+
+    def begin_sum(self, arrays: Sequence[np.ndarray]) -> None:
+        self._sent = arrays
+
+    def finish_sum(self, arrays: Sequence[np.ndarray], timed: bool = False) -> float | None:
+        answer = self._exchange.ask({NUMBER: self._number}, self._sent, lambda: False, repeats=True)
+        if self._is_state(answer):
+            for array in arrays:
+                array[...] = 0
+        else:
+            self._number += 1
+            self.gives = answer.message[GIVES]
+            for array, total in zip(arrays, answer.arrays, strict=True):
+                array[...] = total
+        return self._exchange.pull_s if timed else None
+
+    def give(self, said: Message, state: Arrays) -> None:
+        """Tells this worker's state to those that are behind."""
+        self.gives = False
+        self._exchange.tell({STATE: said, NUMBER: self._number}, state)
+
+    def end(self) -> None:
+        self._exchange.tell({ENDED: True})
+
+    def _is_state(self, answer: Answer) -> bool:
+        said = answer.message
+        if OVER in said:
+            raise JobOver("the job has ended") if said[OVER] else PeerLost("no worker is left that has the model")
+        if STATE in said:
+            self._number, self.taken = said[NUMBER], (said[STATE], answer.arrays)
+        return STATE in said
+
+
+class HubTransport:
+    """One worker's transport, of TransportKind.SUM only."""
+
+    def __init__(self, exchange: Exchange, config: Config, gather: Callable[[str, Any], Any]) -> None:
+        self._exchange, self._config, self._gather = exchange, config, gather
+        self.rank, self.num_workers = exchange.rank, exchange.num_workers
+
+    def sums(self, compression: Compression = AS_IT_IS) -> HubSums:
+        return HubSums(self._exchange, self._config)
+
+    def agree(self, numbers: Sequence[float]) -> list[float]:
+        agreed: list[float] = self._gather("numbers", list(numbers) if self.rank == 0 else None)[0]
+        return agreed
