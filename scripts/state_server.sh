@@ -2,7 +2,7 @@
 # usage: scripts/state_server.sh [option...]
 #
 # The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides which train
-# on and which synchronise. Workers without a parameter server (--exchange) find each other there. It serves any number
+# on and which synchronise. Workers that sum among themselves (--exchange ring) meet there. It serves any number
 # of jobs at once. Ctrl-C ends it.
 #
 #   --journal DIR                    what it has to know, should it be restarted, of jobs that survive lost workers

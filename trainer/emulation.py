@@ -81,9 +81,6 @@ class Emulation:
         """Extra seconds of a push or pull that begins now. Any thread may call it."""
         return self.extra_s(NETWORK)
 
-    def wait_for_link(self) -> None:
-        self._clock.sleep(self.link_delay_s())
-
     def extra_s(self, kind: str) -> float:
         """Seconds that the straggler trace adds now; 0 before training begins."""
         return extra_time(self._speed.trace, kind, self._elapsed_s()) if self._elapsed_s is not None else 0.0

@@ -1,7 +1,7 @@
 """The workers of a round and this worker's place among them: rank, number of workers, part of the samples.
 
-The loop asks for it at the start of each round, since it may change. Trainers whose workers have keys of their own on
-the parameter server keep rank and number of workers from the beginning.
+The loop asks for it at the start of each round, since it may change. On the hub rank and number of workers stay those
+of the beginning.
 """
 
 from __future__ import annotations

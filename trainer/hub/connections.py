@@ -37,6 +37,8 @@ from utils import EXIT_SETUP, die_on_error, printable
 # isort: split
 from server.errors import BadMessage, Conflict
 
+FAREWELL_S = 2.0  # for the other processes to get the last message, and end
+LATE_S = 15.0  # for late processes to come, and hear why the job has ended
 GREETING_S = 10.0  # for a stranger to show that it takes part
 MOST_STRANGERS = 64  # beside the processes of the job
 
@@ -275,7 +277,7 @@ class Connections(ABC):
         shown, _ = await connection.receive(LONGEST_OF_STRANGER, lambda message, shapes: False)
         nonce, to = str(shown.get("nonce", "")), str(shown.get("to", ""))
         if to != self._kind:
-            raise Refused(f"here is {self._whole}, and no {to}: give every process the same -m")
+            raise Refused(f"here is {self._whole}, and no {to}: give every process the same -m and --exchange")
         if self._token and not proves(shown, self._token, b"process", challenge, nonce):
             raise Refused(f"this process has another ESYNC_TOKEN than the {self._kind}, or none: {SAME_TOKEN}")
         connection.send({"proof": proof(self._token, b"server", challenge, nonce) if challenge else ""})

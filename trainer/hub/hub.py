@@ -45,7 +45,7 @@ from algorithms import TransportKind
 from config import CONTINUE, Config, names_of
 from trainer import version
 from trainer.array_tree import Damaged
-from trainer.hub.connections import Connection, Connections, Refused
+from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused
 from trainer.hub.frames import num_numbers
 from trainer.hub.server_part import (
     JOB,
@@ -84,8 +84,6 @@ from server.messages import Call, Join, Left, Member, Place, Response
 LOOK_S = 0.25
 RECOVER_S = 5.0  # for the workers of a hub that was killed to come to the new one, from the first on
 MOST_STATES = 4  # models that a worker's state has at most: with two of an optimizer, and one to spare
-LATE_S = 15.0  # for late processes to come, and hear why the job does not begin
-FAREWELL_S = 2.0  # for the workers to get the last message, and end
 SILENT = "it is frozen, its host or network is down, or large packets are lost on the way"
 LATE = "the others have gone on without this worker"
 

@@ -186,7 +186,7 @@ class Wire:
             what, remedy = self._kind, "correct DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT"
             if self._mode:
                 what = f"hub of mode {self._mode}"
-                remedy = f"there the server is the hub: start scripts/server.sh -m {self._mode}, and no scheduler"
+                remedy = f"start scripts/server.sh -m {self._mode} --exchange hub there, and no scheduler"
             what += " with an ESYNC_TOKEN" * bool(own_token())
             raise SetupError(f"what listens at {self._address} is no {what}: {error}; {remedy}") from None
 

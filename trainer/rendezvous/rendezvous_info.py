@@ -29,10 +29,10 @@ class Training:
 class RendezvousInfo:
     """What a worker has once it has joined the others."""
 
-    transport: Transport | None  # None: there is a hub
+    transport: Transport | None  # of an algorithm that sums
     gather: Gather
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
-    hub: Exchange | None = None
+    hub: Exchange | None = None  # with the server part, on the hub or on MXNet's kvstore; with the hub, where it sums
     generations: Generations | None = None  # of a job without a parameter server that survives lost workers
     changes: Callable[[], Mapping[int, int]] = dict  # as context.Peers has them
     job_age_s: Callable[[], float | None] = lambda: None  # likewise

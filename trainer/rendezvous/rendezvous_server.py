@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.hub.connections import Connection, Connections, Refused
+from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused
 from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
 from trainer.rendezvous import tcp_proxy
@@ -33,8 +33,6 @@ from server.membership import Group, decide
 from server.messages import Call, Join, Left, Response
 
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
-LATE_S = 15.0  # for late processes to connect and get the reason for the end
-FAREWELL_S = 2.0  # for the other processes to end before the scheduler
 
 
 @dataclass(eq=False)

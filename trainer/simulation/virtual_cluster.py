@@ -1,5 +1,5 @@
-"""A whole cluster in this process, in virtual time: the trainers, the parameter server and the state server's own rules
-on one clock, with real gradients. simulate.py is its command line.
+"""A whole cluster in this process, in virtual time: the trainers, the hub or MXNet's kvstore, and the state server's own
+rules on one clock, with real gradients. simulate.py is its command line.
 
 These take time: a step, as the cluster file says of its worker (times its spread), transfers, questions to the state
 server, emulated stragglers, and evaluations where the job gives them one. The machine's own time does not count.
@@ -202,7 +202,7 @@ class _Run:
         )
 
     def _connect(self) -> None:
-        """Connects the workers with the parameter server, or with each other."""
+        """Connects the workers with the hub or the kvstore, or with each other."""
         links = [WorkerLink(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
         kind, exchange = self._job.config.algorithm.transport, self._job.config.transport
         server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
