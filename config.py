@@ -413,7 +413,7 @@ class Config:
     anchor: int | str = _flag(
         0,
         "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
-        "for which the update's transmission (with a parameter server one way) takes less than a tenth of these steps "
+        "for which the update's transmission (with a server one way) takes less than a tenth of these steps "
         "and itself, by the measured times, 32 at most (0: one, as published)",
         type=values.steps_or_auto,
     )

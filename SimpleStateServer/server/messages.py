@@ -246,7 +246,7 @@ class Report(WorkerMessage, frozen=True):
     """A worker has pulled the model and enters a round, or tells its state in the round."""
 
     doing: Activity = Activity.TRAINING  # its activity
-    # Made by the optimizer on the parameter server: this worker's action after the steps of the round, or, before the
+    # Made by the server part on the hub: this worker's action after the steps of the round, or, before the
     # first step, the action that ended the round before
     decision: Decision | None = None
 

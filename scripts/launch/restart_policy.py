@@ -32,14 +32,14 @@ class RestartPolicy:
         others_continue: bool = False,  # workers continue without the failed ones
         # Whether a worker that is restarted alone has a checkpoint of this job, by its role
         resumes: Callable[[Role], bool] = lambda role: False,
-        beside_server: bool = False,  # where workers continue, they need the hub
+        beside_hub: bool = False,  # where workers continue, they need the hub
         min_workers: int = 1,  # with fewer no worker is left out: the job ends
         left_out: set[str] | None = None,  # the names of workers without which all are restarted; it grows
     ) -> None:
         self.others_continue = others_continue
-        self.beside_server = beside_server
+        self.beside_hub = beside_hub
         self._decide = partial(
-            decide, limit=limit, others_continue=others_continue, beside_server=beside_server, min_workers=min_workers
+            decide, limit=limit, others_continue=others_continue, beside_hub=beside_hub, min_workers=min_workers
         )
         self._resumes = resumes
         self._newest = newest
@@ -87,7 +87,7 @@ class RestartPolicy:
         is_worker = role.kind is Kind.WORKER and RESUME[0] not in role.command
         flags = RESUME if is_worker and self._resumes(role) else ()
         environment, number = dict(role.environment), "DMLC_NUM_WORKER"
-        if number in environment and num_workers and not self.beside_server:  # which keeps it
+        if number in environment and num_workers and not self.beside_hub:  # which keeps it
             environment[number] = str(num_workers)
         return dataclasses.replace(role, command=[*role.command, *flags], environment=environment, appends=True)
 
@@ -119,7 +119,7 @@ def of_job(
     if worker_config.leaves_out:
         few = worker_config.min_workers
         return RestartPolicy(
-            job.restarts, lambda: None, build_again, others_continue=True, beside_server=True, min_workers=few
+            job.restarts, lambda: None, build_again, others_continue=True, beside_hub=True, min_workers=few
         )
     before = {} if worker_config.resume else files()
     if worker_config.on_worker_death == CONTINUE:

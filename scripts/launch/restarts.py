@@ -73,7 +73,7 @@ def decide(
     service_was_away: bool = False,
     others_continue: bool = False,
     any_worker_left: bool = True,
-    beside_server: bool = False,
+    beside_hub: bool = False,
     has_begun: bool = False,
     num_left: int = 1,
     min_workers: int = 1,
@@ -87,7 +87,7 @@ def decide(
         limit: restarts without a new checkpoint between them.
         service_was_away: since the workers were started, so a worker that did not find it has no wrong flags.
         others_continue: workers continue without the failed ones.
-        beside_server: where they do, beside a hub, which is started again alone.
+        beside_hub: where they do, beside a hub, which is started again alone.
         has_begun: the workers have begun to train, with the flags and files that all were started with.
         num_left: other workers that have not left the job.
         min_workers: with fewer the job ends, where the others continue; else no worker is left out below it.
@@ -105,7 +105,7 @@ def decide(
             return RestartDecision(Action.LEAVE_OUT, 0.0, "the others go on without the workers there", history)
     of_workers = not all(report.kind is Kind.SERVICE for report in reports)
     can_continue = any_worker_left and (has_begun or all(report.has_trained for report in reports))
-    if beside_server and of_workers and not can_continue:
+    if beside_hub and of_workers and not can_continue:
         return end_job
     causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
     only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)

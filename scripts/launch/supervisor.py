@@ -109,7 +109,7 @@ class Supervisor:
         self._connections = connections
         self._leave_together = leave_together or any(role.kind in _SERVERS for role in roles)
         self._others_continue = policy is not None and policy.others_continue
-        self._is_beside_server = policy is not None and policy.beside_server
+        self._is_beside_hub = policy is not None and policy.beside_hub
         self._leave_together &= not self._others_continue  # one may leave
         self._policy = policy
         self._wants_change = wants_change
@@ -130,7 +130,7 @@ class Supervisor:
         self._service_was_away = False  # since the last start of all
         self._up: set[RunningProcess] = set()  # services that have answered
         self._frozen: set[RunningProcess] = set()  # of these, those that were killed since they did so no longer
-        self._done_at: float | None = None  # when the first worker had done the job; beside a server, the last so far
+        self._done_at: float | None = None  # when the first worker had done the job; beside a hub, the last so far
         self._back: set[str] = set()  # names of workers that were started again alone
 
     def run(self) -> JobOutcome:
@@ -334,7 +334,7 @@ class Supervisor:
         for process in new:
             process.ended_at = now
             if process.role.kind is Kind.WORKER and _is_done(process):
-                self._done_at = now if self._is_beside_server else self._done_at or now
+                self._done_at = now if self._is_beside_hub else self._done_at or now
         failed = [process for process in new if process.exit_code not in _DONE or process.role.kind is Kind.SERVICE]
         if self._state is _State.SETTLING:
             for process in failed:
@@ -381,7 +381,7 @@ class Supervisor:
         grace_s = self._timeouts.grace_s
         failed_at = min((worker.ended_at or now for worker in due), default=0.0)
         # Beside a server, which ends without those that are frozen.
-        have_own_rounds = self._is_beside_server and any(worker.role.name not in self._back for worker in left)
+        have_own_rounds = self._is_beside_hub and any(worker.role.name not in self._back for worker in left)
         if ended_at and not left and max(ended_at) >= failed_at:
             self._due = []  # the others have finished the job meanwhile
             self._enter(_State.SETTLING, now)
@@ -397,7 +397,7 @@ class Supervisor:
 
     def _others_are_done(self, server: RunningProcess) -> bool:
         """Whether the workers that still run, or are to, are lost ones, without which the others have finished."""
-        if not self._is_beside_server or server.exit_code != EXIT_OK:
+        if not self._is_beside_hub or server.exit_code != EXIT_OK:
             return False
         self._due = []
         if left := ", ".join(worker.role.label for worker in self._of(Kind.WORKER) if worker.ended_at is None):
@@ -497,7 +497,7 @@ class Supervisor:
         if worker.exit_code is None or not self._policy.others_continue:
             return True
         # A frozen worker may wake up when the others are done.
-        return _is_done(worker) and self._policy.beside_server
+        return _is_done(worker) and self._policy.beside_hub
 
     # ----------------------------------------------------------------------------------------------- signals
 

@@ -20,7 +20,7 @@ TRAINING, WAITING = "training", "waiting"
 def tell(
     job: ScriptedJob, rank: int, round: int, steps: int, seconds: float, now: float, action: Action, way: str = "BSP"
 ) -> None:
-    """A worker says where it is, how long its last step took, and what the optimizer on the server has decided."""
+    """A worker says where it is, how long its last step took, and what the server part on the hub has decided."""
     status = Status(rank, steps, round, seconds, 0.1)
     decision = Decision(action, f"because of round {round}")
     job.handlers.report(Report(f"worker-{rank}", job.id, status, samples=64, decision=decision, way=way), now)

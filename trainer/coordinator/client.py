@@ -138,7 +138,7 @@ class StateClient:
         self, round_: int, steps: int, step_s: float, transmission_s: float, decision: tuple[str, str] | None = None
     ) -> None:
         """Tells this worker's state, as `note` has it, in the background. Of several messages only the newest is sent.
-        Training does not depend on it. `decision`: (SYNC or TRAIN, reason) of the optimizer on the server, after the
+        Training does not depend on it. `decision`: (SYNC or TRAIN, reason) of the server part on the hub, after the
         steps of this round, or before the first one, at the end of the round before."""
         message = self.note(round_, steps, step_s, transmission_s)
         if decision is not None:

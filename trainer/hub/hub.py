@@ -590,8 +590,8 @@ def serve(cluster: ClusterSpec, config: Config) -> None:
     addresses.check_ipv4("DMLC_PS_ROOT_URI", cluster.root_uri)
     address = socket.gethostbyname(cluster.root_uri)
     remedy = (
-        f"in mode {config.mode} the server listens at DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, on its own host; there "
-        "is no scheduler. Set a port that is free there, in every process of the job"
+        "the hub listens at DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, on its own host; there is no scheduler. "
+        "Set a port that is free there, in every process of the job"
     )
     listeners = [addresses.listen(address, cluster.root_port, remedy)]
     local = socket.socket(socket.AF_UNIX)

@@ -36,7 +36,7 @@ from utils import EXIT_BUG, PROCESS, JobError, JobOver, PeerLost, die_on_error, 
 COME_BACK_S = 120.0  # for the hub to be started again
 _JOB = "hub"  # the name of the one job that a hub has
 _HINT = (
-    ". Check that the missing ones run, and have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {}, which is the server's "
+    ". Check that the missing ones run, and have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {}, which is the hub's "
     "address in mode {}, and that no firewall closes that port"
 )
 

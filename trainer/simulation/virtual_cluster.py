@@ -1,5 +1,5 @@
-"""A whole cluster in this process, in virtual time: the trainers, the hub or MXNet's kvstore, and the state server's own
-rules on one clock, with real gradients. simulate.py is its command line.
+"""A whole cluster in this process, in virtual time: the trainers, the hub or MXNet's kvstore, and the state server's
+own rules on one clock, with real gradients. simulate.py is its command line.
 
 These take time: a step, as the cluster file says of its worker (times its spread), transfers, questions to the state
 server, emulated stragglers, and evaluations where the job gives them one. The machine's own time does not count.

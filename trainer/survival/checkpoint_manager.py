@@ -30,7 +30,7 @@ _NAME = "checkpoint"  # of the threads that write
 
 
 def wait_until_written() -> None:
-    """Waits for all checkpoints that this process writes, also those of a server's optimizer."""
+    """Waits for all checkpoints that this process writes, also those of the hub."""
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join()

@@ -60,7 +60,7 @@ def rounds_in(names: Iterable[str], whose: str) -> dict[int, str]:
 
 
 def has_server_state(config: Config) -> bool:
-    """Whether the parameter server has checkpoints of its own; each belongs to one of rank 0."""
+    """Whether the hub has checkpoints of its own; each belongs to one of rank 0."""
     return config.algorithm.transport is TransportKind.HUB and config.transport == HUB
 
 

@@ -9,7 +9,7 @@ num_bytes: Callable[[np.ndarray], int] = attrgetter("nbytes")  # size of an arra
 
 
 class ByteCounter:
-    """The traffic of SharedArrays and SummedArrays."""
+    """The traffic of SummedArrays, or of an Exchange."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
     ],
 )
 def test_a_hub_goes_on_with_the_workers_that_are_left(reports, has_begun, any_worker_left, action):
-    left = {"any_worker_left": any_worker_left, "has_begun": has_begun, "beside_server": True}
+    left = {"any_worker_left": any_worker_left, "has_begun": has_begun, "beside_hub": True}
     assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 
@@ -89,7 +89,7 @@ CONNECTION = ExitReport(Kind.SERVICE, 255, is_connection=True, has_trained=True)
 CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, with_service=True, has_trained=True)
 
 
-@pytest.mark.parametrize("beside_server", [True, False])
+@pytest.mark.parametrize("beside_hub", [True, False])
 @pytest.mark.parametrize(
     ("reports", "any_worker_left", "action"),
     [
@@ -101,8 +101,8 @@ CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, w
         ([ExitReport(Kind.SERVICE, 255, is_connection=True)], True, Action.END_JOB),
     ],
 )
-def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_left, action, beside_server):
-    left = {"any_worker_left": any_worker_left, "beside_server": beside_server}
+def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_left, action, beside_hub):
+    left = {"any_worker_left": any_worker_left, "beside_hub": beside_hub}
     assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 
@@ -254,7 +254,7 @@ def test_what_is_lost_and_where_it_goes_on_is_said():
 
 
 def test_a_hub_that_dies_again_and_again_ends_the_job():
-    beside = {"others_continue": True, "beside_server": True, "has_begun": True, "num_left": 3}
+    beside = {"others_continue": True, "beside_hub": True, "has_begun": True, "num_left": 3}
     decision = decide([HUB], 1.0, None, RestartHistory(in_a_row=1), 2, **beside)
     assert (decision.action, decision.wait_s, decision.text) == (
         Action.RESTART_FAILED, 1.0,

@@ -202,7 +202,7 @@ def test_a_hub_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path)
         role(tmp_path, Kind.WORKER, other, "worker 1"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_server=True)
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_hub=True)
     waits = Timeouts(lead_s=1.5, settle_s=5)
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (code, []), lines
@@ -220,7 +220,7 @@ def test_a_hub_that_is_killed_is_started_again_alone_where_the_workers_go_on(dea
     )
     lines: list[str] = []
     policy = RestartPolicy(
-        2, lambda: None, lambda resumes, start: roles, others_continue=others_continue, beside_server=others_continue
+        2, lambda: None, lambda resumes, start: roles, others_continue=others_continue, beside_hub=others_continue
     )
     waits = Timeouts(lead_s=0.2, settle_s=5)  # shorter than the wait before the second start again
     outcome = Supervisor(roles, lines.append, waits, policy=policy).run()
@@ -239,7 +239,7 @@ def test_beside_a_hub_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of
         role(tmp_path, Kind.WORKER, f"{ROUND}{others}time.sleep(0.8)\nprint('has all rounds')", "worker 2"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_server=True)
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_hub=True)
     waits = Timeouts(grace_s=0.2, settle_s=5, lead_s=0.1)
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
@@ -388,7 +388,7 @@ def test_those_that_are_left_do_not_wait_for_one_that_has_left(tmp_path):
     policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
     assert Supervisor(roles, print, Timeouts(), start, policy=policy).run().exit_code == EXIT_OK
     assert [each.role.environment["DMLC_NUM_WORKER"] for each in started] == ["3", "3", "3", "2", "2"]
-    beside = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_server=True)
+    beside = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_hub=True)
     assert beside.restarted(roles[0], 2).environment == roles[0].environment  # MXNet expects the number of before
 
 
