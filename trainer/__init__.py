@@ -1,4 +1,4 @@
 """The training side: one loop (loop.py) and a few hooks for each algorithm (trainer.py).
 
-Importing this package imports nothing else: the parameter server unpickles its optimizer from here.
+Importing this package imports nothing else.
 """

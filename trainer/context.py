@@ -62,7 +62,7 @@ class Peers:
     is_evaluator: Callable[[float], bool] = lambda step_s: True  # whether this worker evaluates; all workers call it
     gather: Callable[[str, Any], list[Any] | None] = lambda label, mine: [mine]  # rendezvous_info.Gather
     watch: Callable[[Measure], None] = lambda measure: None  # called when training begins
-    hub: Exchange | None = None  # of an algorithm with a server part there
+    hub: Exchange | None = None  # of an algorithm with a server part
 
     def lost(self) -> frozenset[int]:
         """Ranks of lost workers; with a hub alone."""

@@ -1,7 +1,7 @@
 """Skips steps whose numbers are not finite (NaN, infinity), and counts them; too many in a row end the job.
 
 A worker skips its step before it sends anything of it. In a sum over all workers it takes part with zeros and weight 0,
-so the mean is over the others. To a parameter server that applies gradients on arrival it sends none; if others may
+so the mean is over the others. To a server that applies gradients on arrival it sends none; if others may
 wait for its gradient, it tries again with its next batch. The server checks what arrives too.
 
 A dot product of each array with itself is the fastest check (ResNet-18's 62 gradients: MXNet's multi_all_finite takes

@@ -1,4 +1,4 @@
-"""Turns gradients into steps: of a worker's own weights, of SSGD's replicas, and on the parameter server.
+"""Turns gradients into steps: of a worker's own weights, of SSGD's replicas, and in server parts on the hub.
 
 Gradients and step sizes are of losses SUMMED over a batch of B samples: eta on the sum is eta * B on the mean. Weight
 decay lambda has its usual meaning, the gradient of the MEAN loss plus lambda * w; on a summed loss that is
@@ -46,8 +46,7 @@ PLAIN = Rule()
 
 
 def which_decay(weights: Sequence[np.ndarray]) -> tuple[bool, ...]:
-    """Whether weight decay acts on each weight: not on biases, gamma and beta, which have one dimension. A parameter
-    server must be told, since its arrays are flat."""
+    """Whether weight decay acts on each weight: not on biases, gamma and beta, which have one dimension."""
     return tuple(weight.ndim > 1 for weight in weights)
 
 
@@ -150,7 +149,7 @@ STATES = {None: 1, RMSPROP: 1, ADAM: 2, ADAMW: 2, NO_STEPS: 0}
 
 
 class Stepper:
-    """Takes the steps of a list of weights, and holds the optimizer's state of each. Pickles before the first step."""
+    """Takes the steps of a list of weights, and holds the optimizer's state of each."""
 
     def __init__(self, rule: Rule, decays: Sequence[bool]) -> None:
         """`decays`: of each weight, whether weight decay acts on it."""

@@ -102,7 +102,7 @@ class Trainer:
         """Restores `own_state`; called before `broadcast`."""
 
     def save_server(self) -> None:
-        """Called on rank 0 at a checkpoint: has the parameter server write one too."""
+        """Called on rank 0 at a checkpoint: has the hub write one too."""
 
     def end(self) -> None:
         """Called after this worker's last round: cleanup."""

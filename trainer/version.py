@@ -14,7 +14,7 @@ _MEETING = ("log_limit", "membership", "messages", "reach", "setups", "wire")
 _PROGRAM = (
     *("main.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py", "start.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
-    # Used by the optimizers on the parameter server, and by the rendezvous.
+    # Used by the server parts on the hub, and by the rendezvous.
     "SimpleStateServer/server/policies/*.py",
     *(f"SimpleStateServer/server/{name}.py" for name in (*_DECIDING, *_MEETING)),
 )

@@ -355,7 +355,7 @@ class Join(Incoming, frozen=True):
     # Numbers of the processes that this one's launcher had started before it, and had not seen end (Launched)
     living: Numbers = ()
     role: Role = "worker"
-    num_servers: NumServers = 0  # parameter servers, of a job that MXNet connects; 0: the workers sum among themselves
+    num_servers: NumServers = 0  # parameter servers, of a job that MXNet connects; 0: it has none
     interface: str = ""  # the network card that chose the address; empty: none was given
     setup: Setup = {}  # what must be the same in all processes: flag or other key, and value
 

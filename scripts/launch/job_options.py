@@ -345,9 +345,7 @@ def forked(job: JobSpec, worker_config: config.Config) -> tuple[str, str, str]:
     """What a fork server reads and imports: the dataset and its folder, of a job file, which may have data of its own,
     none; and modules. The job file is read here: it may not be on the host yet."""
     found = libraries(job.job_file) if job.job_file else {"mxnet"}
-    trainers = [worker_config.algorithm.trainer]
-    if job.has_scheduler:
-        trainers = ["trainer.transport.kvstore", *(each.trainer for each in OWNERS.values())]
+    trainers = [worker_config.algorithm.trainer, *(["trainer.hub.kvstore_exchange"] if job.has_scheduler else [])]
     modules = ["trainer.worker", *trainers, *(["models"] if "mxnet" in found else []), *sorted(found - {"mxnet"})]
     return "" if job.job_file else worker_config.dataset, worker_config.data_dir, ",".join(modules)
 

@@ -1,1 +1,1 @@
-"""The algorithms, one file each; the optimizer of an algorithm's parameter server has a file beside it."""
+"""The algorithms, one file each, with its server part on the hub."""

@@ -1,4 +1,4 @@
-"""When checkpoints are written and read: CheckpointManager in a worker, Writer also in the parameter server. Training
+"""When checkpoints are written and read: CheckpointManager in a worker, Writer also in the hub. Training
 waits for no disk."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def wait_until_written() -> None:
 
 
 class Writer:
-    """Writes one checkpoint after the other, each in a thread of its own. Can be pickled until the first."""
+    """Writes one checkpoint after the other, each in a thread of its own."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints

@@ -13,7 +13,7 @@ from pathlib import Path
 from algorithms import TransportKind
 from config import HUB, Config
 
-SERVER = "server"  # begins the names of the parameter server's files
+SERVER = "server"  # begins the names of the hub's files
 
 
 def names_in(folder: Path) -> list[str]:
