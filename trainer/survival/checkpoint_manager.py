@@ -1,5 +1,5 @@
-"""When checkpoints are written and read: CheckpointManager in a worker, Writer also in the hub. Training
-waits for no disk."""
+"""When checkpoints are written and read: CheckpointManager in a worker, Writer also in the hub. Training waits
+for no disk."""
 
 from __future__ import annotations
 
