@@ -36,15 +36,17 @@ class Round:
             self.entries, self.later, self.had = self.later, {}, set()
         is_second_phase = bool(self.had) or self.entries.keys() >= {*there}
         entries = self.later if rank in self.had else self.entries
-        # A gradient that a step follows is never the first of its entry: the answer may have its memory.
-        sums, count = entries.get(rank, (gradient, 0))
-        for sum_, array in zip(sums if count else (), gradient, strict=False):
-            sum_ += array
+        is_followed = is_second_phase and rank not in self.had
+        if rank in entries:
+            sums, count = entries[rank]
+            for sum_, array in zip(sums, gradient, strict=True):
+                sum_ += array
+        else:  # the answer has the gradient's memory where a step follows, as with a worker that has come back
+            sums, count = [array.copy() for array in gradient] if is_followed else gradient, 0
         entries[rank] = sums, count + 1
-        if not is_second_phase or rank in self.had:
-            return False
-        self.had.add(rank)
-        return True
+        if is_followed:
+            self.had.add(rank)
+        return is_followed
 
     def forget(self, rank: int) -> None:
         """The worker does not count any more."""

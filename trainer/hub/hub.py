@@ -82,6 +82,7 @@ from server.membership import Assignment, Group, decide
 from server.messages import Call, Join, Left, Member, Place, Response
 
 LOOK_S = 0.25
+_AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again
 RECOVER_S = 5.0  # for the workers of a hub that was killed to come to the new one, from the first on
 MOST_STATES = 4  # models that a worker's state has at most: with two of an optimizer, and one to spare
 SILENT = "it is frozen, its host or network is down, or large packets are lost on the way"
@@ -145,6 +146,7 @@ class Hub(Connections):
         self._version = 0  # counts messages that the server part has acted on
         self._sums, self._last_sum_s = False, 0.0  # whether the workers sum, and when they did last
         self._silence = Silence()
+        self._saving: asyncio.Lock  # held while a checkpoint waits for the one before
         self._writer: Writer | None = None
         self._again: dict[int, tuple[Connection, Message]] = {}  # workers of a hub that was killed, by rank
         self._asked: Connection | None = None  # of these, for its model
@@ -152,7 +154,7 @@ class Hub(Connections):
     async def run(self) -> tuple[str, int]:
         """Serves the job to its end; returns the last line, and the exit code."""
         loop = asyncio.get_running_loop()
-        self._end = loop.create_future()
+        self._end, self._saving = loop.create_future(), asyncio.Lock()
         self.accept()
         self.start(self._watch())
         if self._start_timeout_s:
@@ -164,7 +166,8 @@ class Hub(Connections):
             if not self._joins and self._num_told >= late:
                 break
             await asyncio.sleep(0.02)
-        return text, code
+        async with self._saving:  # the last checkpoint may have to wait
+            return text, code
 
     def _give_up(self) -> None:
         if self._state is _State.WAITING:
@@ -174,7 +177,8 @@ class Hub(Connections):
     def may_come(self, message: Message, shapes: Sequence[tuple[int, ...]]) -> bool:
         if self._shapes is None or list(shapes) == self._shapes:
             return True
-        is_state = STATE in (message.get("tell") or {})
+        told = message.get("tell")
+        is_state = isinstance(told, dict) and STATE in told
         return is_state and num_numbers(list(shapes)) <= MOST_STATES * num_numbers(self._shapes)
 
     # --------------------------------------------------------------------------------------------------- messages
@@ -203,15 +207,15 @@ class Hub(Connections):
                 self._gather(connection, rank, label, value)
             case {"begin": dict(said)} if rank is not None:
                 connection.is_asking, connection.since = True, time.monotonic()
+                connection.heard = math.inf  # a slow disk is not its silence
                 saved = await self._resumed(said) if rank == 0 and self._part is None else None
+                connection.heard = time.monotonic()
                 self._begin(rank, said, arrays, saved or {})
             case {"model": dict(said)} if rank is not None:
                 if self._part is None:  # else another one was faster
                     self._recover(said, arrays)
             case {"tell": {"save": int(round_)}} if rank is not None:
-                if self._writer is not None and self._part is not None:
-                    await asyncio.to_thread(self._writer.wait)  # a slow disk must not stop the beats
-                    self._writer.write(round_, self._part.state())
+                self.start(self._save(round_))  # beside: a slow disk must stop neither beats nor this worker's messages
             case {"tell": dict(told)} if rank is not None and self._part is not None:
                 self._send_all(self._part.act(rank, told, arrays))
             case {"left": str(why), "goes_on": bool(goes_on)} if rank is not None:
@@ -257,6 +261,8 @@ class Hub(Connections):
             self._tell_end(connection, text, code)
             return
         if again is not None:
+            if not again.keys() >= _AGAIN:
+                raise Refused("this process does not say from where it comes again")
             self._come_again(connection, join, again)
             return
         if self._state is _State.RUNNING:
@@ -367,6 +373,13 @@ class Hub(Connections):
         if (answer := self._part.joined(rank)) is not None:
             self._send_all({rank: Answer({**answer.message, JOB: self._job}, answer.arrays)})
 
+    async def _save(self, round_: int) -> None:
+        """Writes a checkpoint of the server part, once the one before is written."""
+        async with self._saving:
+            if self._writer is not None and self._part is not None:
+                await asyncio.to_thread(self._writer.wait)
+                self._writer.write(round_, self._part.state())
+
     async def _resumed(self, said: Message) -> Message:
         """The state of the checkpoint that the job resumes; empty in a new job. A slow disk does not stop the beats."""
         checkpoints = said["checkpoints"] or {}
@@ -397,13 +410,14 @@ class Hub(Connections):
                 raise Refused("workers of another job have come to this hub")
             if not self._again:
                 asyncio.get_running_loop().call_later(RECOVER_S, self._ask_for_model)
+            was_asked = self._asked is not None and self._asked is self._there.get(rank)
             if rank in self._there:
                 self._cut(rank)
             connection.rank = rank
             self._again[rank] = connection, again
             self._there[rank] = connection
             expected = {*range(self._num_workers)} - lost_of(dict(self._news()["changes"]))
-            if expected <= self._again.keys():
+            if was_asked or expected <= self._again.keys():
                 self._ask_for_model()
             return
         if again["job"] != self._job:
@@ -413,8 +427,8 @@ class Hub(Connections):
             return
         if rank in self._there:
             self._cut(rank)
-        if rank not in lost_of(self._changes) and self._part is not None:
-            self._send_all(self._part.lost(rank))  # what it asked there has no answer
+        if rank not in lost_of(self._changes) and self._part is not None and not self._sums:
+            self._send_all(self._part.lost(rank))  # what it asked there has no answer; in a sum it asks again
         connection.rank = rank
         self._there[rank] = connection
         self._note_return(rank)
@@ -540,6 +554,8 @@ class Hub(Connections):
         connection = self._there.pop(rank)
         connection.rank = None
         connection.close()
+        if connection is self._asked:
+            self._asked = None
 
     def _lose(self, rank: int, why: str, on_request: bool = False) -> None:
         """Goes on without a worker, where the job may; else ends it."""

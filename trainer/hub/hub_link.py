@@ -158,7 +158,8 @@ class HubLink(ByteCounter):
         return answer
 
     def tell(self, message: Message, arrays: Arrays = ()) -> None:
-        with contextlib.suppress(OSError):  # the next question notices it
+        # Not before this worker is back where another thread comes back. The next question notices a loss.
+        with self._reading, contextlib.suppress(OSError):
             if self._wire is not None:
                 self._wire.send({"tell": message}, arrays)
 

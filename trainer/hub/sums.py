@@ -31,6 +31,7 @@ class SumServer:
         self._initial: Arrays = job.model  # of all, until the first sum is complete
         self._there = set(range(job.num_workers))  # ranks of workers that take part
         self._behind: set[int] = set()  # ranks that wait for another one's state
+        self._is_done = False  # the last of all has ended
         self._number = 0  # of complete sums
         self._arrived: set[int] = set()  # ranks of those in the sum
         self._sum: Arrays = ()
@@ -62,6 +63,8 @@ class SumServer:
         if self._initial and rank not in self._arrived:
             self._there.add(rank)
             return Answer({}, self._initial)
+        if not self._there:
+            return Answer({OVER: self._is_done})
         self._behind.add(rank)
         return None
 
@@ -75,9 +78,14 @@ class SumServer:
     def _without(self, rank: int, is_done: bool) -> Answers:
         self._there.discard(rank)
         self._behind.discard(rank)
-        if self._there or self._initial:
+        if self._there:
             return self._completed()
-        return {each: Answer({OVER: is_done}) for each in self._behind}
+        behind, self._behind = self._behind, set()
+        if self._initial:  # those of the first sum are all gone: it begins again
+            self._arrived, self._sum, self._there = set(), (), behind
+            return {each: Answer({}, self._initial) for each in behind}
+        self._is_done = is_done
+        return {each: Answer({OVER: is_done}) for each in behind}
 
     def _miss(self, ranks: set[int]) -> None:
         self._behind |= ranks

@@ -49,6 +49,7 @@ class VirtualHub:
         self.up, self.down = Direction(clock, links, bytes_per_s), Direction(clock, links, bytes_per_s)
         self.answers: Answers = {}  # that no worker has taken yet
         self._config, self._checkpoints = config, checkpoints
+        self._checks = config.max_bad_steps > 0 and bool(config.algorithm.server)  # a worker checks what it sums
         self._writer = checkpoints.for_server() if checkpoints is not None else None
         self._known: dict[str, Any] = {}  # what rank 0 has told, by label
         self.num_begun = 0  # workers; none trains before all have
@@ -62,7 +63,7 @@ class VirtualHub:
         self.part = serve(Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now))
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> None:
-        self.answers |= self.part.act(rank, marked(rank, message, arrays, self._config.max_bad_steps > 0), arrays)
+        self.answers |= self.part.act(rank, marked(rank, message, arrays, self._checks), arrays)
         self.clock.changed()  # those that wait look whether they want to stop, too
 
     def gather(self, label: str, mine: Any) -> list[Any]:

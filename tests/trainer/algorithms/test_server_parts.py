@@ -410,6 +410,19 @@ def test_ringleader_does_not_wait_for_the_entry_of_a_worker_that_is_lost_or_has_
     assert server.upload(0, 1.0).arrays == ()
 
 
+def test_ringleader_keeps_the_first_gradient_of_a_worker_that_has_come_back_in_the_second_phase():
+    """The answer to that gradient, which a step follows, has the gradient's own memory."""
+    server = asgd_server(3, 8.0, table=1)
+    for rank, value in enumerate((1.0, 2.0, 3.0)):
+        server.upload(rank, value)
+    assert server.upload(0, 3.0).arrays == [pytest.approx(8 - 0.5 * (2 + 2 + 3) / 3)]
+    server.lose(1)
+    server.join(1)
+    (after,) = server.upload(1, 4.0).arrays
+    assert after == pytest.approx(8 - 0.5 * (7 / 3 + (2 + 4 + 3) / 3))
+    assert server.upload(2, 5.0).arrays == [pytest.approx(after - 0.5 * (2 + 4 + 4) / 3)]
+
+
 def test_rescaled_asgd_weighs_by_the_last_step_over_the_mean_of_those_that_are_there():
     server = asgd_server(2, 8.0, rescale=1)
     for rank, step_s in ((0, 1.0), (1, 3.0)):

@@ -199,6 +199,28 @@ ETA = 0.5
 RULE = Rule(momentum=0.9, weight_decay=0.01)
 
 
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_newcomer_hears_at_once_when_nobody_is_left_that_has_a_state(is_done: bool) -> None:
+    sums = after_a_sum(2)
+    sums.lose(1)
+    if is_done:
+        sums.end(0)
+    else:
+        sums.lose(0)
+    assert sums.join(1) == ({OVER: is_done}, [])
+
+
+def test_where_all_of_the_first_sum_are_lost_it_begins_again_with_those_that_have_come() -> None:
+    sums = Sums(2)
+    sums.send(0, 0, 1.0)
+    sums.lose(0)
+    assert sums.join(0) is None  # its predecessor's arrays are in the sum
+    assert sums.lose(1) == {0: ({}, [INITIAL])}
+    assert sums.join(1) == ({}, [INITIAL])
+    assert sums.send(0, 0, 2.0) == {}
+    assert sums.send(1, 0, 3.0) == summed(5.0, 0, 1)
+
+
 def ssgd(context: Context) -> Trainer:
     return SyncTrainer(context, ETA)
 
