@@ -552,7 +552,7 @@ def test_the_job_that_ended_first_makes_room_for_the_next() -> None:
 
 def test_a_job_that_is_at_work_never_makes_room_but_one_that_nobody_works_on_does() -> None:
     handlers = Handlers(Jobs(max_jobs=2))
-    handlers.reset(Reset("w", "stray", Settings(1, "journal", 0.5)), now=0.0)  # nobody was ever heard of it
+    handlers.reset(Reset("w", "stray", Settings(1, "journal", 0.5)), now=0.0)  # no worker of it has sent anything
     handlers.reset(Reset("w", "a", Settings(1, "journal", 0.5)), now=0.0)
     handlers.report(report(0, 1, "a"), now=0.0)
     handlers.reset(Reset("w", "b", Settings(1, "journal", 0.5)), now=1.0)

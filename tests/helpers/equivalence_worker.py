@@ -211,8 +211,8 @@ def take_turns(trainer: Trainer, folder: Path, meet: Callable[[], object]) -> No
 
 
 def dcasgd_of_mxnet(strength: float, num_workers: int = 2) -> list[list[np.ndarray]]:
-    """The final weights by rank, by the formula: MXNet's DCASGD compares the weights with those before the last update,
-    whoever has sent it."""
+    """The final weights by rank, by the formula: MXNet's DCASGD compares the weights with those before the last update
+    of any worker."""
     trainers = [LocalTrainer(a_context(rank, num_workers), LEARNING_RATE) for rank in range(num_workers)]
     weights = [weight.copy() for weight in trainers[0].parameters.weights]
     before = [weight.copy() for weight in weights]

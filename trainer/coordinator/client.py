@@ -73,7 +73,7 @@ class StateClient:
         self._is_running = False  # the job may have begun on a server before the next message
         self._server = ""  # the process that has answered last
         self._knows = False  # it knows all that was told:
-        self._told = (0, 0)  # so many of the progress's events and evaluations
+        self._told = (0, 0)  # numbers of events and of evaluations that the server has had
         self.is_refused = False  # the server takes no message of this worker
 
     @property

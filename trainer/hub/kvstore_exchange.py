@@ -62,7 +62,7 @@ class KVStoreExchange:
         return Answer({"stop": bool(self._num_votes[0] > 0)}, memory)
 
     def tell(self, message: Message, arrays: Arrays = ()) -> None:
-        """There is nobody to tell."""
+        """Does nothing: a server with MXNet's own optimizer reads no message."""
 
 
 def _optimizer(config: Config, decays: Sequence[bool], votes: int) -> mx.optimizer.Optimizer:

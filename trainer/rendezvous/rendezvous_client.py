@@ -82,7 +82,7 @@ class JobSession:
             return
         self._watch_port(cluster.root_uri, cluster.root_port, f"{self._scheduler}: it is gone, or its network is down")
         if cluster.role != WORKER:
-            self._note_complete()  # nobody tells
+            self._note_complete()  # a plain MXNet scheduler does not send it
 
     def tell_rank(self, rank: int) -> None:
         """Tells the rank that MXNet has given this worker, with which it has connected it."""
