@@ -1,5 +1,7 @@
 """Measures a network on the whole test set."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -49,6 +51,10 @@ class Evaluator:
         self._measurement = measurement
         self._is_first = True
         self._is_told = False
+
+    def on(self, test: Callable[[], Iterable[Batch]]) -> Evaluator:
+        """Measures the same network on other batches."""
+        return Evaluator(self._network, test, self._measurement)
 
     def __call__(self) -> float:
         measurement, is_bad = self._measurement(), False

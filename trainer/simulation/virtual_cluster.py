@@ -23,14 +23,14 @@ from config import HUB, KVSTORE, NO_NETWORK, Config
 from trainer import worker
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
-from trainer.context import Context, Peers
+from trainer.context import Context, LearningTask, Peers
 from trainer.coordinator.client import StateClient
 from trainer.emulation import Speed
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings
 from trainer.hub.sums import HubTransport
-from trainer.jobs.job import job_of
+from trainer.jobs.job import Job, job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
 from trainer.metric import ACCURACY
@@ -61,11 +61,19 @@ def run(
 ) -> str:
     """Trains to the job's end; returns the SHA-256 of all workers' final weights. Raises SetupError if the flags, the
     cluster or the data are no job."""
-    return _Run(job, stop_requested, progress).run()
+    return VirtualRun(job, stop_requested, progress).run()
 
 
-class _Run:
-    def __init__(self, job: VirtualJob, stop_requested: Callable[[], bool], progress: ProgressLine | None) -> None:
+class VirtualRun:
+    """A run of a job. `run` may be called once, in the greenlet that has made it."""
+
+    def __init__(
+        self,
+        job: VirtualJob,
+        stop_requested: Callable[[], bool] = lambda: False,
+        progress: ProgressLine | None = None,
+        learnt: Job | None = None,  # the job's data and functions; None: those that its flags name
+    ) -> None:
         config, self._rows = job.config, job.cluster.workers
         check_job(config, 1, len(self._rows))
         if not all(row.shortest_step_s(config.batch_size) + row.overhead_s for row in self._rows):
@@ -78,7 +86,7 @@ class _Run:
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
         locks = len(self._rows)
         allow_open_files(locks + SPARE_FILES, locks + LEAST_FILES, f"a cluster of {locks} workers")
-        self._learnt = None if config.network == NO_NETWORK else job_of(config)
+        self._learnt = None if config.network == NO_NETWORK else learnt or job_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
         self._contexts = [self._context(rank) for rank in range(len(self._rows))]
@@ -95,7 +103,7 @@ class _Run:
         try:
             for rank in range(len(self._rows)):
                 self._clock.start(partial(self._train, rank), f"worker {rank}")
-            self._clock.run(watch=self._progress or (lambda now: None))
+            self._clock.run(watch=self.watch)
         finally:
             wait_until_written()
             root.removeFilter(only_one)
@@ -107,15 +115,22 @@ class _Run:
     def _train(self, rank: int) -> None:
         ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
         members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in ranks]
+        begins = lambda: self.begins(self._clock.now())  # noqa: E731
         more = {"virtual": self._job.about(rank), **self._counted_bytes}
-        facts = worker.train(self._contexts[rank], self._folders[rank], members or None, self._begins, **more)
+        facts = worker.train(self._contexts[rank], self._folders[rank], members or None, begins, **more)
         self._hashes[rank] = facts["final_weights_sha256"]
         if self._folders[rank].missing:
             raise Incomplete(self._folders[rank].missing)
 
-    def _begins(self) -> None:
+    def begins(self, now: float) -> None:
+        """A worker begins to train, at this virtual moment."""
         if self._progress is not None:
-            self._progress.begin(self._clock.now())
+            self._progress.begin(now)
+
+    def watch(self, now: float) -> None:
+        """Called whenever a worker continues."""
+        if self._progress is not None:
+            self._progress(now)
 
     @property
     def _counted_bytes(self) -> dict[str, Any]:
@@ -149,7 +164,7 @@ class _Run:
             folder = self._folders[rank]
             task = learning_task(config, self._learnt, built, membership)
             if task.evaluate is not None:
-                task.evaluate = partial(self._evaluate, task.evaluate)
+                task.evaluate = self.evaluation(task)
             if len(self._rows) <= FEW_WORKERS:
                 built.network.keep_memory()
             settings.saver = ModelSaver(
@@ -189,6 +204,11 @@ class _Run:
             return None
         link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
         return client_of(config, link, self._clock, HOST, self._stop_requested)
+
+    def evaluation(self, task: LearningTask) -> Callable[[], float | None]:
+        """The task's evaluation, with its virtual seconds."""
+        assert task.evaluate is not None
+        return partial(self._evaluate, task.evaluate)
 
     def _evaluate(self, evaluate: Callable[[], float | None] = lambda: None) -> float | None:
         self._clock.sleep(self._job.evaluation_s)

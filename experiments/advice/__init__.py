@@ -1,0 +1,1 @@
+"""How good the answers of scripts/advise.sh are."""

@@ -1,0 +1,1 @@
+"""Which machines to train on, and by which algorithm: scripts/advise.py."""

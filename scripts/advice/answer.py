@@ -1,0 +1,123 @@
+"""What a search says to its user: rows, a sentence, the command to type. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scripts.advice.candidates import Candidate
+from scripts.advice.search import AHEAD, LAW_SD, LEAST_SD, LOG_SD, Entrant, Found, Search
+
+MOST_ROWS = 8
+FOUR_OF_FIVE = 1.28  # standard deviations on each side
+EQUAL = 1.05  # times the seconds, up to which a row within noise counts as equal
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate; four of five runs are expected between `low_s` and `high_s`."""
+
+    candidate: Candidate
+    step: float  # size
+    seconds: float  # infinite: it has not reached the target after `low_s`
+    low_s: float
+    high_s: float
+    runs: int  # to the target; 0: predicted by the law
+    rows: tuple[int, ...]  # of its machines in the cluster
+
+    @property
+    def entrant(self) -> Entrant:
+        return Entrant(self.candidate, self.step)
+
+    @property
+    def how(self) -> str:
+        if self.runs:
+            return f"{self.runs} run{'s' * (self.runs > 1)}"
+        return "predicted" if self.seconds < math.inf else "tried"
+
+
+def row_of(search: Search, candidate: Candidate, rows: tuple[int, ...]) -> Row | None:
+    """None where nothing is known of its family."""
+    found, logs = search.found, search.logs_of(candidate)
+    step = search.step_of(candidate)
+    expected_s = search.expected_s(candidate)
+    if expected_s == math.inf:
+        tried_s = [each.run.seconds for each in found.tried if each.candidate == candidate]
+        return Row(candidate, step, math.inf, max(tried_s), math.inf, 0, rows) if tried_s else None
+    sd = max(LEAST_SD, statistics.stdev(logs)) if len(logs) > 2 else LOG_SD
+    sd = math.hypot(sd, sd / len(logs) ** 0.5) if logs else math.hypot(LOG_SD, LOG_SD, LAW_SD)
+    low_s, high_s = (expected_s * math.exp(sign * FOUR_OF_FIVE * sd) for sign in (-1, 1))
+    return Row(candidate, step, expected_s, low_s, high_s, len(logs), rows)
+
+
+def equals(search: Search, rows: Sequence[Row]) -> list[Row]:
+    """The soonest row that was tried, and raced ones that are no more than noise behind it; that with the fewest
+    machines first."""
+    rows = [row for row in rows if row.runs]
+    races, best = search.found.races, rows[0]
+    found = [best]
+    for row in rows[1:]:
+        gaps = [b - a for a, b in zip(races.get(best.entrant, ()), races.get(row.entrant, ()), strict=False)]
+        sd = max(LEAST_SD, statistics.stdev(gaps)) if len(gaps) > 1 else math.hypot(LOG_SD, LOG_SD)
+        is_noise = math.log(row.seconds / best.seconds) <= AHEAD * sd / max(1, len(gaps)) ** 0.5
+        if is_noise and row.seconds <= EQUAL * best.seconds:
+            found.append(row)
+    return sorted(found, key=lambda row: (row.candidate.k, row.seconds))
+
+
+def machines(row: Row, of: int, names: Sequence[str] = ()) -> str:
+    """Such as `the 4 fastest of 8 machines (0, 1, 2, 4)`."""
+    shown = ", ".join(names[each] if names else str(each) for each in row.rows)
+    if len(row.rows) == 1:
+        return f"machine {shown} alone"
+    return f"all {of} machines" if len(row.rows) == of else f"the {len(row.rows)} fastest of {of} machines ({shown})"
+
+
+def table(rows: Sequence[Row], field: str = "step size") -> list[str]:
+    """As text."""
+    head = ("machines", "algorithm", "local steps", field, "samples/s", "1000 samples", "seconds", "low", "high", "")
+    body = [head]
+    for row in rows:
+        its = row.candidate
+        is_known = row.seconds < math.inf
+        body.append((
+            str(its.k), its.family.entry, f"{its.steps:.1f}", f"{row.step:.2g}", f"{its.samples_per_s:.0f}",
+            f"{its.samples_per_s * row.seconds / 1000:.0f}" if is_known else "",
+            f"{row.seconds:.3g}" if is_known else f"> {row.low_s:.3g}",
+            f"{row.low_s:.3g}" if is_known else "", f"{row.high_s:.3g}" if is_known else "", row.how,
+        ))  # fmt: skip
+    widths = [max(len(line[column]) for line in body) for column in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in body]
+
+
+def rows_of(search: Search, places: dict[Candidate, tuple[int, ...]]) -> list[Row]:
+    """At most MOST_ROWS, the soonest first: of each family the best one, then others."""
+    known = [row for each in search.found.candidates if (row := row_of(search, each, places[each])) is not None]
+    known.sort(key=lambda row: (row.seconds, -row.low_s, row.candidate.k))
+    first: dict[str, Row] = {}
+    for row in known:
+        first.setdefault(row.candidate.family.entry, row)
+    raced = [row for row in known if row.entrant in search.found.races]
+    chosen = list(dict.fromkeys([*raced, *first.values(), *known]))[:MOST_ROWS]
+    return sorted(chosen, key=known.index)
+
+
+def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> dict[str, object]:
+    """The answer for programs."""
+    found: Found = search.found
+
+    def of_row(row: Row) -> dict[str, object]:
+        its = row.candidate
+        return {
+            "mode": its.family.entry, "machines": list(row.rows), "local_steps": its.steps, "step_size": row.step,
+            "samples_per_s": its.samples_per_s, "how": row.how,
+            **({"seconds": row.seconds, "high_s": row.high_s} if row.seconds < math.inf else {}), "low_s": row.low_s,
+        }  # fmt: skip
+
+    return {
+        "answer": of_row(named), "command": command, "rows": [of_row(row) for row in rows],
+        "races": {each.name: [math.exp(log) for log in logs] for each, logs in found.races.items()},
+        "shift": found.shift, "target_on_held_out": found.target, "cpu_s": search.used_s,
+    }  # fmt: skip

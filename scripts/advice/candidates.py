@@ -1,0 +1,125 @@
+"""What advise.py chooses from, and the law that says how long each will take. Pure.
+
+A law fitted to 73 rows of results/comparison (mlp, 13 clusters; residual 11 %) says how many samples a target takes:
+
+    samples = a (1 + K / WORKERS + h / STEPS)
+
+with K workers, h mean local steps a round, and a number `a` of each family; seconds are samples over samples/s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from algorithms import ENTRIES, OWNERS, Workers
+
+WORKERS, STEPS = 3.0, 10.0
+LEAST_GAIN = 1.02  # in samples/s, by which further machines are of use
+MOST_SIZES = 10  # numbers of machines of a family whose samples/s are measured
+
+
+IN_A_ROW = 3  # evaluations whose mean has to be at the target
+
+
+@dataclass(frozen=True)
+class Family:
+    """An algorithm with its flags, on any number of machines."""
+
+    entry: str  # of algorithms.ENTRIES
+    prior: float  # `a` of the law, in samples, for mlp to 0.85; only ratios count
+    # Step sizes that are tried, in those of one machine alone, on K machines; of an optimizer with a step of its own
+    # size, such as Adam, the second
+    factors: Callable[[int], tuple[float, ...]]
+    own_factors: tuple[float, ...]
+
+    @property
+    def field(self) -> str:
+        """The field of Config with its step size."""
+        return "local_lr" if "local_lr" in OWNERS[self.entry].flags else "learning_rate"
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether all machines take part where nothing says how many."""
+        return ENTRIES[self.entry].workers is Workers.ALL
+
+    @property
+    def takes_number(self) -> bool:
+        """Whether --fastest says how many take part."""
+        return ENTRIES[self.entry].workers.takes_number
+
+
+# A step with the mean of K gradients may be up to K times as long. An outer step of 0.7 / (1 - 0.9) makes the steps of
+# a round 7 times as long: too much for Adam's.
+FAMILIES = (
+    Family("alone", 111e3, lambda k: (1.0,), (1.0,)),
+    Family("sync", 83e3, lambda k: (k**0.5, float(k)), (1.0, 2.0)),
+    Family("local-sgd", 72e3, lambda k: (1.0, 2.0), (1.0, 2.0)),
+    Family("esync", 64e3, lambda k: (1.0, 2.0), (1.0, 2.0)),
+    Family("esync-outer", 50e3, lambda k: (0.7, 1.6), (1 / 7, 0.5)),
+    Family("fastest-outer", 45e3, lambda k: (0.7, 1.6), (1 / 7, 0.5)),
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A family on its K fastest machines."""
+
+    family: Family
+    k: int
+    samples_per_s: float  # of all of them
+    steps: float  # mean local steps of a worker in a round
+
+    @property
+    def growth(self) -> float:
+        """The law's factor on `a`."""
+        return 1 + self.k / WORKERS + self.steps / STEPS
+
+    def seconds(self, a: float) -> float:
+        return a * self.growth / self.samples_per_s
+
+    @property
+    def name(self) -> str:
+        return f"{self.family.entry} on {self.k}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the command line says of its machines."""
+        return ("--fastest", str(self.k)) if self.family.takes_number else ()
+
+
+def sizes(count: int) -> list[int]:
+    """Numbers of machines to look at: all up to MOST_SIZES, else about as many, closer where they are few."""
+    if count <= MOST_SIZES:
+        return list(range(1, count + 1))
+    return sorted({round(count ** (place / (MOST_SIZES - 1))) for place in range(MOST_SIZES)})
+
+
+def useful(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Without those of a family whose further machines add no samples/s."""
+    found: list[Candidate] = []
+    best: dict[str, float] = {}
+    for each in sorted(candidates, key=lambda one: one.k):
+        if each.samples_per_s > LEAST_GAIN * best.get(each.family.entry, 0.0):
+            best[each.family.entry] = each.samples_per_s
+            found.append(each)
+    return found
+
+
+def first_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of each family the one that the law expects to be the fastest, of equal ones with the fewest machines."""
+    best: dict[str, Candidate] = {}
+    for each in candidates:
+        its = best.get(each.family.entry)
+        if its is None or each.seconds(each.family.prior) < its.seconds(its.family.prior):
+            best[each.family.entry] = each
+    return list(best.values())
+
+
+def fitted(times_s: Mapping[Candidate, float]) -> dict[str, float]:
+    """`a` of each family of which a candidate has reached the target: the geometric mean over them."""
+    logs: dict[str, list[float]] = {}
+    for each, seconds in times_s.items():
+        logs.setdefault(each.family.entry, []).append(math.log(seconds * each.samples_per_s / each.growth))
+    return {entry: math.exp(sum(found) / len(found)) for entry, found in logs.items()}

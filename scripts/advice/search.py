@@ -1,0 +1,459 @@
+"""Tries candidates in virtual time, with the user's own job: which one reaches the target first?
+
+1. samples/s of every family on every number of machines, without training; the law picks the number of each family.
+2. The step size of one machine alone, on a grid.
+3. Every family at once with its step sizes: all train equally long, and the worse half ends, again and again.
+4. The law with what these have shown names three candidates; they race with further seeds.
+
+The search uses samples that training does not see. How much easier they are than the test part is measured once, and
+the target is moved by that.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from config import NO_NETWORK, SGD
+from report import job_logs
+from report.metrics import Curve
+from scripts.advice.candidates import FAMILIES, IN_A_ROW, Candidate, Family, first_of_each, fitted, sizes, useful
+from trainer.jobs.job import Job
+from trainer.jobs.network import build
+from trainer.metric import Metric
+from trainer.parameters import Parameters
+from trainer.simulation.cluster_file import ClusterProfile
+from trainer.simulation.paused_run import PausedRun
+from trainer.simulation.virtual_job import VirtualJob
+from utils import DIVERGED
+
+EVALUATION_SHARE = 0.1  # of a run's time, at most, for evaluations
+FEWEST_STEPS = 50  # of all machines, between two of them
+ALONE_SHARE, FAMILIES_SHARE = 0.15, 0.55  # of the time, until the step size of one machine, and the families, are known
+GRID = (-2, -1, 0, 1, 2)  # step sizes of one machine: powers of the root of 10, times the given one
+KEPT_SIZES = 2  # of them, after half of the time
+HALVINGS = 3  # until the time of the families is over; then the race has less
+FEWEST_RUNS = 3
+QUANTUM = 1.15  # by which all runs train longer at a time
+LATE = 1.25  # times the first one's seconds, until the others end; in a race the second
+RACE_LATE = 1.5
+RACERS, OF_A_FAMILY = 3, 2
+FEWEST_SEEDS = 3  # of a race, before one may be called ahead
+AHEAD = 2.0  # standard errors
+LOG_SD, LAW_SD = 0.17, 0.14  # of log seconds: a seed's own, and the law's residual (results/comparison)
+LEAST_SD = 0.05  # of a few seeds that happen to agree
+NEEDED_STEPS = 1500  # of all machines in a run to a target, about: where not even two runs have so many, none is tried
+STUB_STEPS = 1200  # of a run without training, at most
+LONG_S = 1e9  # virtual seconds that no run has
+SLICE_CPU_S = 0.5  # between two looks at Ctrl-C
+
+
+class OutOfTime(Exception):
+    """The search has used its time, or is to end now."""
+
+
+@dataclass
+class Tried:
+    """A candidate with a step size and a seed, and its run."""
+
+    candidate: Candidate
+    step: float
+    seed: int
+    run: PausedRun
+
+    def means(self) -> Curve:
+        """Of IN_A_ROW evaluations each, at the time of the last one."""
+        curve = self.run.curve
+        ends = range(IN_A_ROW, len(curve) + 1)
+        return [(curve[end - 1][0], statistics.fmean(v for _, v in curve[end - IN_A_ROW : end])) for end in ends]
+
+    def seconds(self, target: float, metric: Metric) -> float:
+        """To the target, between two evaluations by linear interpolation; infinite where it is not reached."""
+        before: tuple[float, float] | None = None
+        for at_s, value in self.means():
+            if metric.reached(value, target):
+                if before is None or value == before[1]:
+                    return at_s
+                return before[0] + (at_s - before[0]) * (target - before[1]) / (value - before[1])
+            before = at_s, value
+        return math.inf
+
+
+class Entrant(NamedTuple):
+    """A candidate with a step size, in a race."""
+
+    candidate: Candidate
+    step: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.name} ({self.step:.2g})"
+
+
+@dataclass
+class Found:
+    """What a search knows so far."""
+
+    target: float  # on the samples on which it evaluates
+    candidates: list[Candidate] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)  # with seed 0
+    steps: dict[str, float] = field(default_factory=dict)  # the step size by family
+    races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; ended ones count as late
+    curves: dict[Candidate, list[Curve]] = field(default_factory=dict)  # means of the tried and the raced ones
+    shift: float | None = None  # how much greater the metric is there than on the test part
+    note: str = ""  # why nothing was tried
+
+
+class Search:
+    """One search, whose `found` is sound at any moment."""
+
+    def __init__(
+        self,
+        cluster: ClusterProfile,
+        job: Callable[[str, Sequence[str]], VirtualJob],  # of an entry, with further flags
+        learnt: Job,
+        test: Job | None,  # the same with the test part; None: no shift is measured
+        metric: Metric,
+        target: float,
+        step: float,  # size, about which those of one machine lie
+        budget_s: float,  # of this process
+        say: Callable[[str], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._cluster, self._job, self._learnt, self._test = cluster, job, learnt, test
+        self._metric, self._wanted, self._step = metric, target, step
+        self._say, self._stopped = say, stopped
+        self._began_s, self._budget_s = time.process_time(), budget_s
+        self._every = FEWEST_STEPS  # steps of all machines between two evaluations
+        self.families = [each for each in FAMILIES if self._takes_part(each)]
+        self.found = Found(target)
+
+    def run(self) -> Found:
+        """Searches until one candidate is ahead, the time is over, or it is stopped."""
+        try:
+            self._measure_rates()
+            self._find_step()
+            self._try_families()
+            self._race()
+        except OutOfTime:
+            pass
+        finally:
+            for each in self.found.tried:
+                each.run.close()
+                if each.step == self.found.steps.get(each.candidate.family.entry) and each.means():
+                    self.found.curves.setdefault(each.candidate, []).insert(0, each.means())
+        return self.found
+
+    @property
+    def used_s(self) -> float:
+        """Seconds of this process."""
+        return time.process_time() - self._began_s
+
+    # ---------------------------------------------------------------------------------------------- without training
+
+    def _takes_part(self, family: Family) -> bool:
+        return not (family.entry == "alone" and self._job("esync", ()).config.split_by_class)
+
+    def _measure_rates(self) -> None:
+        """Measures samples/s of every family on every number of machines."""
+        config = replace(self._job("esync", ()).config, cpu=1)
+        model_bytes = float(Parameters(build(config, self._learnt, lambda text: None).network).num_bytes())
+        for family in self.families:
+            for k in sizes(len(self._cluster.workers)) if family.takes_number else [1]:
+                self._look()
+                self.found.candidates.append(self._rated(family, k, model_bytes))
+        self.found.candidates = useful(self.found.candidates)
+        self._say(f"{len(self.found.candidates)} candidates by their samples/s")
+
+    def _rated(self, family: Family, k: int, model_bytes: float) -> Candidate:
+        job = self._of(family, k)
+        rows, config = job.cluster.workers, job.config
+        steps_s = [row.shortest_step_s(config.batch_size) + row.overhead_s for row in rows]
+        moved_s = [2 * (8 * model_bytes / (1e6 * row.bandwidth_mbit_s) + row.latency_s) for row in rows]
+        round_s = config.steps_a_round * max(steps_s) + max(moved_s)
+        seconds = max(4 * round_s, min(20 * round_s, STUB_STEPS / sum(1 / each for each in steps_s)))
+        none = replace(
+            config, network=NO_NETWORK, job="", split_by_class=0, validation=0, max_seconds=seconds, eval_seconds=0.0
+        )
+        run = PausedRun(replace(job, config=none, model_bytes=model_bytes))
+        run.advance(LONG_S)
+        if run.error is not None:
+            raise run.error
+        logs = job_logs.read(sorted(run.logs.iterdir()), lambda text: None)
+        samples_per_s = steps = 0.0
+        for log in logs:
+            rounds = [one for one in log.rounds if one["total_time"] > seconds / 3]  # the first ones ask for little
+            begin_s = max((one["total_time"] for one in log.rounds if one not in rounds), default=0.0)
+            samples = sum(one["num_samples"] for one in rounds)
+            samples_per_s += samples / (rounds[-1]["total_time"] - begin_s)
+            steps += samples / len(rounds) / config.batch_size / len(logs)
+        run.close()
+        return Candidate(family, k, samples_per_s, steps)
+
+    # ------------------------------------------------------------------------------------------------- with training
+
+    def _find_step(self) -> None:
+        """Finds the step size of one machine; where each machine has its own classes, that of ESync."""
+        first = {each.family.entry: each for each in first_of_each(self.found.candidates)}
+        reference = first.get("alone") or first["esync"]
+        middle = self._begin(reference, self._step)
+        middle.run.advance(LONG_S, cpu_s=max(0.5, 0.01 * self._budget_s))
+        self._check(middle.run)
+        steps = max(1.0, middle.run.seconds * reference.samples_per_s / self._batch)
+        evaluation_s = middle.run.evaluation_cpu_s / max(1, len(middle.run.curve))
+        step_s = (middle.run.cpu_s - middle.run.evaluation_cpu_s) / steps
+        self._every = max(FEWEST_STEPS, math.ceil(evaluation_s / step_s / EVALUATION_SHARE))
+        self._say(f"a step takes {1e3 * step_s:.2g} ms here, an evaluation {1e3 * evaluation_s:.2g} ms")
+        if 2 * NEEDED_STEPS * step_s > self._budget_s:
+            self.found.note = (
+                f"a step takes {step_s:.2g} s here: give --minutes {2 * NEEDED_STEPS * step_s / 30:.0f} to try some"
+            )
+            raise OutOfTime
+        trials = {exponent: self._begin(reference, self._size(exponent)) for exponent in GRID}
+        middle.run.close()
+        until_s = self._began_s + ALONE_SHARE * self._budget_s
+        self._together(list(trials.values()), (time.process_time() + until_s) / 2)
+        while (end := self._best(trials.values())) in (trials[min(trials)], trials[max(trials)]):
+            further = min(trials) - 1 if end is trials[min(trials)] else max(trials) + 1
+            if not -8 <= further <= 8 or (end.run.error is not None):
+                break
+            trials[further] = self._begin(reference, self._size(further))
+            trials[further].run.advance(end.run.seconds)
+            self._check(trials[further].run)
+        kept = self._in_order(trials.values())[:KEPT_SIZES]
+        self._together(kept, until_s)
+        best = self._best(kept)
+        self.found.steps[reference.family.entry] = self._step = best.step
+        self.found.tried.append(best)
+        for each in trials.values():
+            if each is not best:
+                each.run.close()
+        self._say(f"step size of one machine: {best.step:.2g} ({self._value(best)})")
+
+    def _size(self, exponent: int) -> float:
+        return float(f"{self._step * 10 ** (exponent / 2):.2g}")
+
+    def _try_families(self) -> None:
+        """Every family on the law's number of machines, with its step sizes; the worse ones end, again and again: first
+        the step sizes, then the families."""
+        known = [each.candidate.family for each in self.found.tried]
+        runs = [*self.found.tried]
+        for each in first_of_each(self.found.candidates):
+            if each.family not in known:
+                runs += [self._begin(each, self._step * factor) for factor in self._factors(each)]
+        self.found.tried = [*runs]
+        share_s = (FAMILIES_SHARE * self._budget_s - self.used_s) / HALVINGS
+        while not self._together(runs, time.process_time() + share_s):
+            at_s = self._common_s(runs)
+            runs = self._in_order(runs, at_s)
+            best = runs[0]
+            self._say(f"{len(runs)} runs, best after {at_s:.3g} s: {best.candidate.name}, step size {best.step:.2g}")
+            of_families = list({each.candidate.family.entry: each for each in reversed(runs)}.values())
+            runs = of_families if len(of_families) < len(runs) else runs[: max(FEWEST_RUNS, len(runs) // 2)]
+        for run in self._in_order(self.found.tried):
+            self.found.steps.setdefault(run.candidate.family.entry, run.step)
+
+    def _factors(self, candidate: Candidate) -> tuple[float, ...]:
+        family, config = candidate.family, self._job("esync", ()).config
+        return family.factors(candidate.k) if config.optimizer == SGD else family.own_factors
+
+    def _race(self) -> None:
+        """Races those that should be the fastest, with further seeds."""
+        racers = self.racers()
+        self._say(f"race: {', '.join(each.name for each in racers)}")
+        self.found.races = {each: [] for each in racers}
+        cost_s = 0.0
+        for seed in range(1, 100):
+            if self.used_s + 0.8 * cost_s > self._budget_s or len(racers) < 2:
+                return
+            begin_s = self.used_s
+            runs = [self._begin(*each, seed) for each in racers]
+            try:
+                self._together(runs, self._began_s + self._budget_s, RACE_LATE)
+                times_s = [self._seconds(each) for each in runs]
+            finally:
+                for run in runs:
+                    run.run.close()
+                    if run.means():
+                        self.found.curves.setdefault(run.candidate, []).append(run.means())
+            if min(times_s) == math.inf:
+                return
+            for each, seconds in zip(racers, times_s, strict=True):
+                self.found.races[each].append(math.log(min(seconds, RACE_LATE * min(times_s))))
+            cost_s = self.used_s - begin_s
+            leader = min(racers, key=lambda each: statistics.fmean(self.found.races[each]))
+            racers = [each for each in racers if each is leader or not self._is_ahead(leader, each)]
+            told = [f"{Entrant(run.candidate, run.step).name} {s:.3g} s" for run, s in zip(runs, times_s, strict=True)]
+            self._say(f"seed {seed}: {', '.join(told)}")
+
+    def _is_ahead(self, leader: Entrant, other: Entrant) -> bool:
+        mine, its = self.found.races[leader], self.found.races[other]
+        gaps = [there - here for here, there in zip(mine, its, strict=True)]
+        if len(gaps) < FEWEST_SEEDS:
+            return False
+        return statistics.fmean(gaps) > AHEAD * max(LEAST_SD, statistics.stdev(gaps)) / len(gaps) ** 0.5
+
+    def racers(self) -> list[Entrant]:
+        """Those that are expected to be the fastest, not all of one family, and the first with a step size between
+        those that were tried."""
+        chosen: list[Candidate] = []
+        for each in sorted(self.found.candidates, key=self.expected_s):
+            of_it = sum(one.family == each.family for one in chosen)
+            if self.expected_s(each) < math.inf and of_it < OF_A_FAMILY and len(chosen) < RACERS:
+                chosen.append(each)
+        entrants = [Entrant(each, self.found.steps[each.family.entry]) for each in chosen]
+        if entrants:
+            best, step = entrants[0]
+            tried = [
+                each.step for each in self.found.tried if each.candidate.family == best.family and each.step != step
+            ]
+            between = math.sqrt(step * min(tried, key=lambda each: abs(math.log(each / step)))) if tried else 0.7 * step
+            entrants.append(Entrant(best, between))
+        return entrants
+
+    def step_of(self, candidate: Candidate) -> float:
+        """The step size with which it was the fastest, or its family."""
+        races = {each.step: logs for each, logs in self.found.races.items() if each.candidate == candidate and logs}
+        most = max(map(len, races.values()), default=0)
+        lasting = {step: statistics.fmean(logs) for step, logs in races.items() if len(logs) == most}
+        return min(lasting, key=lasting.__getitem__, default=self.found.steps.get(candidate.family.entry, 0.0))
+
+    def logs_of(self, candidate: Candidate) -> list[float]:
+        """Log seconds of its runs with that step size: of the race, and where that is short the one before."""
+        step = self.step_of(candidate)
+        logs = list(self.found.races.get(Entrant(candidate, step), ()))
+        if len(logs) < 2:  # the run that was chosen for its time tells of too short a one
+            before = [each for each in self.found.tried if each.candidate == candidate and each.step == step]
+            logs += [math.log(seconds) for each in before if (seconds := self._seconds(each)) < math.inf]
+        return logs
+
+    def times_s(self) -> dict[Candidate, float]:
+        """Seconds of the candidates that have reached the target: geometric means over seeds."""
+        logs = {each: self.logs_of(each) for each in self.found.candidates}
+        return {each: math.exp(statistics.fmean(its)) for each, its in logs.items() if its}
+
+    def expected_s(self, candidate: Candidate) -> float:
+        """Seconds to the target, tried or by the law; infinite where no run of its family has reached the target."""
+        times_s = self.times_s()
+        a = fitted(times_s)
+        if candidate in times_s:
+            return times_s[candidate]
+        return candidate.seconds(a[candidate.family.entry]) if candidate.family.entry in a else math.inf
+
+    # ----------------------------------------------------------------------------------------------------- runs
+
+    def _of(self, family: Family, k: int) -> VirtualJob:
+        job = self._job(family.entry, ["--fastest", str(k)] if family.takes_number else ())
+        config = replace(job.config, max_rounds=0, max_seconds=LONG_S, target_accuracy=0.0, target=None, quiet=1)
+        return replace(job, config=replace(config, ckpt_frequency=0, resume=0))
+
+    def _begin(self, candidate: Candidate, step: float, seed: int = 0) -> Tried:
+        job = self._of(candidate.family, candidate.k)
+        settings: dict[str, Any] = {
+            "seed": job.config.seed + seed,
+            candidate.family.field: step,
+            "eval_seconds": self.evaluation_s(candidate),
+        }
+        run = PausedRun(replace(job, config=replace(job.config, **settings)), self._learnt, self._test)
+        return Tried(candidate, step, seed, run)
+
+    def evaluation_s(self, candidate: Candidate) -> float:
+        """Virtual seconds between two evaluations."""
+        return self._every * self._batch / candidate.samples_per_s
+
+    def best_seen(self) -> str:
+        """Why there is no answer, in words."""
+        best = self._best(self.found.tried) if self.found.tried else None
+        if best is None or not best.means():
+            return "the search has ended before it could evaluate a run: give --minutes more"
+        value = self._metric.best(value for _, value in best.means())
+        shift = self.found.shift or 0.0
+        return (
+            f"no candidate reached {self._metric.text(self._wanted)} within the time: the best {self._metric.name} on "
+            f"the held-out samples is {self._metric.text(value - shift)}, by {best.candidate.name} after "
+            f"{best.means()[-1][0]:.3g} s; give another target, or more --minutes"
+        )
+
+    @property
+    def _batch(self) -> int:
+        return self._job("esync", ()).config.batch_size
+
+    def _together(self, runs: Sequence[Tried], until_s: float, late: float = LATE) -> bool:
+        """Trains all equally long in virtual time, until this time of the process; once one has reached the target, the
+        others to `late` times its seconds. Returns whether that is done. Raises OutOfTime."""
+        now_s = self._common_s(runs) or FEWEST_STEPS * self._batch / max(each.candidate.samples_per_s for each in runs)
+        while True:
+            end_s = late * min(map(self._seconds, runs))
+            now_s = min(now_s * QUANTUM, end_s)
+            going = [each for each in runs if not each.run.is_over and self._seconds(each) == math.inf]
+            for each in going:
+                while each.run.seconds < now_s and not each.run.is_over and self._seconds(each) == math.inf:
+                    self._look()
+                    if time.process_time() >= until_s:
+                        return False
+                    each.run.advance(now_s, SLICE_CPU_S)
+                    self._check(each.run)
+                if self.found.shift is None and self._test is not None and self._seconds(each) < math.inf:
+                    self._measure_shift(each.run)
+            if not going or now_s >= end_s:
+                return True
+
+    def _common_s(self, runs: Iterable[Tried]) -> float:
+        """Virtual seconds that all have trained, but those that have ended."""
+        return min((each.run.seconds for each in runs if not each.run.is_over), default=0.0)
+
+    def _measure_shift(self, run: PausedRun) -> None:
+        """Measures how much greater the metric is on the held-out samples than on the test part, and moves the
+        target."""
+        run.compares = True
+        while len(run.pairs) < IN_A_ROW and not run.is_over:
+            self._look()
+            run.advance(LONG_S, SLICE_CPU_S)
+        run.compares = False
+        self.found.shift = statistics.fmean(held - test for held, test in run.pairs) if run.pairs else 0.0
+        self.found.target = self._wanted + self.found.shift
+        told = self._metric.text(abs(self.found.shift))
+        self._say(f"the held-out samples give {told} {'more' if self.found.shift > 0 else 'less'} than the test part")
+
+    def _look(self) -> None:
+        if self._stopped() or self.used_s > self._budget_s:
+            raise OutOfTime
+
+    def _check(self, run: PausedRun) -> None:
+        """Raises the error that has ended a run, unless its training has diverged."""
+        if run.error is not None and DIVERGED not in str(run.error):
+            raise run.error
+
+    def _seconds(self, tried: Tried) -> float:
+        return tried.seconds(self.found.target, self._metric)
+
+    def _last(self, tried: Tried, at_s: float = math.inf) -> float:
+        """Its last mean until then, the more the better."""
+        means = [mean for mean in tried.means() if mean[0] <= at_s]
+        if tried.run.error is not None or not means:
+            return -math.inf
+        return means[-1][1] if self._metric.more_is_better else -means[-1][1]
+
+    def _in_order(self, runs: Iterable[Tried], at_s: float = math.inf) -> list[Tried]:
+        """The best first: the soonest at the target, then those with the best metric; as they were at this moment."""
+
+        def key(each: Tried) -> tuple[float, float]:
+            seconds = self._seconds(each)
+            return seconds if seconds <= at_s else math.inf, -self._last(each, at_s)
+
+        return sorted(runs, key=key)
+
+    def _best(self, runs: Iterable[Tried]) -> Tried:
+        return self._in_order(runs)[0]
+
+    def _value(self, tried: Tried) -> str:
+        if (seconds := self._seconds(tried)) < math.inf:
+            return f"target after {seconds:.3g} s"
+        means = tried.means()
+        return (
+            f"{self._metric.name} {self._metric.text(means[-1][1])} after {means[-1][0]:.3g} s" if means else "no value"
+        )

@@ -1,0 +1,227 @@
+"""Which of my machines should train, and by which algorithm? Tries it in virtual time, and prints the command to type.
+
+    scripts/advise.sh --cluster mixed-links -n mlp --target-accuracy 0.85
+    scripts/advise.sh --hosts hosts.csv --job my_job.py --target-accuracy 0.9 --minutes 5 -- --momentum 0.9 -b 32
+
+With --hosts each host is measured first, for some 20 s; a cluster file (scripts/clusters/README.md) says it of machines
+that are not at hand. The step size (-l or -ll behind `--`) is where the search begins. Ctrl-C ends the search with what
+is known so far. docs/advise.md says how it searches, and how far its answer can be trusted.
+Exit codes: 0 done, 2 something to put right first.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
+import argparse
+import dataclasses
+import json
+import logging
+import math
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import simulate
+import summary
+from algorithms import ENTRIES
+from config import LEARNING_RATES, NETWORKS, Config, names_of
+from flag_parser import FlagParser
+from flag_values import above_zero, finite
+from scripts.advice.candidates import FAMILIES, IN_A_ROW
+from trainer.metric import Metric
+from trainer.runtime.environment import set_unless_given
+from trainer.simulation import cluster_file
+from trainer.simulation.virtual_job import VirtualJob
+from utils import EXIT_OK, SetupError, setup_logging
+
+if TYPE_CHECKING:
+    from scripts.advice.answer import Row
+
+HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
+LONGER = 3.0  # times the seconds that are expected, until the run that is advised ends without the target
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the flags of the job behind `--`; a bad value ends the process with exit code 2."""
+    parser = FlagParser("scripts/advise.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--hosts", type=Path, metavar="FILE", help="hosts to measure, as for scripts/cluster.sh")
+    where.add_argument("--cluster", metavar="FILE", help="a cluster file, or one of scripts/clusters")
+    parser.add_argument("--without", action="append", default=[], metavar="HOST", help="leave this host out")
+    parser.add_argument("-n", "--network", choices=NETWORKS, metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
+    parser.add_argument("--job", metavar="FILE", help="Python file with what to train (docs/own-job.md)")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--target-accuracy", type=above_zero, metavar="X", help="that the training is to reach")
+    target.add_argument("--target", type=finite, metavar="X", help="the same of another metric")
+    parser.add_argument("--minutes", type=above_zero, default=2.0, help="of one core, for the search (%(default)g)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too")
+    parser.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw the curves of what was tried, as .png or .pdf"
+    )
+    words = list(arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    given = parser.parse_args(words[:cut])
+    if given.without and not given.hosts:
+        parser.error("--without leaves out a host of --hosts: leave its row out of the cluster file")
+    return given, words[cut + 1 :]
+
+
+class Advised:
+    """The job, on any number of the cluster's machines."""
+
+    def __init__(self, given: argparse.Namespace, cluster: str, flags: Sequence[str]) -> None:
+        network = ["-n", given.network] if given.network else []
+        self.what = [*network, *(["--job", given.job] if given.job else [])]
+        self.given_flags = flags
+        self.machines = cluster_file.read(cluster_file.find(cluster))
+        self._cluster, self._held_out = cluster, 0
+
+    def hold_out(self, count: int) -> None:
+        """From here on the job is evaluated on so many training samples."""
+        self._held_out = count
+
+    def job(self, entry: str, words: Sequence[str] = ()) -> VirtualJob:
+        """Raises SetupError if the flags are wrong."""
+        beside = ",".join(each.entry for each in FAMILIES)
+        held_out = ["--validation", str(self._held_out)] if self._held_out else []
+        limit = ["--max-seconds", "1e9"]
+        own = ["-m", entry, "--cluster", self._cluster, "--beside", beside, *words, *limit]
+        whole = [*own, *self.what, *self.given_flags, *held_out]
+        return simulate.parse(whole)[1][0].job
+
+    @property
+    def step(self) -> float:
+        """The step size that is given, or the default."""
+        config = self.job("alone").config
+        local = self.job("esync").config.local_lr
+        return local if local != Config.local_lr else config.learning_rate
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answers; returns the exit code."""
+    setup_logging("advise")
+    return summary.run_tool(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    given, flags = parse(arguments)
+    os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"  # as simulate.py: one operation at a time, on one core
+    set_unless_given("OMP_NUM_THREADS", "1")
+    names: list[str] = []
+    cluster = given.cluster
+    advised = Advised(given, cluster, flags)
+    if len(advised.machines.workers) < 2:
+        raise SetupError(f"{cluster} has one machine, so there is nothing to choose: train there with -m local")
+    answer(given, advised, names)
+    return EXIT_OK
+
+
+def answer(given: argparse.Namespace, advised: Advised, names: Sequence[str]) -> None:
+    """Searches, and prints what was found. Raises SetupError where no candidate reaches the target."""
+    from scripts.advice import answer as said
+    from scripts.advice.search import Search
+    from trainer.datasets.sources import Stream
+    from trainer.from_flags import target_of
+    from trainer.jobs.job import job_of
+    from trainer.jobs.network import build
+
+    config = dataclasses.replace(advised.job("esync").config, cpu=1)
+    whole = job_of(config)
+    if whole.test is None:
+        raise SetupError("the job has no test samples, and a target needs them: give some in data(folder)")
+    learnt, test = whole, None
+    if whole.train is not None and not isinstance(whole.train, Stream):
+        advised.hold_out(config.validation or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE))
+        test = None if config.validation else whole
+        learnt = job_of(dataclasses.replace(advised.job("esync").config, cpu=1))
+    metric = build(config, learnt, lambda text: None).metric
+    aim = dataclasses.replace(config, target_accuracy=given.target_accuracy or 0.0, target=given.target)
+    target = target_of(aim, metric)
+    assert target is not None
+    stops: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: stops.append(number))
+    logging.getLogger().setLevel(logging.ERROR)  # of the runs
+    progress = logging.getLogger("advise.progress")
+    progress.setLevel(logging.INFO)
+
+    def say(text: str) -> None:
+        progress.info("%3.0f of %.0f s | %s", search.used_s, 60 * given.minutes, text)
+
+    search = Search(
+        advised.machines,
+        advised.job,
+        learnt,
+        test,
+        metric,
+        target,
+        advised.step,
+        60 * given.minutes,
+        say,
+        lambda: bool(stops),
+    )
+    try:
+        found = search.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        logging.getLogger().setLevel(logging.INFO)
+    places = {
+        each: advised.job(each.family.entry, each.words).rows or tuple(range(each.k)) for each in found.candidates
+    }
+    rows = said.rows_of(search, places)
+    reached = [row for row in rows if row.seconds < math.inf]
+    if found.note:
+        raise SetupError(found.note)
+    if not reached:
+        raise SetupError(search.best_seen())
+    best = said.equals(search, reached)
+    named = best[0]
+    print("\n".join(said.table(rows)))
+    print()
+    equal = [row.candidate.name for row in best[1:]]
+    where, spread = (
+        said.machines(named, len(advised.machines.workers), names),
+        f"{named.low_s:.3g} to {named.high_s:.3g}",
+    )
+    title = ENTRIES[named.candidate.family.entry].title
+    print(
+        f"{title} on {where} should hold {metric.name} {metric.text(target)} after "
+        f"{named.seconds:.3g} s ({spread} in four of five runs)"
+        + (f"; as soon within noise: {', '.join(equal)}" if equal else "")
+        + "."
+    )
+    command = command_of(given, advised, named, metric, search.evaluation_s(named.candidate))
+    print(command)
+    if given.json:
+        given.json.write_text(json.dumps(said.as_json(search, rows, named, command), indent=1) + "\n")
+
+
+def command_of(given: argparse.Namespace, advised: Advised, row: Row, metric: Metric, every_s: float) -> str:
+    """The command that trains so."""
+    its, steps = row.candidate, FlagParser(add_help=False)
+    for field in LEARNING_RATES:
+        steps.add_argument(*names_of(field), dest=field)
+    flags = {
+        names_of(its.family.field)[0]: f"{row.step:.2g}",
+        "--target-accuracy" if given.target_accuracy else "--target": metric.text(
+            given.target_accuracy or given.target
+        ),
+        "--target-evaluations": str(IN_A_ROW),
+        "--eval-seconds": f"{every_s:.2g}",
+        "--max-seconds": str(math.ceil(LONGER * row.seconds)),
+    }
+    mains = [*steps.parse_known_args(advised.given_flags)[1], *(word for pair in flags.items() for word in pair)]
+    number = its.words if its.k < len(advised.machines.workers) or not its.family.takes_all else ()
+    whose = ["-m", its.family.entry, *number, *advised.what]
+    if given.hosts:
+        return shlex.join(["scripts/cluster.sh", "--hosts", str(given.hosts), *whose, "--", *mains])
+    return shlex.join(["python", "simulate.py", "--cluster", given.cluster, *whose, *mains])
+
+
+if __name__ == "__main__":
+    start.run(main)
