@@ -120,4 +120,5 @@ def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> di
         "answer": of_row(named), "command": command, "rows": [of_row(row) for row in rows],
         "races": {each.name: [math.exp(log) for log in logs] for each, logs in found.races.items()},
         "shift": found.shift, "target_on_held_out": found.target, "cpu_s": search.used_s,
+        "step_of_one": found.step_of_one, "every_steps": search.every,
     }  # fmt: skip

@@ -101,6 +101,7 @@ class Found:
     target: float  # on the samples on which it evaluates
     candidates: list[Candidate] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)  # with seed 0
+    step_of_one: float = 0.0  # machine alone
     steps: dict[str, float] = field(default_factory=dict)  # the step size by family
     races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; ended ones count as late
     curves: dict[Candidate, list[Curve]] = field(default_factory=dict)  # means of the tried and the raced ones
@@ -128,14 +129,14 @@ class Search:
         self._metric, self._wanted, self._step = metric, target, step
         self._say, self._stopped = say, stopped
         self._began_s, self._budget_s = time.process_time(), budget_s
-        self._every = FEWEST_STEPS  # steps of all machines between two evaluations
+        self.every = FEWEST_STEPS  # steps of all machines between two evaluations
         self.families = [each for each in FAMILIES if self._takes_part(each)]
         self.found = Found(target)
 
     def run(self) -> Found:
         """Searches until one candidate is ahead, the time is over, or it is stopped."""
         try:
-            self._measure_rates()
+            self.measure_rates()
             self._find_step()
             self._try_families()
             self._race()
@@ -158,7 +159,7 @@ class Search:
     def _takes_part(self, family: Family) -> bool:
         return not (family.entry == "alone" and self._job("esync", ()).config.split_by_class)
 
-    def _measure_rates(self) -> None:
+    def measure_rates(self) -> None:
         """Measures samples/s of every family on every number of machines."""
         config = replace(self._job("esync", ()).config, cpu=1)
         model_bytes = float(Parameters(build(config, self._learnt, lambda text: None).network).num_bytes())
@@ -166,8 +167,13 @@ class Search:
             for k in sizes(len(self._cluster.workers)) if family.takes_number else [1]:
                 self._look()
                 self.found.candidates.append(self._rated(family, k, model_bytes))
-        self.found.candidates = useful(self.found.candidates)
+        self._all = [*self.found.candidates]
+        self.found.candidates = useful(self._all)
         self._say(f"{len(self.found.candidates)} candidates by their samples/s")
+
+    def all_machines(self, entry: str) -> list[Candidate]:
+        """The family on all machines, whether more of them are of use or not."""
+        return [each for each in self._all if each.family.entry == entry and each.k == len(self._cluster.workers)]
 
     def _rated(self, family: Family, k: int, model_bytes: float) -> Candidate:
         job = self._of(family, k)
@@ -200,20 +206,20 @@ class Search:
         """Finds the step size of one machine; where each machine has its own classes, that of ESync."""
         first = {each.family.entry: each for each in first_of_each(self.found.candidates)}
         reference = first.get("alone") or first["esync"]
-        middle = self._begin(reference, self._step)
+        middle = self.begin(reference, self._step)
         middle.run.advance(LONG_S, cpu_s=max(0.5, 0.01 * self._budget_s))
         self._check(middle.run)
         steps = max(1.0, middle.run.seconds * reference.samples_per_s / self._batch)
         evaluation_s = middle.run.evaluation_cpu_s / max(1, len(middle.run.curve))
         step_s = (middle.run.cpu_s - middle.run.evaluation_cpu_s) / steps
-        self._every = max(FEWEST_STEPS, math.ceil(evaluation_s / step_s / EVALUATION_SHARE))
+        self.every = max(FEWEST_STEPS, math.ceil(evaluation_s / step_s / EVALUATION_SHARE))
         self._say(f"a step takes {1e3 * step_s:.2g} ms here, an evaluation {1e3 * evaluation_s:.2g} ms")
         if 2 * NEEDED_STEPS * step_s > self._budget_s:
             self.found.note = (
                 f"a step takes {step_s:.2g} s here: give --minutes {2 * NEEDED_STEPS * step_s / 30:.0f} to try some"
             )
             raise OutOfTime
-        trials = {exponent: self._begin(reference, self._size(exponent)) for exponent in GRID}
+        trials = {exponent: self.begin(reference, self._size(exponent)) for exponent in GRID}
         middle.run.close()
         until_s = self._began_s + ALONE_SHARE * self._budget_s
         self._together(list(trials.values()), (time.process_time() + until_s) / 2)
@@ -221,7 +227,7 @@ class Search:
             further = min(trials) - 1 if end is trials[min(trials)] else max(trials) + 1
             if not -8 <= further <= 8 or (end.run.error is not None):
                 break
-            trials[further] = self._begin(reference, self._size(further))
+            trials[further] = self.begin(reference, self._size(further))
             trials[further].run.advance(end.run.seconds)
             self._check(trials[further].run)
         kept = self._in_order(trials.values())[:KEPT_SIZES]
@@ -232,6 +238,7 @@ class Search:
         for each in trials.values():
             if each is not best:
                 each.run.close()
+        self.found.step_of_one = best.step
         self._say(f"step size of one machine: {best.step:.2g} ({self._value(best)})")
 
     def _size(self, exponent: int) -> float:
@@ -244,7 +251,7 @@ class Search:
         runs = [*self.found.tried]
         for each in first_of_each(self.found.candidates):
             if each.family not in known:
-                runs += [self._begin(each, self._step * factor) for factor in self._factors(each)]
+                runs += [self.begin(each, self._step * factor) for factor in self.factors(each)]
         self.found.tried = [*runs]
         share_s = (FAMILIES_SHARE * self._budget_s - self.used_s) / HALVINGS
         while not self._together(runs, time.process_time() + share_s):
@@ -257,7 +264,8 @@ class Search:
         for run in self._in_order(self.found.tried):
             self.found.steps.setdefault(run.candidate.family.entry, run.step)
 
-    def _factors(self, candidate: Candidate) -> tuple[float, ...]:
+    def factors(self, candidate: Candidate) -> tuple[float, ...]:
+        """Of its step sizes, in those of one machine."""
         family, config = candidate.family, self._job("esync", ()).config
         return family.factors(candidate.k) if config.optimizer == SGD else family.own_factors
 
@@ -271,7 +279,7 @@ class Search:
             if self.used_s + 0.8 * cost_s > self._budget_s or len(racers) < 2:
                 return
             begin_s = self.used_s
-            runs = [self._begin(*each, seed) for each in racers]
+            runs = [self.begin(*each, seed) for each in racers]
             try:
                 self._together(runs, self._began_s + self._budget_s, RACE_LATE)
                 times_s = [self._seconds(each) for each in runs]
@@ -351,7 +359,7 @@ class Search:
         config = replace(job.config, max_rounds=0, max_seconds=LONG_S, target_accuracy=0.0, target=None, quiet=1)
         return replace(job, config=replace(config, ckpt_frequency=0, resume=0))
 
-    def _begin(self, candidate: Candidate, step: float, seed: int = 0) -> Tried:
+    def begin(self, candidate: Candidate, step: float, seed: int = 0) -> Tried:
         job = self._of(candidate.family, candidate.k)
         settings: dict[str, Any] = {
             "seed": job.config.seed + seed,
@@ -363,7 +371,7 @@ class Search:
 
     def evaluation_s(self, candidate: Candidate) -> float:
         """Virtual seconds between two evaluations."""
-        return self._every * self._batch / candidate.samples_per_s
+        return self.every * self._batch / candidate.samples_per_s
 
     def best_seen(self) -> str:
         """Why there is no answer, in words."""
