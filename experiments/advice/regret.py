@@ -23,7 +23,6 @@ import math
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,8 +61,8 @@ def answered(job: Job, cluster: Path, folder: Path) -> dict[str, Any]:
     out = folder / "answer.json"
     words = ["--cluster", str(cluster), *job.words, "--minutes", f"{job.minutes:g}", "--json", str(out)]
     environment = {name: os.environ[name] for name in ("HOME", "PATH")}
-    script = str(ROOT / "scripts" / "advise.py")
-    subprocess.run([sys.executable, script, *words, "--", *job.flags], check=True, env=environment, cwd=ROOT)
+    script = str(ROOT / "scripts" / "advise.sh")
+    subprocess.run([script, *words, "--", *job.flags], check=True, env=environment, cwd=ROOT)
     answer: dict[str, Any] = json.loads(out.read_text())
     return answer
 
@@ -71,6 +70,7 @@ def answered(job: Job, cluster: Path, folder: Path) -> dict[str, Any]:
 def measured(job: Job, cluster: Path, answer: dict[str, Any]) -> dict[str, dict[int, float]]:
     """Seconds by candidate and seed; those of runs that were ended are negative."""
     from scripts import advise
+    from scripts.advice.candidates import Candidate
     from scripts.advice.search import Entrant, Search, Tried
     from trainer.from_flags import target_of
     from trainer.jobs.job import job_of
@@ -118,7 +118,7 @@ def measured(job: Job, cluster: Path, answer: dict[str, Any]) -> dict[str, dict[
 
     for entrant in sorted(pairs, key=lambda each: each != choice):  # the choice first: it ends the others soon
         run(entrant, FIRST_SEEDS[0])
-    best_step = {}
+    best_step: dict[Candidate, Entrant] = {}
     for entrant in sorted(pairs, key=mean):
         best_step.setdefault(entrant.candidate, entrant)
     kept = list({choice, *best_step.values()})
@@ -177,8 +177,8 @@ def show(folder: Path) -> None:
         worse += gains[2] < 0.9
         print(
             f"| {case['job']} | {case['cluster']} | {choice.removeprefix('choice: ')} | {regret - 1:+.0%} "
-            f"({low - 1:+.0%} to {high - 1:+.0%}) | {predicted:.2f} | {gains[0]:.2f} ({gains[1]:.2f} to {gains[2]:.2f}) "
-            f"| {case['answer']['cpu_s']:.0f} |"
+            f"({low - 1:+.0%} to {high - 1:+.0%}) | {predicted:.2f} | {gains[0]:.2f} "
+            f"({gains[1]:.2f} to {gains[2]:.2f}) | {case['answer']['cpu_s']:.0f} |"
         )
     print(
         f"\nmedian regret {statistics.median(all_regrets):.1%}, mean {statistics.fmean(all_regrets):.1%}; "
