@@ -7,8 +7,7 @@ commas, is a dimension of the grid, in the modes in which it counts. All other w
 (--on virtual), scripts/local_cluster.sh (--on local, one run at a time) or scripts/slurm.sh (--on slurm, a Slurm job a
 run). Each run is a log tree of its own, LOG_BASE/POINT/seed-N, for draw.py -b LOG_BASE/POINT, and a line of
 LOG_BASE/runs.jsonl. The same command makes the missing runs, those of this version of the program; Ctrl-C ends the runs
-under way with their rounds. At the end come LOG_BASE/sweep.md, sweep.csv and sweep.png. --tune MINUTES makes no grid:
-it searches the step size of the job on one machine alone, with held-out samples, and prints -l, -ll and -gl.
+under way with their rounds. At the end come LOG_BASE/sweep.md, sweep.csv and sweep.png.
 Exit codes: 0 all done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -28,15 +27,14 @@ from typing import Any
 
 import summary
 from algorithms import ENTRIES
-from config import LEARNING_RATES, names_of
 from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
 from report import metrics
-from scripts import run_lines, tune
+from scripts import run_lines
 from scripts.launch import job_options
 from scripts.run_lines import RUNS_FILE, Progress, duration_text
 from scripts.run_process import Processes, curve_of, exit_code_of, result
-from scripts.sweep_grid import BACK_ENDS, LOCAL, SLURM, VIRTUAL, Point, mode_folder, points, split_flags
+from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
 from scripts.sweep_report import SweepLine, write
 from trainer import version
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
@@ -167,7 +165,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--jobs", type=at_least(1), help="runs at the same time, not with --on local (default: cores)")
     job_options.add_log_base(parser, Path("logs") / "sweep")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and run nothing")
-    parser.add_argument("--tune", type=above_zero, metavar="MINUTES", help="search the step size in about that time")
+    parser.add_argument("--tune", type=above_zero, metavar="MINUTES", help=argparse.SUPPRESS)
     given, others = parser.parse_known_args(arguments)
     given.log_base = job_options.log_base(given).resolve()
     if given.on == LOCAL and (given.jobs or 1) > 1:
@@ -209,22 +207,8 @@ def _sweep(given: argparse.Namespace, others: Sequence[str], processes: Processe
     return EXIT_BUG if failed else EXIT_OK
 
 
-def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes) -> int:
-    options, flags = split_flags(others)
-    if given.on == SLURM:
-        raise SetupError("--tune searches the step size of one machine alone: give --on local or --on virtual")
-    if rates := [names_of(field)[0] for field in (*LEARNING_RATES, "global_lr") if field in flags]:
-        raise SetupError(f"--tune searches the step size: leave {rates[0]} out")
-    if several := [names_of(field)[0] for field, values in flags.items() if len(values) > 1]:
-        raise SetupError(f"--tune tunes one job: give {several[0]} one value")
-    job = tune.Job(given.on, options, {field: values[0] for field, values in flags.items()}, processes)
-    found = tune.Search(job, 60 * given.tune, logging.info).best()
-    print("\n".join(tune.advice(found)))
-    return EXIT_OK
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses and makes the missing runs, or tunes; returns the exit code."""
+    """Parses and makes the missing runs; returns the exit code."""
     return exit_code_of(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -232,9 +216,14 @@ def _do(arguments: Sequence[str]) -> int:
     setup_logging("sweep")
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     given, others = parse(arguments)
+    if given.tune:
+        raise SetupError(
+            "--tune: scripts/advise.sh --cluster FILE --target-accuracy X finds the step size, with the machines and "
+            "the algorithm (docs/advise.md)"
+        )
     processes = Processes(given.log_base / "tuning")
     with processes.stopped_by_signals():
-        return (_tune if given.tune else _sweep)(given, others, processes)
+        return _sweep(given, others, processes)
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ def test_a_command_that_asks_why_is_one(command):
 @pytest.mark.parametrize("command", known("scripts/sweep.sh"))
 def test_a_command_for_a_sweep_is_one(command):
     given, others = sweep.parse(words(command))
-    assert sweep.split_flags(others)[1] if given.tune else sweep.tasks_of(given, others)
+    assert sweep.tasks_of(given, others)
 
 
 WITHOUT = ("get_data", "scheduler", "server", "setup", "state_server", "test")  # arguments

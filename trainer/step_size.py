@@ -26,7 +26,7 @@ def describe(config: Config, num_workers: int) -> str:
     flag = names_of(field)[0]
     times = "" if config.lr_schedule == Config.lr_schedule else f", times --lr-schedule {config.lr_schedule}"
     if config.optimizer != SGD:
-        return f"step size: {flag} {rate:g} is {config.optimizer}'s, whatever the batch size{times}"
+        return f"step size: {flag} {rate:g} is {config.optimizer}'s, whatever the batch size{times}{_outer(config)}"
     if "phase_lr" not in config.algorithm.all_flags:
         return f"step size: {flag} {_of_mean(rate, config.batch_size)}{times}"
     phases = zip(
@@ -39,6 +39,14 @@ def describe(config: Config, num_workers: int) -> str:
         for kind, own, size in phases
     ]
     return f"step size by phase: {'; '.join(parts)}{times}"
+
+
+def _outer(config: Config) -> str:
+    """What an outer optimiser makes of the steps of one such as Adam, whose length does not fall with the gradient."""
+    if "outer_momentum" not in config.algorithm.all_flags or not config.outer_momentum:
+        return ""
+    longer = config.global_lr / (1 - config.outer_momentum)
+    return f"; the outer optimiser makes a round's steps up to {longer:.3g} times as long: try a step as much smaller"
 
 
 def _of_mean(rate: float, batch_size: int) -> str:

@@ -23,6 +23,11 @@ MOST_SIZES = 10  # numbers of machines of a family whose samples/s are measured
 IN_A_ROW = 3  # evaluations whose mean has to be at the target
 
 
+def growth(k: int, steps: float) -> float:
+    """The law's factor on `a`, with K workers and h mean local steps a round."""
+    return 1 + k / WORKERS + steps / STEPS
+
+
 @dataclass(frozen=True)
 class Family:
     """An algorithm with its flags, on any number of machines."""
@@ -71,13 +76,8 @@ class Candidate:
     samples_per_s: float  # of all of them
     steps: float  # mean local steps of a worker in a round
 
-    @property
-    def growth(self) -> float:
-        """The law's factor on `a`."""
-        return 1 + self.k / WORKERS + self.steps / STEPS
-
     def seconds(self, a: float) -> float:
-        return a * self.growth / self.samples_per_s
+        return a * growth(self.k, self.steps) / self.samples_per_s
 
     @property
     def name(self) -> str:
@@ -121,5 +121,5 @@ def fitted(times_s: Mapping[Candidate, float]) -> dict[str, float]:
     """`a` of each family of which a candidate has reached the target: the geometric mean over them."""
     logs: dict[str, list[float]] = {}
     for each, seconds in times_s.items():
-        logs.setdefault(each.family.entry, []).append(math.log(seconds * each.samples_per_s / each.growth))
+        logs.setdefault(each.family.entry, []).append(math.log(seconds / each.seconds(1.0)))
     return {entry: math.exp(sum(found) / len(found)) for entry, found in logs.items()}

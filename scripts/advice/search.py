@@ -215,9 +215,8 @@ class Search:
         self.every = max(FEWEST_STEPS, math.ceil(evaluation_s / step_s / EVALUATION_SHARE))
         self._say(f"a step takes {1e3 * step_s:.2g} ms here, an evaluation {1e3 * evaluation_s:.2g} ms")
         if 2 * NEEDED_STEPS * step_s > self._budget_s:
-            self.found.note = (
-                f"a step takes {step_s:.2g} s here: give --minutes {2 * NEEDED_STEPS * step_s / 30:.0f} to try some"
-            )
+            minutes = math.ceil(4 * NEEDED_STEPS * step_s / 6) / 10  # twice as much as two runs take
+            self.found.note = f"a step takes {step_s:.2g} s here: give --minutes {minutes:g} to try some"
             raise OutOfTime
         trials = {exponent: self.begin(reference, self._size(exponent)) for exponent in GRID}
         middle.run.close()

@@ -1,12 +1,10 @@
-"""How many of the fastest workers a job should have, before anything has run: by a law, not by a search."""
+"""How many of the fastest workers a job should have, before anything has run: by the law of
+scripts/advice/candidates.py, in which the time of an exchange has no part."""
 
 from collections.abc import Sequence
 
 from algorithms import Algorithm, TransportKind
-
-# Samples to a target grow by 1 + K / WORKERS + h / STEPS, with K workers and h mean local steps a round: fitted to 73
-# rows of results/comparison (mlp, 13 clusters), with a residual of 11 %. The time of an exchange is in none of it.
-WORKERS, STEPS = 3.0, 10.0
+from scripts.advice.candidates import growth
 
 
 def best_number(row: Algorithm, step_times_s: Sequence[float], steps: int) -> int:
@@ -23,6 +21,6 @@ def best_number(row: Algorithm, step_times_s: Sequence[float], steps: int) -> in
         steps_a_second = k / slowest_s if is_in_step else sum(1 / step_s for step_s in mine)
         has_straggler = row.transport is TransportKind.SUM and row.has_state_server and not row.shares_batch
         mean_steps = sum(slowest_s / step_s for step_s in mine) / k if has_straggler else steps
-        return (1 + k / WORKERS + mean_steps / STEPS) / steps_a_second
+        return growth(k, mean_steps) / steps_a_second
 
     return 1 if row.transport is TransportKind.NONE else min(range(1, len(times_s) + 1), key=expected)

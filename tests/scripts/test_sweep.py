@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import signal
 import subprocess
@@ -16,11 +15,10 @@ from cluster_processes import wait_for
 from few_images import few_images, on_few_images
 
 import draw
-from scripts import run_lines, sweep, tune
-from scripts.run_process import Processes
+from scripts import run_lines, sweep
 from scripts.sweep_grid import LOCAL, VIRTUAL, points
 from scripts.sweep_report import SweepLine
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json, usable_cores
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, read_json, usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,9 +151,7 @@ def test_real_processes_get_the_launcher_s_options_before_the_workers_flags():
         ("--modes esync,fast", "'fast' is unknown; choose from esync"),
         ("--on local --jobs 2", "--jobs 2: runs on real processes are measured"),
         ("--cluster nowhere", "nowhere"),
-        ("--tune 1 -l 0.1", "--tune searches the step size: leave -l out"),
-        ("--tune 1 -b 8,16", "--tune tunes one job: give -b one value"),
-        ("--tune 1 --on slurm", "--tune searches the step size of one machine alone"),
+        ("--tune 1", "--tune: scripts/advise.sh"),
         ("--on slurm --array=0-2", "--array: a sweep makes the jobs of all seeds"),
     ],
 )
@@ -239,64 +235,3 @@ def test_a_sweep_on_real_processes_is_interrupted_and_goes_on(tmp_path):
     assert [(line.seed, line.ended) for line in lines] == [(0, "20 rounds done"), (1, "20 rounds done")]
     assert all(0 < len(line.curve) <= 20 and line.samples_per_s > 0 and line.took_s > line.seconds for line in lines)
     assert "2 of 2: ESync, seed 1: accuracy" in second.stdout
-
-
-# ----------------------------------------------------------------------------------------------------- step sizes
-
-
-class Hill(tune.Job):
-    """A job whose accuracy is known: the nearer to `top` the better, and it diverges from `cliff` on."""
-
-    top, cliff = 3e-4, 1e-2
-
-    def run(self, size, steps):
-        self.found[size, steps] = None if size >= self.cliff else 1 / (1 + abs(math.log(size / self.top)))
-        return 1.0 + 0.001 * steps
-
-
-def search(job, budget_s, say):
-    return tune.Search(job, budget_s, say).best()
-
-
-def hill(top, cliff=math.inf):
-    job = Hill(VIRTUAL, (), {}, None)
-    job.top, job.cliff = top, cliff
-    return job
-
-
-@pytest.mark.parametrize("top", [3e-4, 5.6e-3, 1e-6, 2.0])
-def test_the_step_size_is_found_also_beyond_the_first_range(top):
-    said = []
-    best = search(hill(top), 600.0, said.append)
-    assert abs(math.log10(best.size / top)) < 0.2
-    assert not best.end
-    assert any("the range grows" in line for line in said) == (not 1e-5 < top < 0.1)
-
-
-def test_a_size_that_diverges_is_worse_than_all_others_and_one_at_an_end_is_named():
-    best = search(hill(1.0, cliff=2e-3), 600.0, lambda text: None)
-    assert 1e-3 <= best.size < 2e-3
-    at_end = search(hill(1e-30), 600.0, lambda text: None)
-    assert at_end.end == "least"
-    assert "this is the least step size that was tried" in tune.advice(at_end)[-1]
-    with pytest.raises(SetupError, match=r"the training diverges with all step sizes from 1e-1[0-9] to 0.1"):
-        search(hill(1.0, cliff=0.0), 600.0, lambda text: None)
-    with pytest.raises(SetupError, match=r"--tune 0\.1 is too short for this job: give at least \d+\.\d minutes"):
-        search(hill(1.0), 6.0, lambda text: None)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("on", [VIRTUAL, LOCAL])
-def test_a_trial_trains_one_machine_alone_on_held_out_samples(place, on):
-    flags = {"network": ("mlp",), "dataset": ("mnist",), "data_dir": (str(place / "data"),), "validation": ("16",)}
-    flags |= {"batch_size": ("8",), "max_seconds": ("9",), "local_lr": ("9",)}
-    job = tune.Job(on, ("--cluster", str(place / "two.csv")), flags, Processes(place / "tuning"))
-    assert job.run(0.01, 30) > 0
-    value = job.found[0.01, 30]
-    assert value * 16 == round(value * 16) and value > 0.4
-    job.run(1e30, 30)
-    assert job.worth(1e30, 30) == -math.inf
-    assert not [*(place / "tuning").iterdir()]
-    words = " ".join(job.command(0.01, 30))
-    assert ("--cluster" in words) == (on == VIRTUAL)
-    assert "--learning-rate 0.01 --max-rounds 30 --eval-duration 30 --seed 0" in words

@@ -1,0 +1,135 @@
+"""scripts/advise.sh: what it chooses from, runs that pause, and an answer for a job that is learnt at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from dataclasses import replace
+
+import pytest
+import tiny_data
+
+import simulate
+from scripts import advise
+from scripts.advice import candidates, search
+from scripts.advice.candidates import FAMILIES, Candidate, first_of_each, fitted, sizes, useful
+from trainer.jobs.job import job_of
+from trainer.simulation import virtual_cluster
+from trainer.simulation.paused_run import PausedRun
+from utils import EXIT_OK
+
+FAMILY = {each.entry: each for each in FAMILIES}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a dataset that is learnt at once, and a cluster of three workers."""
+    tiny_data.write_mnist(tmp_path / "data" / "mnist")
+    (tmp_path / "three.csv").write_text("step_time_s\n0.02\n0.05\n0.4\n")
+    return tmp_path
+
+
+def flags_in(place):
+    return ["--dataset", "mnist", "-dd", str(place / "data"), "-b", "8"]
+
+
+def esync(k, samples_per_s, steps=1.0):
+    return Candidate(FAMILY["esync"], k, samples_per_s, steps)
+
+
+def test_all_numbers_of_few_machines_are_looked_at_and_some_of_many():
+    assert sizes(4) == [1, 2, 3, 4]
+    many = sizes(1000)
+    assert len(many) <= candidates.MOST_SIZES and many[0] == 1 and many[-1] == 1000 and many == sorted(many)
+
+
+def test_machines_that_add_no_samples_are_left_out():
+    given = [esync(1, 100), esync(2, 190), esync(3, 191), esync(4, 150), esync(5, 250)]
+    assert [each.k for each in useful(given)] == [1, 2, 5]
+    assert useful([*given, Candidate(FAMILY["sync"], 1, 90, 1.0)])[0].family.entry == "esync"
+
+
+def test_the_law_prefers_few_machines_unless_they_are_much_slower():
+    """seconds = a (1 + K / 3 + h / 10) / rate: 1.43 / 100, 1.77 / 190 and 2.1 / 200 of a."""
+    (best,) = first_of_each([esync(1, 100), esync(2, 190), esync(3, 200)])
+    assert best.k == 2
+    assert best.seconds(1000) == pytest.approx(1000 * (1 + 2 / 3 + 0.1) / 190)
+
+
+def test_the_law_is_fitted_to_what_was_seen():
+    seen = esync(2, 190, 4.0)
+    assert fitted({seen: seen.seconds(7e4)}) == {"esync": pytest.approx(7e4)}
+    other = esync(1, 100)
+    mean = fitted({seen: seen.seconds(4e4), other: other.seconds(9e4)})["esync"]
+    assert mean == pytest.approx(6e4)  # the geometric mean
+
+
+def test_a_run_that_pauses_trains_as_one_that_does_not(place):
+    """Also where another run goes on meanwhile."""
+    words = ["-m", "esync", "--cluster", str(place / "three.csv"), "-n", "mlp", *flags_in(place)]
+    words += ["-ll", "0.01", "--max-seconds", "2", "--eval-seconds", "0.2", "--log-base", str(place / "logs")]
+    job = simulate.parse(words)[1][0].job
+    whole = PausedRun(job, learnt := job_of(job.config))
+    whole.advance(math.inf)
+    one, other = (PausedRun(job, learnt) for _ in range(2))
+    for until_s in (0.3, 1.1, 1.2, math.inf):
+        one.advance(until_s)
+        other.advance(until_s + 0.4)
+        assert one.seconds >= min(until_s, 1.9) and one.cpu_s > 0
+    assert one.is_over and one.error is None
+    assert len(whole.curve) > 4
+    assert one.curve == other.curve == whole.curve
+    unfinished = PausedRun(job, learnt)
+    unfinished.advance(0.4)
+    for each in (whole, one, other, unfinished):
+        each.close()
+        assert not each.logs.exists()
+    assert virtual_cluster.run(replace(job, earlier=None))  # nothing is left that would disturb another run
+
+
+def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(search, "NEEDED_STEPS", 100)
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "0.5", "--minutes", "0.08", "--json", "a.json"]
+    assert advise.main([*given, "--", *flags_in(place), "-ll", "0.01"]) == EXIT_OK
+    said = capsys.readouterr().out
+    answer = json.loads((place / "a.json").read_text())
+    assert answer["rows"][0]["seconds"] <= answer["rows"][-1].get("seconds", math.inf)
+    assert answer["answer"]["seconds"] > 0 and answer["answer"]["how"] != "predicted"
+    command = said.strip().splitlines()[-1]
+    assert command == answer["command"] and command.startswith("python simulate.py --cluster three.csv -m ")
+    (run,) = simulate.parse(shlex.split(command)[2:])[1]
+    assert run.job.config.target_accuracy == 0.5 and run.job.config.max_seconds >= 2 * answer["answer"]["seconds"]
+    assert len(run.job.cluster.workers) == len(answer["answer"]["machines"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--cluster one.csv --target-accuracy 0.9", "has one machine, so there is nothing to choose"),
+        ("--cluster three.csv --target 3", "--target 3 is no number from 0 to 1"),
+        ("--cluster nowhere --target-accuracy 0.9", "nowhere"),
+        ("--cluster three.csv --target-accuracy 0.9 --without gpu1", "--without leaves out a host of --hosts"),
+        ("--target-accuracy 0.9", "one of the arguments --hosts --cluster is required"),
+        ("--cluster three.csv --target-accuracy 0.9 -- --fast 1", "unknown argument --fast"),
+    ],
+)
+def test_what_cannot_be_advised_is_one_line(place, words, complaint, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    (place / "one.csv").write_text("step_time_s\n0.02\n")
+    before, _, behind = words.partition(" -- ")
+    try:
+        code = advise.main([*before.split(), "-n", "mlp", "--", *flags_in(place), *behind.split()])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_target_that_nobody_reaches_is_answered_by_the_best_value(place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(search, "NEEDED_STEPS", 100)
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.05"]
+    assert advise.main([*given, "--", *flags_in(place), "-ll", "1e-9"]) == 2
+    assert "no candidate reached 1.0000 within the time: the best accuracy on the held-out" in capsys.readouterr().err
