@@ -408,7 +408,7 @@ TABLE = (
         transport=TransportKind.HUB,
         flags=(
             *("local_lr", "global_lr", "outer_momentum", *OWN_STEP_FLAGS),
-            *("sync_every", "dylu", "delay_momentum"),
+            *("sync_every", "dylu", "delay_momentum", "probe"),
         ),
         tuned=(("outer_momentum", 0.9), ("global_lr", 0.5)),
         waits=False,

@@ -585,6 +585,8 @@ class Config:
         needs=("on_worker_death", CONTINUE),
         of_host=True,
     )
+    # Measures in place of training (trainer/hub/probe.py); set by scripts/probe.py.
+    probe: int = _flag(0, argparse.SUPPRESS, type=values.zero_or_one)
     start_timeout: float = _flag(
         600.0,
         "seconds to wait for the other processes of the job at the start (0: for ever)",

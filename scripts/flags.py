@@ -3,6 +3,7 @@
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ HEAD = ("| flag | default | algorithms | same on all | meaning |", "| --- | --- 
 
 def table() -> list[str]:
     """A row a flag, in the order of --help."""
-    return [*HEAD, *map(_row, FIELDS)]
+    shown = (name for name, field in FIELDS.items() if field.metadata["arguments"]["help"] != SUPPRESS)
+    return [*HEAD, *map(_row, shown)]
 
 
 def _row(field: str) -> str:

@@ -27,6 +27,7 @@ from utils import DIVERGED, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, SetupError,
 Measure = Callable[[Line, dict[str, Any], Devices], dict[str, Any]]  # fields of a line, from what was logged
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 OUTPUT = "output.txt"  # what a run has printed, in the folder of its logs
 
 
@@ -109,13 +110,16 @@ class Processes:
             for each, handler in zip(_SIGNALS, before, strict=True):
                 signal.signal(each, handler)
 
-    def do(self, command: Sequence[str], folder: str, base: Path | None = None) -> Ended | None:
+    def do(
+        self, command: Sequence[str], folder: str, base: Path | None = None, environment: Mapping[str, str] = ONE_THREAD
+    ) -> Ended | None:
         """Runs a command to its end; None where it was stopped.
 
         Args:
-            command: `simulate.py` or `scripts/local_cluster.sh` and its flags, without a place for the logs.
+            command: a program of this project and its flags, without a place for the logs.
             folder: that of Ended.
             base: the log tree; by default a new one, of the command alone.
+            environment: variables beside this process's.
         """
         if self.stopped:
             return None
@@ -128,8 +132,8 @@ class Processes:
         interpreter = [] if program.endswith(".sh") else [sys.executable]
         whole = [*interpreter, str(ROOT / program), *own, "--log-base", str(base), *words[len(own) :]]
         with (base / OUTPUT).open("wb") as output:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            code = self._exit_code(whole, stdout=output, stderr=subprocess.STDOUT, env=environment)
+            settings = {**os.environ, **environment}
+            code = self._exit_code(whole, stdout=output, stderr=subprocess.STDOUT, env=settings)
         with self._lock:
             self.log_bytes += size_of(base)
         return None if code is None or (self.stopped and code) else Ended(base, folder, code)

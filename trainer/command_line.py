@@ -45,7 +45,8 @@ def parse(
         arguments_of = dict(field.metadata["arguments"])
         if name == "network":
             arguments_of["choices"] = program.networks
-        arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
+        if arguments_of["help"] != argparse.SUPPRESS:
+            arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
         parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
         if formerly := field.metadata["formerly"]:
             parser.add_argument(formerly, dest=name, **{**arguments_of, "help": argparse.SUPPRESS})

@@ -137,7 +137,7 @@ def train(
     """Trains with what is in the context, and writes the log folder; returns what it has written of the run. Raises
     JobOver if this worker has left alone, so that a hub's job must take it for lost."""
     config, membership = context.config, context.peers.membership()
-    build = pkgutil.resolve_name(config.algorithm.trainer)
+    build = pkgutil.resolve_name("trainer.hub.probe:ProbeTrainer" if config.probe else config.algorithm.trainer)
     trainer: Trainer = build(context)
     loop = Loop(trainer)
     facts: dict[str, Any] = {

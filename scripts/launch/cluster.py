@@ -57,6 +57,7 @@ from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import POLL_S, JobOutcome, Supervisor, Timeouts
 from trainer.jobs.sources import sources
+from trainer.simulation import cluster_file
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # ------------------------------------------------------------------------------------------------- the command line
@@ -74,6 +75,16 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     )
     parser.add_argument("--hosts", type=Path, required=True, default=argparse.SUPPRESS, metavar="FILE", help="a CSV")
     parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
+    parser.add_argument(
+        "--without", type=job_options.names(None), default=(), metavar="HOSTS", help="hosts of the file to leave out"
+    )
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        metavar="FILE",
+        help="a cluster file of these workers, in the order of the hosts file: its step times say which are the "
+        "fastest, in place of steps that are timed first; it emulates nothing",
+    )
     add_job(parser)
     given, worker_arguments = job_options.parse(parser, arguments)
     return plan_of(given, worker_arguments)
@@ -118,22 +129,32 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
         restarts=given.restarts,
         requeues=getattr(given, "requeue", False),
     )
-    hosts = hosts_file.read(given.hosts)
+    hosts = hosts_file.read(given.hosts).without(getattr(given, "without", ()))
     files = sources(given.job) if given.job else {}
     plan = LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files)
-    plan = _with_workers(plan, given.fastest)
+    plan = _with_workers(plan, given.fastest, getattr(given, "cluster", None))
     job_options.check_flags(*example(plan), where="behind `--` or in the hosts file")
     return plan
 
 
-def _with_workers(plan: LaunchPlan, k: int | str) -> LaunchPlan:
+def _with_workers(plan: LaunchPlan, k: int | str, cluster: Path | None) -> LaunchPlan:
     """The plan with those workers of the hosts that take part in the mode; with all where a step time that decides is
-    unknown. `k` is that of --fastest. Raises SetupError if there are fewer."""
+    unknown. `k` is that of --fastest, `cluster` a file with the step times. Raises SetupError if there are fewer."""
     mode = plan.job.mode
     if ENTRIES[mode].workers is Workers.ALL and not k:
+        if cluster:
+            raise SetupError(f"--cluster {cluster} does nothing in mode {mode} without --fastest: leave it out")
         return plan
     configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
+    if cluster:
+        rows = cluster_file.read(cluster).workers
+        if len(rows) != len(configs):
+            raise SetupError(
+                f"--cluster {cluster} has {len(rows)} worker(s), and the hosts have {len(configs)}: give a file of "
+                "these hosts"
+            )
+        step_times_s = [row.shortest_step_s(parsed.batch_size) for row, parsed in zip(rows, configs, strict=True)]
     if not all(step_times_s):
         if isinstance(k, int):
             job_options.taking_part(mode, step_times_s, k)  # there are as many
@@ -199,9 +220,17 @@ def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
 
 
 def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> dict[str, HostInfo]:
-    """Asks the hosts what only they know. Raises SetupError if a host cannot be reached, or cannot take part. The
-    message names the host."""
-    hellos = {name: connection.hello() for name, connection in connections.items()}
+    """Asks the hosts what only they know. Raises SetupError if hosts cannot be reached, or cannot take part. The
+    message names them."""
+    hellos, failures = {}, {}
+    for name, connection in connections.items():
+        try:
+            hellos[name] = connection.hello()
+        except SetupError as error:
+            failures[name] = str(error)
+    if failures:
+        remedy = f"; or do without: --without {','.join(failures)}" if hellos and plan.connect is None else ""
+        raise SetupError("; ".join(failures.values()) + remedy)
     first = root_of(plan)
     toward = ""
     infos = {}

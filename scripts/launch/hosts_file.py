@@ -90,6 +90,14 @@ class Hosts:
             },
         )
 
+    def without(self, names: Collection[str]) -> Hosts:
+        """The other hosts. Raises SetupError if one of the names is unknown, or no worker is left."""
+        if unknown := [name for name in names if name not in self.hosts]:
+            raise SetupError(f"--without {unknown[0]}: there is no such host; choose from {', '.join(self.hosts)}")
+        if all(worker.host in names for worker in self.workers):
+            raise SetupError(f"--without {','.join(names)}: no worker is left")
+        return self.only([name for name in self.hosts if name not in names])
+
 
 @dataclass(frozen=True)
 class _Row:

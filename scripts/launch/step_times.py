@@ -16,28 +16,32 @@ from utils import SetupError, write_atomically
 
 STEPS, FIRST = 20, 5  # of these the first ones do not count: MXNet chooses its operators
 FOLDER, FILE = ".step-times", "step-times.csv"
-AS_IN_JOB = ("dataset", "batch_size", "augment", "optimizer", "momentum", "weight_decay", "seed")
+AS_IN_JOB = ("dataset", "batch_size", "augment", "optimizer", "momentum", "weight_decay", "clip_norm", "seed")
 
 
 def timing_of(plan: LaunchPlan, given: Config) -> LaunchPlan:
     """The short job: each worker of the plan by itself. `given` are the flags of a worker of the job."""
-    as_in_job = {name: getattr(given, name) for name in AS_IN_JOB}
-    flags = {name: value for name, value in as_in_job.items() if value != FIELDS[name].default}
-    flags |= {"max_rounds": STEPS, "eval_duration": 10**6, "evaluator": 0, "log_form": "lines", "learning_rate": 1e-9}
-    words = [str(word) for name, value in flags.items() for word in (names_of(name)[-1], value)]
+    own = {"max_rounds": STEPS, "eval_duration": 10**6, "evaluator": 0, "log_form": "lines", "learning_rate": 1e-9}
     job = dataclasses.replace(
         plan.job,
         mode="local",
         entry="",
         log_base=plan.job.log_base / FOLDER,
         run=f"{plan.job.run}{FOLDER}",
-        worker_arguments=tuple(words),
+        worker_arguments=words_of(given, own),
         exchange="",
         split_by_class=False,
         page=False,
         num_servers=1,
     )
     return dataclasses.replace(plan, job=job, number=None)
+
+
+def words_of(given: Config, own: Mapping[str, object]) -> tuple[str, ...]:
+    """The flags of a short job whose steps are those of the job with the flags `given`; `own` ones by field."""
+    as_in_job = {name: getattr(given, name) for name in AS_IN_JOB}
+    flags = {**{name: value for name, value in as_in_job.items() if value != FIELDS[name].default}, **own}
+    return tuple(str(word) for name, value in flags.items() for word in (names_of(name)[-1], value))
 
 
 def read(log_folder: Path, workers: Sequence[HostWorker]) -> dict[HostWorker, float]:

@@ -136,6 +136,15 @@ def _worker(path: Path, columns: Sequence[str], row: spreadsheet.Row) -> Worker:
     return Worker(**values)
 
 
+def text(cluster: ClusterProfile) -> str:
+    """The content of a cluster file, as `read` takes it. It has the columns that a worker needs."""
+    rows = [dataclasses.asdict(worker) for worker in cluster.workers]
+    names = [name for name, about in _FIELDS.items() if any(row[name] != about.default for row in rows)]
+    cells = [[f"{row[name]:.6g}" if row[name] != _FIELDS[name].default else "" for name in names] for row in rows]
+    server = [[SERVER, f"{cluster.server_bandwidth_mbit_s:.6g}"]] * (cluster.server_bandwidth_mbit_s < math.inf)
+    return "".join(f"{','.join(line)}\n" for line in (*server, names, *cells))
+
+
 def left_out(cluster: ClusterProfile) -> str:
     """The columns that real processes do not emulate, as a message; empty where there are none."""
     names = [

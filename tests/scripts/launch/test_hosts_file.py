@@ -265,6 +265,53 @@ def test_where_a_step_time_is_unknown_who_takes_part_is_open_until_steps_were_ti
     assert "# of these workers the fastest take part, once 20 steps were timed on each" in capsys.readouterr().out
 
 
+def test_a_cluster_file_says_who_is_fastest_and_slows_nobody(tmp_path):
+    path = hosts(tmp_path, "h1,0.01\nh2,\nh3,\n", "address,step_time_s\n")
+    (measured := tmp_path / "cluster.csv").write_text("step_time_s\n0.3\n0.1\n0.2\n")
+    given = plan(path, "-m", "fastest-outer", "--cluster", str(measured))
+    assert given.number is None and given.job.chosen == "fastest-outer takes the fastest 2 of 3 workers: h2 cpu, h3 cpu"
+    assert [command_line.parse(roles(given)[f"{host} cpu"].command[2:]).min_step_time for host in ("h2", "h3")] == [
+        0,
+        0,
+    ]
+    with pytest.raises(SetupError, match=r"cluster\.csv has 3 worker\(s\), and the hosts have 2"):
+        plan(path, "-m", "alone", "--cluster", str(measured), "--without", "h2")
+    with pytest.raises(SetupError, match=r"cluster\.csv does nothing in mode esync without --fastest"):
+        plan(path, "-m", "esync", "--cluster", str(measured))
+
+
+def test_hosts_can_be_left_out(tmp_path):
+    path = hosts(tmp_path, "h1,scheduler server state-server\nh2,\nh3,\n", "address,roles\n")
+    given = plan(path, "--without", "h1,h3").hosts
+    assert ([*given.hosts], [worker.host for worker in given.workers]) == (["h2"], ["h2"])
+    assert set(given.places.values()) == {("h2",)}
+    with pytest.raises(SetupError, match="--without h4: there is no such host; choose from h1, h2, h3"):
+        plan(path, "--without", "h4")
+    with pytest.raises(SetupError, match="--without h1,h2,h3: no worker is left"):
+        plan(path, "--without", "h1,h2,h3")
+
+
+class Connected:
+    """In place of a connection to a host."""
+
+    def __init__(self, error=""):
+        self.error = error
+
+    def hello(self):
+        if self.error:
+            raise SetupError(self.error)
+        return {}
+
+
+def test_all_hosts_that_do_not_answer_are_named_with_the_words_that_leave_them_out(tmp_path):
+    given = plan(hosts(tmp_path, "h1\nh2\nh3\n", "address\n"))
+    some = {"h1": Connected(), "h2": Connected("h2: no route"), "h3": Connected("h3: no answer")}
+    with pytest.raises(SetupError, match=r"^h2: no route; h3: no answer; or do without: --without h2,h3$"):
+        cluster.ask_hosts(given, some)
+    with pytest.raises(SetupError, match=r"^h2: no route; h3: no answer$"):  # nobody is left
+        cluster.ask_hosts(given, {name: some[name] for name in ("h2", "h3")})
+
+
 def test_the_short_job_that_times_steps_computes_as_the_job_does(tmp_path):
     path = hosts(tmp_path, "h1,0.002\nh2,\n", "address,sample_time_s\n")
     given = plan(path, "-m", "esync", "--fastest", "1", "--exchange", "ring", "--", "-b", "16", "-ll", "0.1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -52,6 +53,15 @@ def test_a_file_may_say_more_of_each_worker_and_of_the_server(tmp_path):
         0.1, latency_s=0.025, bandwidth_mbit_s=10, step_spread=0.2, state_server_round_trip_s=0.05, sample_time_s=0.002
     )
     assert cluster_file.read(path) == ClusterProfile((far, Worker(0.3)), server_bandwidth_mbit_s=850)
+
+
+@pytest.mark.parametrize("server_mbit_s", [850, math.inf])
+def test_a_cluster_is_written_as_it_is_read(tmp_path, server_mbit_s):
+    given = ClusterProfile((Worker(0.1, bandwidth_mbit_s=10, latency_s=0.025), Worker(0)), server_mbit_s)
+    path = cluster(tmp_path, "", cluster_file.text(given))
+    assert cluster_file.read(path) == given
+    columns = path.read_text().splitlines()[server_mbit_s < math.inf]
+    assert columns == "step_time_s,bandwidth_mbit_s,latency_s"
 
 
 @pytest.mark.parametrize("value", ["", ",0", ",1,2"])
