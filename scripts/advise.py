@@ -23,6 +23,7 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,16 +35,20 @@ from config import LEARNING_RATES, NETWORKS, Config, names_of
 from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
+from scripts.launch import job_options
+from scripts.probe import FILE, Probed, probe
+from scripts.run_process import Processes
 from trainer.metric import Metric
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
 from trainer.simulation.virtual_job import VirtualJob
-from utils import EXIT_OK, SetupError, setup_logging
+from utils import EXIT_FORCED, EXIT_OK, SetupError, setup_logging
 
 if TYPE_CHECKING:
     from scripts.advice.answer import Row
 
 HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
+FOLDER = Path("logs") / "advise"  # of the cluster file of hosts
 LONGER = 3.0  # times the seconds that are expected, until the run that is advised ends without the target
 
 
@@ -53,7 +58,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--hosts", type=Path, metavar="FILE", help="hosts to measure, as for scripts/cluster.sh")
     where.add_argument("--cluster", metavar="FILE", help="a cluster file, or one of scripts/clusters")
-    parser.add_argument("--without", action="append", default=[], metavar="HOST", help="leave this host out")
+    parser.add_argument("--ssh", default="", help="the ssh command and its options, as for scripts/cluster.sh")
+    parser.add_argument("--without", type=job_options.names(None), default=(), help="hosts of the file to leave out")
     parser.add_argument("-n", "--network", choices=NETWORKS, metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
     parser.add_argument("--job", metavar="FILE", help="Python file with what to train (docs/own-job.md)")
     target = parser.add_mutually_exclusive_group(required=True)
@@ -67,17 +73,23 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)
     given = parser.parse_args(words[:cut])
-    if given.without and not given.hosts:
-        parser.error("--without leaves out a host of --hosts: leave its row out of the cluster file")
+    for name in ("ssh", "without"):
+        if getattr(given, name) and not given.hosts:
+            parser.error(f"--{name} is about the hosts of --hosts: leave it out")
     return given, words[cut + 1 :]
+
+
+def what_of(given: argparse.Namespace) -> list[str]:
+    """The words that say what is trained, of every launcher."""
+    pairs = (("-n", given.network), ("--job", given.job))
+    return [word for flag, value in pairs if value for word in (flag, value)]
 
 
 class Advised:
     """The job, on any number of the cluster's machines."""
 
     def __init__(self, given: argparse.Namespace, cluster: str, flags: Sequence[str]) -> None:
-        network = ["-n", given.network] if given.network else []
-        self.what = [*network, *(["--job", given.job] if given.job else [])]
+        self.what = what_of(given)
         self.given_flags = flags
         self.machines = cluster_file.read(cluster_file.find(cluster))
         self._cluster, self._held_out = cluster, 0
@@ -111,10 +123,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _do(arguments: Sequence[str]) -> int:
     given, flags = parse(arguments)
-    os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"  # as simulate.py: one operation at a time, on one core
-    set_unless_given("OMP_NUM_THREADS", "1")
-    names: list[str] = []
+    names: tuple[str, ...] = ()
     cluster = given.cluster
+    if given.hosts:
+        probed = measure(given, flags)
+        if probed is None:
+            return EXIT_FORCED
+        cluster, names = str(probed.path), probed.names
+    # As simulate.py: one operation at a time, on one core; the hosts must not hear of it.
+    os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
+    set_unless_given("OMP_NUM_THREADS", "1")
     advised = Advised(given, cluster, flags)
     if len(advised.machines.workers) < 2:
         raise SetupError(f"{cluster} has one machine, so there is nothing to choose: train there with -m local")
@@ -122,9 +140,23 @@ def _do(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
+    """Measures the hosts, and says what was found; None where a signal has ended it."""
+    place = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
+    with tempfile.TemporaryDirectory() as work:
+        processes = Processes(Path(work))
+        with processes.stopped_by_signals():
+            probed = probe(place, [*what_of(given), "--", *flags], FOLDER, processes, given.without)
+    for name, worker in zip(probed.names, probed.cluster.workers, strict=True) if probed is not None else ():
+        link = f"{worker.bandwidth_mbit_s:.3g} Mbit/s" if worker.bandwidth_mbit_s < math.inf else "no limit"
+        logging.info("%s: %.3g s a step, link: %s", name, worker.step_time_s, link)
+    return probed
+
+
 def answer(given: argparse.Namespace, advised: Advised, names: Sequence[str]) -> None:
     """Searches, and prints what was found. Raises SetupError where no candidate reaches the target."""
     from scripts.advice import answer as said
+    from scripts.advice import figure
     from scripts.advice.search import Search
     from trainer.datasets.sources import Stream
     from trainer.from_flags import target_of
@@ -197,6 +229,8 @@ def answer(given: argparse.Namespace, advised: Advised, names: Sequence[str]) ->
     )
     command = command_of(given, advised, named, metric, search.evaluation_s(named.candidate))
     print(command)
+    if given.figure:
+        figure.save(given.figure, found, rows, metric, logging.info)
     if given.json:
         given.json.write_text(json.dumps(said.as_json(search, rows, named, command), indent=1) + "\n")
 
@@ -219,7 +253,10 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, metric: Me
     number = its.words if its.k < len(advised.machines.workers) or not its.family.takes_all else ()
     whose = ["-m", its.family.entry, *number, *advised.what]
     if given.hosts:
-        return shlex.join(["scripts/cluster.sh", "--hosts", str(given.hosts), *whose, "--", *mains])
+        places = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
+        places += ["--without", ",".join(given.without)] if given.without else []
+        places += ["--cluster", str(FOLDER / FILE)] if number or its.family.entry == "alone" else []
+        return shlex.join(["scripts/cluster.sh", *places, *whose, "--", *mains])
     return shlex.join(["python", "simulate.py", "--cluster", given.cluster, *whose, *mains])
 
 

@@ -91,13 +91,15 @@ def test_a_run_that_pauses_trains_as_one_that_does_not(place):
 def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(search, "NEEDED_STEPS", 100)
-    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "0.5", "--minutes", "0.08", "--json", "a.json"]
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "0.5", "--minutes", "0.08"]
+    given += ["--json", "a.json", "--figure", "a.png"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "0.01"]) == EXIT_OK
     said = capsys.readouterr().out
     answer = json.loads((place / "a.json").read_text())
     assert answer["rows"][0]["seconds"] <= answer["rows"][-1].get("seconds", math.inf)
     assert answer["answer"]["seconds"] > 0 and answer["answer"]["how"] != "predicted"
-    command = said.strip().splitlines()[-1]
+    assert (place / "a.png").stat().st_size > 10_000 and (place / "a.pdf").exists()
+    command = next(line for line in said.splitlines() if line.startswith("python "))
     assert command == answer["command"] and command.startswith("python simulate.py --cluster three.csv -m ")
     (run,) = simulate.parse(shlex.split(command)[2:])[1]
     assert run.job.config.target_accuracy == 0.5 and run.job.config.max_seconds >= 2 * answer["answer"]["seconds"]
@@ -110,7 +112,10 @@ def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
         ("--cluster one.csv --target-accuracy 0.9", "has one machine, so there is nothing to choose"),
         ("--cluster three.csv --target 3", "--target 3 is no number from 0 to 1"),
         ("--cluster nowhere --target-accuracy 0.9", "nowhere"),
-        ("--cluster three.csv --target-accuracy 0.9 --without gpu1", "--without leaves out a host of --hosts"),
+        (
+            "--cluster three.csv --target-accuracy 0.9 --without gpu1",
+            "--without is about the hosts of --hosts: leave it out",
+        ),
         ("--target-accuracy 0.9", "one of the arguments --hosts --cluster is required"),
         ("--cluster three.csv --target-accuracy 0.9 -- --fast 1", "unknown argument --fast"),
     ],
