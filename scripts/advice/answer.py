@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scripts.advice.candidates import Candidate
-from scripts.advice.search import AHEAD, LAW_SD, LEAST_SD, LOG_SD, Entrant, Found, Search
+from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Found, Search
 
 MOST_ROWS = 8
 FOUR_OF_FIVE = 1.28  # standard deviations on each side
-EQUAL = 1.05  # times the seconds, up to which a row within noise counts as equal
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from utils import DIVERGED
 
 EVALUATION_SHARE = 0.1  # of a run's time, at most, for evaluations
 FEWEST_STEPS = 50  # of all machines, between two of them
+FEWEST_EVALUATIONS = 20  # until the target, also where they take more time than that
 ALONE_SHARE, FAMILIES_SHARE = 0.15, 0.55  # of the time, until the step size of one machine, and the families, are known
 GRID = (-2, -1, 0, 1, 2)  # step sizes of one machine: powers of the root of 10, times the given one
 KEPT_SIZES = 2  # of them, after half of the time
@@ -44,6 +45,7 @@ RACE_LATE = 1.5
 RACERS, OF_A_FAMILY = 3, 2
 FEWEST_SEEDS = 3  # of a race, before one may be called ahead
 AHEAD = 2.0  # standard errors
+EQUAL = 1.05  # times the seconds, up to which a row within noise counts as equal
 LOG_SD, LAW_SD = 0.17, 0.14  # of log seconds: a seed's own, and the law's residual (results/comparison)
 LEAST_SD = 0.05  # of a few seeds that happen to agree
 NEEDED_STEPS = 1500  # of all machines in a run to a target, about: where not even two runs have so many, none is tried
@@ -238,6 +240,9 @@ class Search:
             if each is not best:
                 each.run.close()
         self.found.step_of_one = best.step
+        if (seconds := self._seconds(best)) < math.inf:
+            steps = seconds * reference.samples_per_s / self._batch
+            self.every = max(1, min(self.every, math.ceil(steps / FEWEST_EVALUATIONS)))
         self._say(f"step size of one machine: {best.step:.2g} ({self._value(best)})")
 
     def _size(self, exponent: int) -> float:
@@ -293,16 +298,21 @@ class Search:
                 self.found.races[each].append(math.log(min(seconds, RACE_LATE * min(times_s))))
             cost_s = self.used_s - begin_s
             leader = min(racers, key=lambda each: statistics.fmean(self.found.races[each]))
-            racers = [each for each in racers if each is leader or not self._is_ahead(leader, each)]
+            racers = [each for each in racers if each is leader or self._gap(leader, each)[0] <= 0]
             told = [f"{Entrant(run.candidate, run.step).name} {s:.3g} s" for run, s in zip(runs, times_s, strict=True)]
             self._say(f"seed {seed}: {', '.join(told)}")
+            if all(self._gap(leader, each)[1] < math.log(EQUAL) for each in racers if each is not leader):
+                return
 
-    def _is_ahead(self, leader: Entrant, other: Entrant) -> bool:
+    def _gap(self, leader: Entrant, other: Entrant) -> tuple[float, float]:
+        """How far the other one is behind at the least and at the most, in log seconds; -inf and inf while few seeds
+        have run."""
         mine, its = self.found.races[leader], self.found.races[other]
         gaps = [there - here for here, there in zip(mine, its, strict=True)]
         if len(gaps) < FEWEST_SEEDS:
-            return False
-        return statistics.fmean(gaps) > AHEAD * max(LEAST_SD, statistics.stdev(gaps)) / len(gaps) ** 0.5
+            return -math.inf, math.inf
+        mean, error = statistics.fmean(gaps), max(LEAST_SD, statistics.stdev(gaps)) / len(gaps) ** 0.5
+        return mean - AHEAD * error, mean + AHEAD * error
 
     def racers(self) -> list[Entrant]:
         """Those that are expected to be the fastest, not all of one family, and the first with a step size between
