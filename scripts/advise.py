@@ -36,7 +36,6 @@ from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
 from scripts.launch import job_options
-from scripts.probe import FILE, Probed, probe
 from scripts.run_process import Processes
 from trainer.metric import Metric
 from trainer.runtime.environment import set_unless_given
@@ -46,6 +45,7 @@ from utils import EXIT_FORCED, EXIT_OK, SetupError, setup_logging
 
 if TYPE_CHECKING:
     from scripts.advice.answer import Row
+    from scripts.probe import Probed
 
 HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
 FOLDER = Path("logs") / "advise"  # of the cluster file of hosts
@@ -92,7 +92,7 @@ class Advised:
         self.what = what_of(given)
         self.given_flags = flags
         self.machines = cluster_file.read(cluster_file.find(cluster))
-        self._cluster, self._held_out = cluster, 0
+        self.cluster, self._held_out = cluster, 0
 
     def hold_out(self, count: int) -> None:
         """From here on the job is evaluated on so many training samples."""
@@ -103,7 +103,7 @@ class Advised:
         beside = ",".join(each.entry for each in FAMILIES)
         held_out = ["--validation", str(self._held_out)] if self._held_out else []
         limit = ["--max-seconds", "1e9"]
-        own = ["-m", entry, "--cluster", self._cluster, "--beside", beside, *words, *limit]
+        own = ["-m", entry, "--cluster", self.cluster, "--beside", beside, *words, *limit]
         whole = [*own, *self.what, *self.given_flags, *held_out]
         return simulate.parse(whole)[1][0].job
 
@@ -143,6 +143,8 @@ def _do(arguments: Sequence[str]) -> int:
 
 def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
     """Measures the hosts, and says what was found; None where a signal has ended it."""
+    from scripts.probe import probe
+
     place = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
     with tempfile.TemporaryDirectory() as work:
         processes = Processes(Path(work))
@@ -256,7 +258,7 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, metric: Me
     if given.hosts:
         places = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
         places += ["--without", ",".join(given.without)] if given.without else []
-        places += ["--cluster", str(FOLDER / FILE)] if number or its.family.entry == "alone" else []
+        places += ["--cluster", advised.cluster] if number or its.family.entry == "alone" else []
         return shlex.join(["scripts/cluster.sh", *places, *whose, "--", *mains])
     return shlex.join(["python", "simulate.py", "--cluster", given.cluster, *whose, *mains])
 

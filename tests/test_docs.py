@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
 import re
@@ -19,7 +20,7 @@ from experiments.reproduction import reproduce
 from experiments.study import study
 from experiments.switch_point import find_switch_point
 from flag_parser import FlagParser
-from scripts import demo, flags, sweep, why
+from scripts import advise, demo, flags, sweep, why
 from scripts.launch import cluster, local_cluster, mpi, slurm
 from trainer import command_line
 from trainer.simulation import cluster_file
@@ -250,6 +251,14 @@ def test_a_command_for_a_sweep_is_one(command):
     assert sweep.tasks_of(given, others)
 
 
+@pytest.mark.parametrize("command", known("scripts/advise.sh"))
+def test_a_command_that_asks_for_advice_is_one(command):
+    given, flags_of_job = advise.parse(words(command))
+    job = dict.fromkeys(("job", "hosts")) | {"cluster": given.cluster and "demo"}
+    given = argparse.Namespace(**{**vars(given), **job})
+    assert advise.Advised(given, "demo", flags_of_job).job("esync").config
+
+
 WITHOUT = ("get_data", "scheduler", "server", "setup", "state_server", "test")  # arguments
 OF_HUB = ("-m wbsp", "-m sync --exchange hub", "-m async --exchange hub")
 OTHERS = {
@@ -259,7 +268,19 @@ OTHERS = {
     ".venv/bin/python manage.py",
 }  # not of this project
 PARSED = {"simulate.py", "main.py", "experiments/study/study.py"}
-SHELL = ("local_cluster", "worker", "cluster", "slurm", "mpi", "find_switch_point", "demo", "reproduce", "why", "sweep")
+SHELL = (
+    "local_cluster",
+    "worker",
+    "cluster",
+    "slurm",
+    "mpi",
+    "find_switch_point",
+    "demo",
+    "reproduce",
+    "why",
+    "sweep",
+    "advise",
+)
 
 
 def test_every_program_of_the_pages_is_asked_above_and_scripts_without_arguments_get_none():

@@ -4,7 +4,6 @@ python -m experiments.advice.drawn_clusters FOLDER
 """
 
 import random
-import sys
 from pathlib import Path
 
 SEED = 20261130
@@ -33,7 +32,3 @@ def write(folder: Path) -> list[Path]:
     for number, path in enumerate(paths):
         path.write_text(text(number))
     return paths
-
-
-if __name__ == "__main__":
-    print("\n".join(map(str, write(Path(sys.argv[1])))))

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.advice import drawn_clusters
+from flag_parser import FlagParser
 from scripts.launch.roles import ROOT
 from utils import append_line
 
@@ -189,7 +190,8 @@ def show(folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the missing cases, and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = FlagParser("experiments/advice/regret.py", description=__doc__, formatter_class=form)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=[])
     parser.add_argument("--clusters", nargs="+", type=int, default=[])

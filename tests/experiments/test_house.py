@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 42_680, 6_455
+PRODUCT, EXPERIMENTS = 43_650, 6_720
 
 
 @pytest.fixture(scope="module")
