@@ -35,7 +35,7 @@ EVALUATION_SHARE = 0.1  # of a run's time, at most, for evaluations
 FEWEST_STEPS = 50  # of all machines, between two of them
 FEWEST_EVALUATIONS = 20  # until the target, also where they take more time than that
 ALONE_SHARE, FAMILIES_SHARE = 0.15, 0.55  # of the time, until the step size of one machine, and the families, are known
-GRID = (-2, -1, 0, 1, 2)  # step sizes of one machine: powers of the root of 10, times the given one
+GRID = (0, -1, 1, -2, 2)  # step sizes of one machine: powers of the root of 10, times the given one, which is the first
 KEPT_SIZES = 2  # of them, after half of the time
 HALVINGS = 3  # until the time of the families is over; then the race has less
 FEWEST_RUNS = 3
@@ -215,7 +215,7 @@ class Search:
         evaluation_s = middle.run.evaluation_cpu_s / max(1, len(middle.run.curve))
         step_s = (middle.run.cpu_s - middle.run.evaluation_cpu_s) / steps
         self.every = max(FEWEST_STEPS, math.ceil(evaluation_s / step_s / EVALUATION_SHARE))
-        self._say(f"a step takes {1e3 * step_s:.2g} ms here, an evaluation {1e3 * evaluation_s:.2g} ms")
+        self._say(f"a step takes {1e3 * step_s:.3g} ms here, an evaluation {1e3 * evaluation_s:.3g} ms")
         if 2 * NEEDED_STEPS * step_s > self._budget_s:
             minutes = math.ceil(4 * NEEDED_STEPS * step_s / 6) / 10  # twice as much as two runs take
             self.found.note = f"a step takes {step_s:.2g} s here: give --minutes {minutes:g} to try some"
@@ -240,10 +240,14 @@ class Search:
             if each is not best:
                 each.run.close()
         self.found.step_of_one = best.step
-        if (seconds := self._seconds(best)) < math.inf:
-            steps = seconds * reference.samples_per_s / self._batch
-            self.every = max(1, min(self.every, math.ceil(steps / FEWEST_EVALUATIONS)))
+        self._evaluate_often(best)
         self._say(f"step size of one machine: {best.step:.2g} ({self._value(best)})")
+
+    def _evaluate_often(self, tried: Tried) -> None:
+        """Further runs have enough evaluations until the target, if this one has reached it."""
+        if (seconds := self._seconds(tried)) < math.inf:
+            steps = seconds * tried.candidate.samples_per_s / self._batch
+            self.every = max(1, min(self.every, math.ceil(steps / FEWEST_EVALUATIONS)))
 
     def _size(self, exponent: int) -> float:
         return float(f"{self._step * 10 ** (exponent / 2):.2g}")
@@ -267,6 +271,7 @@ class Search:
             runs = of_families if len(of_families) < len(runs) else runs[: max(FEWEST_RUNS, len(runs) // 2)]
         for run in self._in_order(self.found.tried):
             self.found.steps.setdefault(run.candidate.family.entry, run.step)
+        self._evaluate_often(self._best(self.found.tried))
 
     def factors(self, candidate: Candidate) -> tuple[float, ...]:
         """Of its step sizes, in those of one machine."""
