@@ -10,7 +10,7 @@ import logging
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Answer(NamedTuple):
 
 
 Answers = dict[int, Answer]  # those that are due now, by rank
+Sink = Callable[[int, np.ndarray], None]  # takes numbers (n,) of arrays one behind another, from this position on
 
 
 class ServerPart(Protocol):
@@ -134,6 +135,17 @@ def marked(rank: int, message: Message, arrays: Arrays, checks: bool) -> Message
         return message
     logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
     return {**message, BAD: True}
+
+
+@runtime_checkable
+class StreamingPart(ServerPart, Protocol):
+    """One that can take an upload piece by piece, so that none is held as a whole."""
+
+    def into(self, rank: int, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
+        """Called before the arrays of a message come: what takes them. Then `act` gets none. None: `act` gets them."""
+
+    def broke_off(self, rank: int) -> Answers:
+        """The connection was lost while arrays came into a sink."""
 
 
 class GlobalModel:
