@@ -102,6 +102,8 @@ def serve(job: Served) -> ServerPart:
 
 def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
     """Copies of saved arrays, none or all, in these shapes. Version 0.6.0 kept small neighbours as one."""
+    if [array.shape for array in saved] == [array.shape for array in like]:
+        return [array.copy() for array in saved]
     if not saved:
         return []
     flat = np.concatenate([array.reshape(-1) for array in saved], dtype=np.float32)
@@ -110,7 +112,8 @@ def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
 
 
 def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.ndarray], Message]:
-    """The model of a checkpoint in these shapes, or this one where there is none, and the rest of the checkpoint."""
+    """The model of a checkpoint in these shapes, or this one itself where there is none, and the rest of the
+    checkpoint."""
     if "values" in saved:  # version 0.6.0 counted the steps of each weight, which had a key of its own
         weights = dict(saved.get("global") or saved["values"])
         steps = max(dict(saved["num_steps"]).values(), default=0)
@@ -118,7 +121,7 @@ def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.nda
         saved = {"steps": saved["steps"], "num_steps": steps, "squares": squares}
         saved[SHOWN] = [weights[position] for position in range(len(model))] if len(weights) >= len(model) else model
     kept = {name: value for name, value in saved.items() if name != SHOWN}
-    return in_shapes(saved.get(SHOWN, model), model), kept
+    return in_shapes(saved[SHOWN], model) if SHOWN in saved else list(model), kept
 
 
 def restore_steps(stepper: Stepper, saved: Mapping[str, Any], weights: Arrays) -> None:
