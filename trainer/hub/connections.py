@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from trainer.hub.frames import (
     outgoing,
     read,
 )
-from trainer.hub.server_part import Arrays, Message
+from trainer.hub.server_part import Arrays, Message, Sink
 from trainer.hub.wire import HELLO, SAME_TOKEN, log, own_token, proof, proves, set_up
 from utils import EXIT_SETUP, die_on_error, printable
 
@@ -56,6 +57,8 @@ class Connection:
         self.heard = time.monotonic()  # when the last piece came
         self._gap_s = 0.0  # the longest time between two pieces since the last look
         self.is_receiving = False  # arrays
+        self.is_streaming = False  # them, into a sink
+        self._scratch: np.ndarray | None = None  # made where it is needed
         self.number = 0  # of its return, as context.Peers has them
         self.is_asking = False  # the worker waits for an answer
         self.since = 0.0  # when its question had come
@@ -105,10 +108,13 @@ class Connection:
         self.close()
 
     async def receive(
-        self, longest: int, may_come: Callable[[Message, Sequence[tuple[int, ...]]], bool]
+        self,
+        longest: int,
+        may_come: Callable[[Message, Sequence[tuple[int, ...]]], bool],
+        into: Callable[[Message, Sequence[tuple[int, ...]]], Sink | None] = lambda message, shapes: None,
     ) -> tuple[Message, Arrays]:
-        """The next frame; arrays of these shapes `may_come` with the message. Raises EOFError or OSError where the
-        connection is lost, NotAFrame where something else comes."""
+        """The next frame; arrays of these shapes `may_come` with the message, and go `into` what takes them, if there
+        is any. Raises EOFError or OSError where the connection is lost, NotAFrame where something else comes."""
         head = bytearray(LENGTH.size)
         await self._fill(memoryview(head))
         text = bytearray(length_in(head, longest))
@@ -116,6 +122,11 @@ class Connection:
         message, found = read(text)
         if found and not may_come(message, found):
             raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has others")
+        if found and (sink := into(message, found)) is not None:
+            self.is_receiving = self.is_streaming = True
+            await self._stream(sink, num_numbers(found))
+            self.is_receiving = self.is_streaming = False
+            return message, ()
         try:
             arrays = [np.empty(shape, np.float32) for shape in found]
         except (MemoryError, ValueError):
@@ -126,14 +137,30 @@ class Connection:
         self.is_receiving = False
         return message, arrays
 
+    async def _stream(self, sink: Sink, left: int) -> None:
+        """Gives so many numbers to the sink, while the processor has them at hand."""
+        if self._scratch is None:
+            self._scratch = np.empty(PIECE // 4, np.float32)
+        scratch, position, held = bytes_of(self._scratch), 0, 0  # bytes of a number that has not come whole
+        while left:
+            held += await self._some(scratch[held : 4 * left])
+            count = held // 4
+            sink(position, self._scratch[:count])
+            scratch[: held - 4 * count] = scratch[4 * count : held]
+            position, left, held = position + count, left - count, held - 4 * count
+
     async def _fill(self, view: memoryview) -> None:
         while view:
-            count = await self._loop.sock_recv_into(self.socket, view[:PIECE])
-            if not count:
-                raise EOFError
-            now = time.monotonic()
-            self._gap_s, self.heard = max(self._gap_s, now - self.heard), now
-            view = view[count:]
+            view = view[await self._some(view[:PIECE]) :]
+
+    async def _some(self, view: memoryview) -> int:
+        """Reads what has come, at least a byte; returns how many."""
+        count = await self._loop.sock_recv_into(self.socket, view)
+        if not count:
+            raise EOFError
+        now = time.monotonic()
+        self._gap_s, self.heard = max(self._gap_s, now - self.heard), now
+        return count
 
     def take_gap(self) -> float:
         """Seconds of the longest silence since the last call."""
@@ -191,6 +218,10 @@ class Connections(ABC):
     def may_come(self, message: Message, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Whether arrays of these shapes may come with a message."""
         return False
+
+    def into(self, connection: Connection, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
+        """What takes arrays of these shapes as they come; None: they are handled with the message."""
+        return None
 
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Serves a process whose first bytes are these, and no HELLO; here none."""
@@ -253,7 +284,9 @@ class Connections(ABC):
             if first != HELLO:
                 await self.serve_guest(connection, first)
             while first == HELLO:
-                message, arrays = said or await connection.receive(LONGEST, self.may_come)
+                message, arrays = said or await connection.receive(
+                    LONGEST, self.may_come, partial(self.into, connection)
+                )
                 await self.handle(connection, message, arrays)
                 del said, message, arrays  # the next ones need room
                 said = None

@@ -57,6 +57,8 @@ from trainer.hub.server_part import (
     Message,
     Served,
     ServerPart,
+    Sink,
+    StreamingPart,
     config_in,
     marked,
     shown_and_kept,
@@ -140,6 +142,7 @@ class Hub(Connections):
         self._awake = -math.inf  # when this process went on after it was frozen
         self._looked = math.inf  # when `_watch` slept last
         self._part: ServerPart | None = None
+        self._streaming: StreamingPart | None = None  # the same, where it can take an upload piece by piece
         self._shapes: list[tuple[int, ...]] | None = None  # of the model
         self._checks = False
         self._begins: set[int] = set()  # ranks that wait for the others to begin
@@ -180,6 +183,12 @@ class Hub(Connections):
         told = message.get("tell")
         is_state = isinstance(told, dict) and STATE in told
         return is_state and num_numbers(list(shapes)) <= MOST_STATES * num_numbers(self._shapes)
+
+    def into(self, connection: Connection, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
+        asked, rank = message.get("ask"), connection.rank
+        if rank is None or self._streaming is None or not isinstance(asked, dict):
+            return None
+        return self._streaming.into(rank, asked, shapes)
 
     # --------------------------------------------------------------------------------------------------- messages
 
@@ -401,6 +410,7 @@ class Hub(Connections):
         self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
         decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
         self._part = serve_part(Served(config, self._num_workers, decays, counts, list(model), kept, time.monotonic))
+        self._streaming = self._part if isinstance(self._part, StreamingPart) else None
 
     def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
         """A worker whose connection was lost."""
@@ -514,6 +524,8 @@ class Hub(Connections):
 
     def on_closed(self, connection: Connection, error: Exception) -> None:
         join, rank = self._joins.pop(connection, None), connection.rank
+        if rank is not None:
+            self._break_off(connection, rank)
         if join is None or self._state is _State.OVER:
             return
         name = join.member.called(rank)
@@ -552,10 +564,17 @@ class Hub(Connections):
     def _cut(self, rank: int) -> None:
         """Ends the connection of a worker."""
         connection = self._there.pop(rank)
+        self._break_off(connection, rank)
         connection.rank = None
         connection.close()
         if connection is self._asked:
             self._asked = None
+
+    def _break_off(self, connection: Connection, rank: int) -> None:
+        """The worker's upload, if one is on its way here, has no end."""
+        if connection.is_streaming and self._streaming is not None:
+            connection.is_streaming = False
+            self._send_all(self._streaming.broke_off(rank))
 
     def _lose(self, rank: int, why: str, on_request: bool = False) -> None:
         """Goes on without a worker, where the job may; else ends it."""

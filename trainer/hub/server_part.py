@@ -10,7 +10,7 @@ import logging
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Answer(NamedTuple):
 
 
 Answers = dict[int, Answer]  # those that are due now, by rank
+Sink = Callable[[int, np.ndarray], None]  # takes numbers (n,) of arrays one behind another, from this position on
 
 
 class ServerPart(Protocol):
@@ -102,6 +103,8 @@ def serve(job: Served) -> ServerPart:
 
 def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
     """Copies of saved arrays, none or all, in these shapes. Version 0.6.0 kept small neighbours as one."""
+    if [array.shape for array in saved] == [array.shape for array in like]:
+        return [array.copy() for array in saved]
     if not saved:
         return []
     flat = np.concatenate([array.reshape(-1) for array in saved], dtype=np.float32)
@@ -110,7 +113,8 @@ def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
 
 
 def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.ndarray], Message]:
-    """The model of a checkpoint in these shapes, or this one where there is none, and the rest of the checkpoint."""
+    """The model of a checkpoint in these shapes, or this one itself where there is none, and the rest of the
+    checkpoint."""
     if "values" in saved:  # version 0.6.0 counted the steps of each weight, which had a key of its own
         weights = dict(saved.get("global") or saved["values"])
         steps = max(dict(saved["num_steps"]).values(), default=0)
@@ -118,7 +122,7 @@ def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.nda
         saved = {"steps": saved["steps"], "num_steps": steps, "squares": squares}
         saved[SHOWN] = [weights[position] for position in range(len(model))] if len(weights) >= len(model) else model
     kept = {name: value for name, value in saved.items() if name != SHOWN}
-    return in_shapes(saved.get(SHOWN, model), model), kept
+    return in_shapes(saved[SHOWN], model) if SHOWN in saved else list(model), kept
 
 
 def restore_steps(stepper: Stepper, saved: Mapping[str, Any], weights: Arrays) -> None:
@@ -135,6 +139,17 @@ def marked(rank: int, message: Message, arrays: Arrays, checks: bool) -> Message
         return message
     logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
     return {**message, BAD: True}
+
+
+@runtime_checkable
+class StreamingPart(ServerPart, Protocol):
+    """One that can take an upload piece by piece, so that none is held as a whole."""
+
+    def into(self, rank: int, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
+        """Called before the arrays of a message come: what takes them. Then `act` gets none. None: `act` gets them."""
+
+    def broke_off(self, rank: int) -> Answers:
+        """The connection was lost while arrays came into a sink."""
 
 
 class GlobalModel:

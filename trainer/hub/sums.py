@@ -15,13 +15,31 @@ import numpy as np
 from config import Config
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.hub.hub_trainer import Exchange
-from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, about
-from trainer.pieces import pieces
+from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, Sink, about
 from utils import JobOver, PeerLost
 
 NUMBER = "sum"  # in a message: how many sums the worker has had
+AGAIN = "again"  # in an answer: an upload to this sum broke off, so all send theirs again
 GIVES = "gives"  # in an answer: the worker is to tell its state before its next sum
 OVER = "over"  # in an answer: no worker is left that has a state; whether they are done
+
+
+class _Sum:
+    """The sum of uploads, to which each is added as it comes, from its first number to its last."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        edges = np.cumsum([math.prod(shape) for shape in shapes])
+        self._flat = np.empty(edges[-1], np.float32)
+        self.arrays = [part.reshape(shape) for part, shape in zip(np.split(self._flat, edges), shapes, strict=False)]
+        self._begun = 0  # numbers of the sum that some upload has reached; the others hold nothing yet
+
+    def add(self, position: int, numbers: np.ndarray) -> None:
+        """Adds numbers (n,) at this position."""
+        end = position + numbers.size
+        old = min(max(self._begun - position, 0), numbers.size)
+        self._flat[position : position + old] += numbers[:old]
+        self._flat[position + old : end] = numbers[old:]
+        self._begun = max(self._begun, end)
 
 
 class SumServer:
@@ -34,7 +52,8 @@ class SumServer:
         self._is_done = False  # the last of all has ended
         self._number = 0  # of complete sums
         self._arrived: set[int] = set()  # ranks of those in the sum
-        self._sum: Arrays = ()
+        self._sum: _Sum | None = None
+        self._uploads: dict[int, _Sum] = {}  # on their way, by rank, and what they are added to
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
         if ENDED in message:
@@ -43,21 +62,37 @@ class SumServer:
             return self._hand_over(message, arrays)
         if NUMBER not in message:
             return {}
-        if message[NUMBER] > self._number:  # this hub was started again: others may have missed the last sum
-            self._miss(self._arrived)
-            self._number, self._arrived, self._sum = message[NUMBER], set(), ()
+        self._catch_up(message)
+        added_to = self._uploads.pop(rank, None)
         if message[NUMBER] < self._number:
             self._miss({rank})
             return self._completed()
+        if added_to is not self._sum and added_to is not None:
+            return {rank: Answer({AGAIN: True})}
         self._initial = self._initial if self._number == 0 else ()
         self._there.add(rank)
         if rank not in self._arrived:  # else its connection was lost, and it sends this again
             self._arrived.add(rank)
-            for total, array in zip(self._sum, arrays, strict=False):
-                for t, a in pieces(total, array):
-                    t += a
-            self._sum = self._sum or arrays
+            if added_to is None:
+                self._add(arrays)
         return self._completed()
+
+    def into(self, rank: int, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
+        self._catch_up(message)
+        is_due = message.get(NUMBER) == self._number and rank in self._there - self._arrived - self._uploads.keys()
+        if not is_due or not shapes:
+            return None
+        self._sum = self._sum or _Sum(shapes)
+        self._uploads[rank] = self._sum
+        return self._sum.add
+
+    def broke_off(self, rank: int) -> Answers:
+        added_to = self._uploads.pop(rank, None)
+        if added_to is None or added_to is not self._sum:
+            return {}
+        answers = {each: Answer({AGAIN: True}) for each in self._arrived}
+        self._arrived, self._sum = set(), None
+        return answers
 
     def joined(self, rank: int) -> Answer | None:
         if self._initial and rank not in self._arrived:
@@ -76,16 +111,31 @@ class SumServer:
         return {}
 
     def _without(self, rank: int, is_done: bool) -> Answers:
+        answers = self.broke_off(rank)
         self._there.discard(rank)
         self._behind.discard(rank)
         if self._there:
-            return self._completed()
+            return answers | self._completed()
         behind, self._behind = self._behind, set()
         if self._initial:  # those of the first sum are all gone: it begins again
-            self._arrived, self._sum, self._there = set(), (), behind
+            self._arrived, self._sum, self._there = set(), None, behind
             return {each: Answer({}, self._initial) for each in behind}
         self._is_done = is_done
         return {each: Answer({OVER: is_done}) for each in behind}
+
+    def _catch_up(self, message: Message) -> None:
+        """This hub was started again, and others may have missed the last sum."""
+        if message.get(NUMBER, 0) > self._number:
+            self._miss(self._arrived)
+            self._number, self._arrived, self._sum = message[NUMBER], set(), None
+
+    def _add(self, arrays: Arrays) -> None:
+        """Adds an upload that has come as a whole."""
+        self._sum = self._sum or _Sum([array.shape for array in arrays])
+        position = 0
+        for array in arrays:
+            self._sum.add(position, array.reshape(-1))
+            position += array.size
 
     def _miss(self, ranks: set[int]) -> None:
         self._behind |= ranks
@@ -95,8 +145,9 @@ class SumServer:
         if not self._arrived or not self._there <= self._arrived:
             return {}
         giver = min(self._there) if self._behind and self._there else None
-        answers = {rank: Answer({GIVES: rank == giver}, self._sum) for rank in self._arrived & self._there}
-        self._number, self._arrived, self._sum, self._initial = self._number + 1, set(), (), ()
+        total = self._sum.arrays if self._sum is not None else ()
+        answers = {rank: Answer({GIVES: rank == giver}, total) for rank in self._arrived & self._there}
+        self._number, self._arrived, self._sum, self._initial = self._number + 1, set(), None, ()
         return answers
 
     def _hand_over(self, message: Message, arrays: Arrays) -> Answers:
@@ -133,7 +184,9 @@ class HubSums:
         self._sent = arrays
 
     def finish_sum(self, arrays: Sequence[np.ndarray], timed: bool = False) -> float | None:
-        answer = self._exchange.ask({NUMBER: self._number}, self._sent, lambda: False, repeats=True)
+        answer = Answer({AGAIN: True})
+        while AGAIN in answer.message:
+            answer = self._exchange.ask({NUMBER: self._number}, self._sent, lambda: False, repeats=True)
         if self._is_state(answer):
             for array in arrays:
                 array[...] = 0

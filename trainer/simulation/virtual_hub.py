@@ -58,7 +58,7 @@ class VirtualHub:
 
     def begin(self, about: Message, model: Arrays) -> None:
         saved = (self._checkpoints.of_server if self._checkpoints is not None else None) or {}
-        shown, kept = shown_and_kept(saved, model)
+        shown, kept = shown_and_kept(saved, [array.copy() for array in model])
         decays, counts = about["decays"], about["sample_counts"]
         self.part = serve(Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now))
 

@@ -22,7 +22,7 @@ from trainer.hub.frames import NotAFrame
 from trainer.hub.hub import Hub
 from trainer.hub.hub_link import HubLink
 from trainer.hub.server_part import KEPT, WANTS_STOP, about
-from trainer.hub.sums import HubTransport
+from trainer.hub.sums import NUMBER, HubTransport
 from trainer.hub.wire import HELLO, SILENT_S, Wire
 from trainer.membership import lost_of
 from trainer.rendezvous import addresses
@@ -517,6 +517,24 @@ def test_the_sum_goes_on_without_a_lost_worker_and_a_new_one_gets_a_state(job):
     said, state = again.sums.taken
     assert said == {"rounds": 7} and values_of(state) == [5.0]
     assert sums_of(one, again) == [[2.0]] * 2
+
+
+def test_half_an_upload_is_in_no_sum(job):
+    """Whether its worker is lost, or comes back over another connection."""
+    _, (one, other, third) = job(count=3, mode="sync")
+    sums_of(one, other, third)
+    message = {"ask": {NUMBER: other.sums._number}}
+    half = b"".join(map(bytes, frames.outgoing(message, model(7.0))))[:-1]
+    other.link._wire._socket.sendall(half)
+    time.sleep(0.1)  # the hub adds it
+    results = []
+    waits = threading.Thread(target=lambda: results.append(one.sum(1.0)), daemon=True)
+    waits.start()
+    time.sleep(0.1)
+    other.link._wire._socket.shutdown(socket.SHUT_RDWR)
+    thirds = third.sum(1.0)
+    waits.join(WAIT_S)
+    assert results == [thirds] and thirds in ([2.0], [3.0])  # without it, or with its second try
 
 
 def test_a_sum_is_repeated_where_the_hub_was_lost(job):

@@ -17,8 +17,8 @@ from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
-from trainer.hub.server_part import ENDED, STATE, WANTS_STOP, Answers, Served, serve
-from trainer.hub.sums import GIVES, NUMBER, OVER
+from trainer.hub.server_part import ENDED, STATE, WANTS_STOP, Answer, Answers, Served, serve
+from trainer.hub.sums import AGAIN, GIVES, NUMBER, OVER
 from trainer.steps import Rule
 from trainer.trainer import Trainer
 
@@ -94,6 +94,63 @@ def test_a_lost_worker_whose_arrays_have_arrived_counts_and_one_that_had_not_sen
     assert sums.lose(2) == summed(3.0, 1)
     assert sums.lose(2) == {}  # its loss may be told twice
     assert sums.send(1, 1, 5.0) == summed(5.0, 1)
+
+
+SHAPES = [(2, 2), (3,)]
+
+
+def whole(answers: Answers) -> dict[int, list[float]]:
+    """The numbers of each answer's arrays, one behind another."""
+    return {
+        rank: np.concatenate([array.reshape(-1) for array in each.arrays]).tolist() for rank, each in answers.items()
+    }
+
+
+def test_uploads_are_added_piece_by_piece_whoever_is_ahead() -> None:
+    part, numbers = Sums(2).part, np.arange(7, dtype=np.float32)
+    first = part.into(0, {NUMBER: 0}, SHAPES)
+    first(0, numbers[:5])
+    second = part.into(1, {NUMBER: 0}, SHAPES)
+    second(0, 10 * numbers[:1])
+    second(1, 10 * numbers[1:6])  # it overtakes the first one
+    assert not part.act(0, {WANTS_STOP: True}, ())
+    first(5, numbers[5:])
+    assert part.act(0, {NUMBER: 0}, ()) == {}
+    second(6, 10 * numbers[6:])
+    done = part.act(1, {NUMBER: 0}, ())
+    assert [array.shape for array in done[0].arrays] == SHAPES
+    assert whole(done) == dict.fromkeys((0, 1), (11 * numbers).tolist())
+    third = part.into(0, {NUMBER: 1}, SHAPES)
+    third(0, numbers)
+    part.act(0, {NUMBER: 1}, ())
+    assert whole(done)[0] == (11 * numbers).tolist()  # which may still be on its way
+    assert whole(part.act(1, {NUMBER: 1}, [numbers[:4].reshape(2, 2), numbers[4:]]))[1] == (2 * numbers).tolist()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_where_an_upload_breaks_off_all_send_theirs_again(is_lost: bool) -> None:
+    part, numbers = Sums(3).part, np.ones(7, np.float32)
+    for rank in range(3):
+        part.into(rank, {NUMBER: 0}, SHAPES)(0, numbers[:3])
+    assert part.into(2, {NUMBER: 0}, SHAPES) is None  # a second one at the same time is read as a whole
+    part.act(0, {NUMBER: 0}, ())
+    told = (part.lost if is_lost else part.broke_off)(2)
+    assert {rank: answer.message for rank, answer in told.items()} == {0: {AGAIN: True}}
+    assert part.broke_off(2) == {}
+    assert part.act(1, {NUMBER: 0}, ()) == {1: Answer({AGAIN: True})}  # its upload was under way
+    there = (0, 1) if is_lost else (0, 1, 2)
+    for rank in there:
+        part.into(rank, {NUMBER: 0}, SHAPES)(0, numbers)
+        done = part.act(rank, {NUMBER: 0}, ())
+    assert whole(done) == dict.fromkeys(there, [float(len(there))] * 7)
+
+
+def test_what_is_not_due_is_not_added() -> None:
+    part = Sums(2).part
+    assert part.into(0, {WANTS_STOP: True}, SHAPES) is None
+    assert part.into(0, {NUMBER: 0}, []) is None
+    part.lost(1)
+    assert part.into(1, {NUMBER: 0}, SHAPES) is None  # it does not take part
 
 
 def test_a_newcomer_before_the_first_sum_gets_the_initial_arrays_and_is_waited_for() -> None:
