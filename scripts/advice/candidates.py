@@ -1,10 +1,7 @@
 """What advise.py chooses from, and the law that says how long each will take. Pure.
 
-A law fitted to 73 rows of results/comparison (mlp, 13 clusters; residual 11 %) says how many samples a target takes:
-
-    samples = a (1 + K / WORKERS + h / STEPS)
-
-with K workers, h mean local steps a round, and a number `a` of each family; seconds are samples over samples/s.
+The law is that of scripts/launch/best_number.py: samples to a target = a (1 + K / 3 + h / 10), with a number `a` of
+each family; seconds are samples over samples/s.
 """
 
 from __future__ import annotations
@@ -14,18 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from algorithms import ENTRIES, OWNERS, Workers
+from scripts.launch.best_number import growth
 
-WORKERS, STEPS = 3.0, 10.0
 LEAST_GAIN = 1.02  # in samples/s, by which further machines are of use
 MOST_SIZES = 10  # numbers of machines of a family whose samples/s are measured
-
-
 IN_A_ROW = 3  # evaluations whose mean has to be at the target
-
-
-def growth(k: int, steps: float) -> float:
-    """The law's factor on `a`, with K workers and h mean local steps a round."""
-    return 1 + k / WORKERS + steps / STEPS
 
 
 @dataclass(frozen=True)
