@@ -6,7 +6,7 @@
 With --hosts each host is measured first, for some 20 s; a cluster file (scripts/clusters/README.md) says it of machines
 that are not at hand. The step size (-l or -ll behind `--`) is where the search begins. Ctrl-C ends the search with what
 is known so far. docs/advise.md says how it searches, and how far its answer can be trusted.
-Exit codes: 0 done, 2 something to put right first.
+Exit codes: 0 done, 2 something to put right first, 130 stopped while hosts were measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import json
 import logging
 import math
 import os
@@ -37,14 +36,14 @@ from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
 from scripts.launch import job_options
 from scripts.run_process import Processes
-from trainer.metric import Metric
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
 from trainer.simulation.virtual_job import VirtualJob
-from utils import EXIT_FORCED, EXIT_OK, SetupError, setup_logging
+from utils import EXIT_FORCED, EXIT_OK, SetupError, setup_logging, write_json
 
 if TYPE_CHECKING:
     from scripts.advice.answer import Row
+    from scripts.advice.search import Search
     from scripts.probe import Probed
 
 HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
@@ -92,16 +91,13 @@ class Advised:
         self.what = what_of(given)
         self.given_flags = flags
         self.machines = cluster_file.read(cluster_file.find(cluster))
-        self.cluster, self._held_out = cluster, 0
-
-    def hold_out(self, count: int) -> None:
-        """From here on the job is evaluated on so many training samples."""
-        self._held_out = count
+        self.cluster = cluster
+        self.held_out = 0  # training samples on which the job is evaluated
 
     def job(self, entry: str, words: Sequence[str] = ()) -> VirtualJob:
         """Raises SetupError if the flags are wrong."""
         beside = ",".join(each.entry for each in FAMILIES)
-        held_out = ["--validation", str(self._held_out)] if self._held_out else []
+        held_out = ["--validation", str(self.held_out)] if self.held_out else []
         limit = ["--max-seconds", "1e9"]
         own = ["-m", entry, "--cluster", self.cluster, "--beside", beside, *words, *limit]
         whole = [*own, *self.what, *self.given_flags, *held_out]
@@ -137,7 +133,7 @@ def _do(arguments: Sequence[str]) -> int:
     advised = Advised(given, cluster, flags)
     if len(advised.machines.workers) < 2:
         raise SetupError(f"{cluster} has one machine, so there is nothing to choose: train there with -m local")
-    answer(given, advised, names)
+    tell(given, advised, searched(given, advised), names)
     return EXIT_OK
 
 
@@ -156,10 +152,8 @@ def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
     return probed
 
 
-def answer(given: argparse.Namespace, advised: Advised, names: Sequence[str]) -> None:
-    """Searches, and prints what was found. Raises SetupError where no candidate reaches the target."""
-    from scripts.advice import answer as said
-    from scripts.advice import figure
+def searched(given: argparse.Namespace, advised: Advised) -> Search:
+    """The search, done. Raises SetupError if the job, or its target, is none that can be searched for."""
     from scripts.advice.search import Search
     from trainer.datasets.sources import Stream
     from trainer.from_flags import target_of
@@ -172,7 +166,7 @@ def answer(given: argparse.Namespace, advised: Advised, names: Sequence[str]) ->
         raise SetupError("the job has no test samples, and a target needs them: give some in data(folder)")
     learnt, test = whole, None
     if whole.train is not None and not isinstance(whole.train, Stream):
-        advised.hold_out(config.validation or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE))
+        advised.held_out = config.validation or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
         test = None if config.validation else whole
         learnt = job_of(dataclasses.replace(advised.job("esync").config, cpu=1))
     metric = build(config, learnt, lambda text: None).metric
@@ -189,65 +183,55 @@ def answer(given: argparse.Namespace, advised: Advised, names: Sequence[str]) ->
         progress.info("%3.0f of %.0f s | %s", search.used_s, 60 * given.minutes, text)
 
     search = Search(
-        advised.machines,
-        advised.job,
-        learnt,
-        test,
-        metric,
-        target,
-        advised.step,
-        60 * given.minutes,
-        say,
+        advised.machines, advised.job, learnt, test, metric, target, advised.step, 60 * given.minutes, say,
         lambda: bool(stops),
-    )
+    )  # fmt: skip
     try:
-        found = search.run()
+        search.run()
     finally:
         signal.signal(signal.SIGINT, before)
         logging.getLogger().setLevel(logging.INFO)
+    return search
+
+
+def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Sequence[str]) -> None:
+    """Prints what was found. Raises SetupError where no candidate has reached the target."""
+    from scripts.advice import answer, figure
+
+    found, metric = search.found, search.metric
     places = {
         each: advised.job(each.family.entry, each.words).rows or tuple(range(each.k)) for each in found.candidates
     }
-    rows = said.rows_of(search, places)
-    reached = [row for row in rows if row.seconds < math.inf]
-    if found.note:
-        raise SetupError(found.note)
-    if not reached:
-        raise SetupError(search.best_seen())
-    best = said.equals(search, reached)
-    named = best[0]
-    print("\n".join(said.table(rows)))
-    print()
-    equal = [row.candidate.name for row in best[1:]]
-    where, spread = (
-        said.machines(named, len(advised.machines.workers), names),
-        f"{named.low_s:.3g} to {named.high_s:.3g}",
-    )
-    title = ENTRIES[named.candidate.family.entry].title
+    rows = answer.rows_of(search, places)
+    reached = [row for row in rows if row.runs]
+    if found.note or not reached:
+        raise SetupError(found.note or search.best_seen())
+    named, *equal = answer.equals(search, reached)
+    print("\n".join(answer.table(rows)), end="\n\n")
+    where = answer.machines(named, len(advised.machines.workers), names)
     print(
-        f"{title} on {where} should hold {metric.name} {metric.text(target)} after "
-        f"{named.seconds:.3g} s ({spread} in four of five runs)"
-        + (f"; as soon within noise: {', '.join(equal)}" if equal else "")
+        f"{ENTRIES[named.candidate.family.entry].title} on {where} "
+        f"should hold {metric.name} {metric.text(search.wanted)} after {named.seconds:.3g} s ({named.low_s:.3g} to "
+        f"{named.high_s:.3g} in four of five runs)"
+        + (f"; as soon within noise: {', '.join(row.candidate.name for row in equal)}" if equal else "")
         + "."
     )
-    command = command_of(given, advised, named, metric, search.evaluation_s(named.candidate))
+    command = command_of(given, advised, named, metric.text(search.wanted), search.evaluation_s(named.candidate))
     print(command)
     if given.figure:
         figure.save(given.figure, found, rows, metric, logging.info)
     if given.json:
-        given.json.write_text(json.dumps(said.as_json(search, rows, named, command), indent=1) + "\n")
+        write_json(given.json, answer.as_json(search, rows, named, command))
 
 
-def command_of(given: argparse.Namespace, advised: Advised, row: Row, metric: Metric, every_s: float) -> str:
+def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: str, every_s: float) -> str:
     """The command that trains so."""
     its, steps = row.candidate, FlagParser(add_help=False)
     for field in LEARNING_RATES:
         steps.add_argument(*names_of(field), dest=field)
     flags = {
         names_of(its.family.field)[0]: f"{row.step:.2g}",
-        "--target-accuracy" if given.target_accuracy else "--target": metric.text(
-            given.target_accuracy or given.target
-        ),
+        "--target-accuracy" if given.target_accuracy else "--target": target,
         "--target-evaluations": str(IN_A_ROW),
         "--eval-seconds": f"{every_s:.2g}",
         "--max-seconds": str(math.ceil(LONGER * row.seconds)),
@@ -260,7 +244,7 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, metric: Me
         places += ["--without", ",".join(given.without)] if given.without else []
         places += ["--cluster", advised.cluster] if number or its.family.entry == "alone" else []
         return shlex.join(["scripts/cluster.sh", *places, *whose, "--", *mains])
-    return shlex.join(["python", "simulate.py", "--cluster", given.cluster, *whose, *mains])
+    return shlex.join([".venv/bin/python", "simulate.py", "--cluster", given.cluster, *whose, *mains])
 
 
 if __name__ == "__main__":

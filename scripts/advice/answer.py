@@ -52,9 +52,8 @@ def row_of(search: Search, candidate: Candidate, rows: tuple[int, ...]) -> Row |
 
 
 def equals(search: Search, rows: Sequence[Row]) -> list[Row]:
-    """The soonest row that was tried, and raced ones that are no more than noise behind it; that with the fewest
+    """The soonest of these rows, which have run, and those that are no more than noise behind it; that with the fewest
     machines first."""
-    rows = [row for row in rows if row.runs]
     races, best = search.found.races, rows[0]
     found = [best]
     for row in rows[1:]:

@@ -128,7 +128,7 @@ class Search:
         stopped: Callable[[], bool],
     ) -> None:
         self._cluster, self._job, self._learnt, self._test = cluster, job, learnt, test
-        self._metric, self._wanted, self._step = metric, target, step
+        self.metric, self.wanted, self._step = metric, target, step
         self._say, self._stopped = say, stopped
         self._began_s, self._budget_s = time.process_time(), budget_s
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
@@ -392,11 +392,11 @@ class Search:
         best = self._best(self.found.tried) if self.found.tried else None
         if best is None or not best.means():
             return "the search has ended before it could evaluate a run: give --minutes more"
-        value = self._metric.best(value for _, value in best.means())
+        value = self.metric.best(value for _, value in best.means())
         shift = self.found.shift or 0.0
         return (
-            f"no candidate reached {self._metric.text(self._wanted)} within the time: the best {self._metric.name} on "
-            f"the held-out samples is {self._metric.text(value - shift)}, by {best.candidate.name} after "
+            f"no candidate reached {self.metric.text(self.wanted)} within the time: the best {self.metric.name} on "
+            f"the held-out samples is {self.metric.text(value - shift)}, by {best.candidate.name} after "
             f"{best.means()[-1][0]:.3g} s; give another target, or more --minutes"
         )
 
@@ -437,8 +437,8 @@ class Search:
             run.advance(LONG_S, SLICE_CPU_S)
         run.compares = False
         self.found.shift = statistics.fmean(held - test for held, test in run.pairs) if run.pairs else 0.0
-        self.found.target = self._wanted + self.found.shift
-        told = self._metric.text(abs(self.found.shift))
+        self.found.target = self.wanted + self.found.shift
+        told = self.metric.text(abs(self.found.shift))
         self._say(f"the held-out samples give {told} {'more' if self.found.shift > 0 else 'less'} than the test part")
 
     def _look(self) -> None:
@@ -451,14 +451,14 @@ class Search:
             raise run.error
 
     def _seconds(self, tried: Tried) -> float:
-        return tried.seconds(self.found.target, self._metric)
+        return tried.seconds(self.found.target, self.metric)
 
     def _last(self, tried: Tried, at_s: float = math.inf) -> float:
         """Its last mean until then, the more the better."""
         means = [mean for mean in tried.means() if mean[0] <= at_s]
         if tried.run.error is not None or not means:
             return -math.inf
-        return means[-1][1] if self._metric.more_is_better else -means[-1][1]
+        return means[-1][1] if self.metric.more_is_better else -means[-1][1]
 
     def _in_order(self, runs: Iterable[Tried], at_s: float = math.inf) -> list[Tried]:
         """The best first: the soonest at the target, then those with the best metric; as they were at this moment."""
@@ -477,5 +477,5 @@ class Search:
             return f"target after {seconds:.3g} s"
         means = tried.means()
         return (
-            f"{self._metric.name} {self._metric.text(means[-1][1])} after {means[-1][0]:.3g} s" if means else "no value"
+            f"{self.metric.name} {self.metric.text(means[-1][1])} after {means[-1][0]:.3g} s" if means else "no value"
         )

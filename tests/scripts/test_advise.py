@@ -99,8 +99,8 @@ def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
     assert answer["rows"][0]["seconds"] <= answer["rows"][-1].get("seconds", math.inf)
     assert answer["answer"]["seconds"] > 0 and answer["answer"]["how"] != "predicted"
     assert (place / "a.png").stat().st_size > 10_000 and (place / "a.pdf").exists()
-    command = next(line for line in said.splitlines() if line.startswith("python "))
-    assert command == answer["command"] and command.startswith("python simulate.py --cluster three.csv -m ")
+    command = next(line for line in said.splitlines() if line.startswith(".venv/bin/python "))
+    assert command == answer["command"] and command.startswith(".venv/bin/python simulate.py --cluster three.csv -m ")
     (run,) = simulate.parse(shlex.split(command)[2:])[1]
     assert run.job.config.target_accuracy == 0.5 and run.job.config.max_seconds >= 2 * answer["answer"]["seconds"]
     assert len(run.job.cluster.workers) == len(answer["answer"]["machines"])
