@@ -5,8 +5,8 @@
 3. Every family at once with its step sizes: all train equally long, and the worse half ends, again and again.
 4. The law with what these have shown names three candidates; they race with further seeds.
 
-The search uses samples that training does not see. How much easier they are than the test part is measured once, and
-the target is moved by that.
+The search uses samples that training does not see. How much easier they are than the test part is measured by the first
+runs that reach the target, and the target is moved by that.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ KEPT_SIZES = 2  # of them, after half of the time
 HALVINGS = 3  # until the time of the families is over; then the race has less
 FEWEST_RUNS = 3
 QUANTUM = 1.15  # by which all runs train longer at a time
+SHIFT_RUNS, SHIFT_EVALUATIONS = 3, 5  # that tell how much easier the held-out samples are
 LATE = 1.25  # times the first one's seconds, until the others end; in a race the second
 RACE_LATE = 1.5
 RACERS, OF_A_FAMILY = 3, 2
@@ -134,6 +135,7 @@ class Search:
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
         self.families = [each for each in FAMILIES if self._takes_part(each)]
         self.found = Found(target)
+        self._pairs: list[tuple[float, float]] = []  # the metric on the held-out samples, and on the test part
 
     def run(self) -> Found:
         """Searches until one candidate is ahead, the time is over, or it is stopped."""
@@ -419,7 +421,7 @@ class Search:
                         return False
                     each.run.advance(now_s, SLICE_CPU_S)
                     self._check(each.run)
-                if self.found.shift is None and self._test is not None and self._seconds(each) < math.inf:
+                if not self.found.races and self._seconds(each) < math.inf:  # the target must not move during a race
                     self._measure_shift(each.run)
             if not going or now_s >= end_s:
                 return True
@@ -429,14 +431,17 @@ class Search:
         return min((each.run.seconds for each in runs if not each.run.is_over), default=0.0)
 
     def _measure_shift(self, run: PausedRun) -> None:
-        """Measures how much greater the metric is on the held-out samples than on the test part, and moves the
-        target."""
+        """Measures how much greater the metric is on the held-out samples than on the test part, by the first runs that
+        reach the target, and moves the target."""
+        if self._test is None or run.pairs or len(self._pairs) >= SHIFT_RUNS * SHIFT_EVALUATIONS:
+            return
         run.compares = True
-        while len(run.pairs) < IN_A_ROW and not run.is_over:
+        while len(run.pairs) < SHIFT_EVALUATIONS and not run.is_over:
             self._look()
             run.advance(LONG_S, SLICE_CPU_S)
         run.compares = False
-        self.found.shift = statistics.fmean(held - test for held, test in run.pairs) if run.pairs else 0.0
+        self._pairs += run.pairs
+        self.found.shift = statistics.fmean(held - test for held, test in self._pairs) if self._pairs else 0.0
         self.found.target = self.wanted + self.found.shift
         told = self.metric.text(abs(self.found.shift))
         self._say(f"the held-out samples give {told} {'more' if self.found.shift > 0 else 'less'} than the test part")
