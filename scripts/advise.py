@@ -22,7 +22,6 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +46,16 @@ if TYPE_CHECKING:
     from scripts.probe import Probed
 
 HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
-FOLDER = Path("logs") / "advise"  # of the cluster file of hosts
+FOLDER = Path("logs") / "advise"  # of the cluster files of hosts
+# Flags of simulate.py and of the launchers that have no place behind `--`.
+OWN = (
+    *("-m", "--mode", "--cluster", "--workers", "--worker", "--fastest", "--beside", "--seeds", "--jobs", "--log-base"),
+    *("-n", "--network", "--job", "--again", "--model-bytes"),
+)
+ENDS = (  # fields of Config that say when a run ends or is evaluated: the search sets them
+    *("max_rounds", "max_seconds", "target", "target_accuracy", "target_evaluations", "eval_seconds", "eval_duration"),
+    *LEARNING_RATES,
+)
 LONGER = 3.0  # times the seconds that are expected, until the run that is advised ends without the target
 
 
@@ -66,12 +74,18 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     target.add_argument("--target", type=finite, metavar="X", help="the same of another metric")
     parser.add_argument("--minutes", type=above_zero, default=2.0, help="of one core, for the search (%(default)g)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too")
-    parser.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw the curves of what was tried, as .png or .pdf"
-    )
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the curves of what was tried, as PNG and PDF")
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)
     given = parser.parse_args(words[:cut])
+    for flag in OWN:
+        if any(word.partition("=")[0] == flag for word in words[cut + 1 :]):
+            parser.error(f"{flag} behind `--`: the search sets it, or it stands before `--`; leave it out there")
+    for path in filter(None, (given.json, given.figure)):
+        if not path.absolute().parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.absolute().parent}")
+    if given.figure and given.figure.suffix not in ("", ".png", ".pdf"):
+        parser.error(f"--figure {given.figure}: give a name that ends with .png or .pdf; both are written")
     for name in ("ssh", "without"):
         if getattr(given, name) and not given.hosts:
             parser.error(f"--{name} is about the hosts of --hosts: leave it out")
@@ -141,11 +155,16 @@ def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
     """Measures the hosts, and says what was found; None where a signal has ended it."""
     from scripts.probe import probe
 
-    place = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
-    with tempfile.TemporaryDirectory() as work:
-        processes = Processes(Path(work))
-        with processes.stopped_by_signals():
-            probed = probe(place, [*what_of(given), "--", *flags], FOLDER, processes, given.without)
+    place, folder = (
+        ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])],
+        FOLDER / given.hosts.stem,
+    )
+    processes = Processes(folder / "probe")
+    logging.info("measuring the hosts, for some 20 s beside the start")
+    with processes.stopped_by_signals():
+        probed = probe(place, [*what_of(given), "--", *flags], folder, processes, given.without)
+    if probed is None:
+        logging.info("stopped while the hosts were measured")
     for name, worker in zip(probed.names, probed.cluster.workers, strict=True) if probed is not None else ():
         link = f"{worker.bandwidth_mbit_s:.3g} Mbit/s" if worker.bandwidth_mbit_s < math.inf else "no limit"
         logging.info("%s: %.3g s a step, link: %s", name, worker.step_time_s, link)
@@ -174,7 +193,8 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
     target = target_of(aim, metric)
     assert target is not None
     stops: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: stops.append(number))
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, lambda number, frame: stops.append(number)) for each in both]
     logging.getLogger().setLevel(logging.ERROR)  # of the runs
     progress = logging.getLogger("advise.progress")
     progress.setLevel(logging.INFO)
@@ -189,7 +209,8 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
     try:
         search.run()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in zip(both, before, strict=True):
+            signal.signal(each, handler)
         logging.getLogger().setLevel(logging.INFO)
     return search
 
@@ -210,25 +231,25 @@ def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Seq
     print("\n".join(answer.table(rows)), end="\n\n")
     where = answer.machines(named, len(advised.machines.workers), names)
     print(
-        f"{ENTRIES[named.candidate.family.entry].title} on {where} "
-        f"should hold {metric.name} {metric.text(search.wanted)} after {named.seconds:.3g} s ({named.low_s:.3g} to "
+        f"{named.candidate.family.entry} ({ENTRIES[named.candidate.family.entry].title}) on {where} should hold "
+        f"{metric.name} {search.wanted:g} after {named.seconds:.3g} s ({named.low_s:.3g} to "
         f"{named.high_s:.3g} in four of five runs)"
         + (f"; as soon within noise: {', '.join(row.candidate.name for row in equal)}" if equal else "")
         + "."
     )
-    command = command_of(given, advised, named, metric.text(search.wanted), search.evaluation_s(named.candidate))
+    command = command_of(given, advised, named, f"{search.wanted:g}", search.evaluation_s(named.candidate))
     print(command)
-    if given.figure:
-        figure.save(given.figure, found, rows, metric, logging.info)
     if given.json:
         write_json(given.json, answer.as_json(search, rows, named, command))
+    if given.figure:
+        figure.save(given.figure, found, rows, metric, logging.info)
 
 
 def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: str, every_s: float) -> str:
     """The command that trains so."""
-    its, steps = row.candidate, FlagParser(add_help=False)
-    for field in LEARNING_RATES:
-        steps.add_argument(*names_of(field), dest=field)
+    its, replaced = row.candidate, FlagParser(add_help=False)
+    for field in ENDS:
+        replaced.add_argument(*names_of(field), dest=field)
     flags = {
         names_of(its.family.field)[0]: f"{row.step:.2g}",
         "--target-accuracy" if given.target_accuracy else "--target": target,
@@ -236,7 +257,7 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: st
         "--eval-seconds": f"{every_s:.2g}",
         "--max-seconds": str(math.ceil(LONGER * row.seconds)),
     }
-    mains = [*steps.parse_known_args(advised.given_flags)[1], *(word for pair in flags.items() for word in pair)]
+    mains = [*replaced.parse_known_args(advised.given_flags)[1], *(word for pair in flags.items() for word in pair)]
     number = its.words if its.k < len(advised.machines.workers) or not its.family.takes_all else ()
     whose = ["-m", its.family.entry, *number, *advised.what]
     if given.hosts:

@@ -60,7 +60,7 @@ def probe(
     hosts = hosts_file.read(Path(path)).without(without) if path else None
     left_out = ("--without", ",".join(without)) if without else ()
     command = ["scripts/cluster.sh" if hosts else "scripts/local_cluster.sh", *place, *left_out, "-m", MODE]
-    command += ["--page", "0", *job[:cut], "--", *step_times.words_of(given, own)]
+    command += ["--page", "0", "--data-dir", given.data_dir, *job[:cut], "--", *step_times.words_of(given, own)]
     ended = processes.do(command, "", environment={})
     if ended is None:
         return None

@@ -73,9 +73,20 @@ def machines(row: Row, of: int, names: Sequence[str] = ()) -> str:
     return f"all {of} machines" if len(row.rows) == of else f"the {len(row.rows)} fastest of {of} machines ({shown})"
 
 
-def table(rows: Sequence[Row], field: str = "step size") -> list[str]:
+def table(rows: Sequence[Row]) -> list[str]:
     """As text."""
-    head = ("machines", "algorithm", "local steps", field, "samples/s", "1000 samples", "seconds", "low", "high", "")
+    head = (
+        "machines",
+        "algorithm",
+        "local steps",
+        "step size",
+        "samples/s",
+        "1000 samples",
+        "seconds",
+        "low",
+        "high",
+        "",
+    )
     body = [head]
     for row in rows:
         its = row.candidate

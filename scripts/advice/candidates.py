@@ -40,6 +40,11 @@ class Family:
         return ENTRIES[self.entry].workers is Workers.ALL
 
     @property
+    def differs_alone(self) -> bool:
+        """Whether on one machine it is no other name of training there alone."""
+        return self.entry == "alone" or bool(dict(ENTRIES[self.entry].values).get("outer_nesterov"))
+
+    @property
     def takes_number(self) -> bool:
         """Whether --fastest says how many take part."""
         return ENTRIES[self.entry].workers.takes_number

@@ -33,6 +33,7 @@ from utils import DIVERGED
 
 EVALUATION_SHARE = 0.1  # of a run's time, at most, for evaluations
 FEWEST_STEPS = 50  # of all machines, between two of them
+SPARSER = 2  # times the steps between two evaluations, from which a run is no measure for others
 FEWEST_EVALUATIONS = 20  # until the target, also where they take more time than that
 ALONE_SHARE, FAMILIES_SHARE = 0.15, 0.55  # of the time, until the step size of one machine, and the families, are known
 GRID = (0, -1, 1, -2, 2)  # step sizes of one machine: powers of the root of 10, times the given one, which is the first
@@ -49,6 +50,9 @@ AHEAD = 2.0  # standard errors
 EQUAL = 1.05  # times the seconds, up to which a row within noise counts as equal
 LOG_SD, LAW_SD = 0.17, 0.14  # of log seconds: a seed's own, and the law's residual (results/comparison)
 LEAST_SD = 0.05  # of a few seeds that happen to agree
+TIMED_SHARE = 0.1  # of the time, at most, to find out what a step takes
+FEWEST_TIMED, TRIES = 20, 5  # steps of a run that is timed; step sizes, each a tenth of the one before, until one does
+LEAST_SIZE = -8  # power of the grid, and the greatest with the other sign
 NEEDED_STEPS = 1500  # of all machines in a run to a target, about: where not even two runs have so many, none is tried
 STUB_STEPS = 1200  # of a run without training, at most
 LONG_S = 1e9  # virtual seconds that no run has
@@ -66,6 +70,7 @@ class Tried:
     candidate: Candidate
     step: float
     seed: int
+    every: int  # steps of all machines between two evaluations
     run: PausedRun
 
     def means(self) -> Curve:
@@ -107,6 +112,7 @@ class Found:
     step_of_one: float = 0.0  # machine alone
     steps: dict[str, float] = field(default_factory=dict)  # the step size by family
     races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; ended ones count as late
+    reached: dict[Entrant, list[float]] = field(default_factory=dict)  # the same without those
     curves: dict[Candidate, list[Curve]] = field(default_factory=dict)  # means of the tried and the raced ones
     shift: float | None = None  # how much greater the metric is there than on the test part
     note: str = ""  # why nothing was tried
@@ -168,7 +174,12 @@ class Search:
         config = replace(self._job("esync", ()).config, cpu=1)
         model_bytes = float(Parameters(build(config, self._learnt, lambda text: None).network).num_bytes())
         for family in self.families:
+            least = (
+                1 if family.differs_alone and not config.split_by_class else 2
+            )  # else the same as on one machine alone
             for k in sizes(len(self._cluster.workers)) if family.takes_number else [1]:
+                if k < least and family.takes_number:
+                    continue
                 self._look()
                 self.found.candidates.append(self._rated(family, k, model_bytes))
         self._all = [*self.found.candidates]
@@ -210,40 +221,53 @@ class Search:
         """Finds the step size of one machine; where each machine has its own classes, that of ESync."""
         first = {each.family.entry: each for each in first_of_each(self.found.candidates)}
         reference = first.get("alone") or first["esync"]
-        middle = self.begin(reference, self._step)
-        middle.run.advance(LONG_S, cpu_s=max(0.5, 0.01 * self._budget_s))
-        self._check(middle.run)
-        steps = max(1.0, middle.run.seconds * reference.samples_per_s / self._batch)
-        evaluation_s = middle.run.evaluation_cpu_s / max(1, len(middle.run.curve))
-        step_s = (middle.run.cpu_s - middle.run.evaluation_cpu_s) / steps
+        self._measure_step(reference)
+        trials = {exponent: self.begin(reference, self._size(exponent)) for exponent in GRID}
+        until_s = self._began_s + ALONE_SHARE * self._budget_s
+        try:
+            self._together(list(trials.values()), (time.process_time() + until_s) / 2)
+            while (end := self._best(trials.values())) in (trials[min(trials)], trials[max(trials)]):
+                further = min(trials) - 1 if end is trials[min(trials)] else max(trials) + 1
+                if not LEAST_SIZE <= further <= -LEAST_SIZE or end.run.error is not None:
+                    break
+                trials[further] = self.begin(reference, self._size(further))
+                self._train(trials[further], end.run.seconds)
+            self._together(self._in_order(trials.values())[:KEPT_SIZES], until_s)
+        finally:
+            best = self._best(trials.values())
+            self.found.tried.append(best)
+            self.found.steps[reference.family.entry] = self.found.step_of_one = self._step = best.step
+            for each in trials.values():
+                if each is not best:
+                    each.run.close()
+        self._evaluate_often(best)
+        self._say(f"step size of one machine: {best.step:.2g} ({self._value(best)})")
+
+    def _measure_step(self, candidate: Candidate) -> None:
+        """Measures what a step and an evaluation take here, and sets how often runs are evaluated; makes the given step
+        size smaller where the training diverges at once. Raises OutOfTime where the time is too short."""
+        for _ in range(TRIES):
+            trial = self.begin(candidate, self._step)
+            until_s = time.process_time() + TIMED_SHARE * self._budget_s
+            self._train(trial, FEWEST_TIMED * self._batch / candidate.samples_per_s, until_s)
+            trial.run.advance(LONG_S, cpu_s=0.5)
+            self._check(trial.run)
+            trial.run.close()
+            if trial.run.error is None:
+                break
+            self._step /= 10
+        else:
+            self.found.note = f"the training diverges with all step sizes down to {10 * self._step:.2g}"
+            raise OutOfTime
+        steps = max(1.0, trial.run.seconds * candidate.samples_per_s / self._batch)
+        evaluation_s = trial.run.evaluation_cpu_s / max(1, len(trial.run.curve))
+        step_s = (trial.run.cpu_s - trial.run.evaluation_cpu_s) / steps
         self.every = max(FEWEST_STEPS, math.ceil(evaluation_s / step_s / EVALUATION_SHARE))
         self._say(f"a step takes {1e3 * step_s:.3g} ms here, an evaluation {1e3 * evaluation_s:.3g} ms")
         if 2 * NEEDED_STEPS * step_s > self._budget_s:
             minutes = math.ceil(4 * NEEDED_STEPS * step_s / 6) / 10  # twice as much as two runs take
             self.found.note = f"a step takes {step_s:.2g} s here: give --minutes {minutes:g} to try some"
             raise OutOfTime
-        trials = {exponent: self.begin(reference, self._size(exponent)) for exponent in GRID}
-        middle.run.close()
-        until_s = self._began_s + ALONE_SHARE * self._budget_s
-        self._together(list(trials.values()), (time.process_time() + until_s) / 2)
-        while (end := self._best(trials.values())) in (trials[min(trials)], trials[max(trials)]):
-            further = min(trials) - 1 if end is trials[min(trials)] else max(trials) + 1
-            if not -8 <= further <= 8 or (end.run.error is not None):
-                break
-            trials[further] = self.begin(reference, self._size(further))
-            trials[further].run.advance(end.run.seconds)
-            self._check(trials[further].run)
-        kept = self._in_order(trials.values())[:KEPT_SIZES]
-        self._together(kept, until_s)
-        best = self._best(kept)
-        self.found.steps[reference.family.entry] = self._step = best.step
-        self.found.tried.append(best)
-        for each in trials.values():
-            if each is not best:
-                each.run.close()
-        self.found.step_of_one = best.step
-        self._evaluate_often(best)
-        self._say(f"step size of one machine: {best.step:.2g} ({self._value(best)})")
 
     def _evaluate_often(self, tried: Tried) -> None:
         """Further runs have enough evaluations until the target, if this one has reached it."""
@@ -257,23 +281,32 @@ class Search:
     def _try_families(self) -> None:
         """Every family on the law's number of machines, with its step sizes; the worse ones end, again and again: first
         the step sizes, then the families."""
+        if (one := self.found.tried[0]).every > SPARSER * self.every:  # as it is, it would be late by that alone
+            self.found.tried = [self.begin(one.candidate, one.step)]
+            one.run.close()
         known = [each.candidate.family for each in self.found.tried]
         runs = [*self.found.tried]
         for each in first_of_each(self.found.candidates):
             if each.family not in known:
-                runs += [self.begin(each, self._step * factor) for factor in self.factors(each)]
+                runs += [self.begin(each, self._step * factor) for factor in dict.fromkeys(self.factors(each))]
         self.found.tried = [*runs]
         share_s = (FAMILIES_SHARE * self._budget_s - self.used_s) / HALVINGS
-        while not self._together(runs, time.process_time() + share_s):
-            at_s = self._common_s(runs)
-            runs = self._in_order(runs, at_s)
-            best = runs[0]
-            self._say(f"{len(runs)} runs, best after {at_s:.3g} s: {best.candidate.name}, step size {best.step:.2g}")
-            of_families = list({each.candidate.family.entry: each for each in reversed(runs)}.values())
-            runs = of_families if len(of_families) < len(runs) else runs[: max(FEWEST_RUNS, len(runs) // 2)]
-        for run in self._in_order(self.found.tried):
-            self.found.steps.setdefault(run.candidate.family.entry, run.step)
+        try:
+            while not self._together(runs, time.process_time() + share_s):
+                runs = self._better(runs)
+        finally:  # also where Ctrl-C, or the time, ends the search here
+            for run in self._in_order(self.found.tried):
+                self.found.steps.setdefault(run.candidate.family.entry, run.step)
         self._evaluate_often(self._best(self.found.tried))
+
+    def _better(self, runs: Sequence[Tried]) -> list[Tried]:
+        """Of each family the better step size, or the better half of the families."""
+        at_s = self._common_s(runs)
+        ordered = self._in_order(runs, at_s)
+        best = ordered[0]
+        self._say(f"{len(runs)} runs, best after {at_s:.3g} s: {best.candidate.name}, step size {best.step:.2g}")
+        of_families = list({each.candidate.family.entry: each for each in reversed(ordered)}.values())
+        return of_families if len(of_families) < len(runs) else ordered[: max(FEWEST_RUNS, len(runs) // 2)]
 
     def factors(self, candidate: Candidate) -> tuple[float, ...]:
         """Of its step sizes, in those of one machine."""
@@ -303,6 +336,8 @@ class Search:
                 return
             for each, seconds in zip(racers, times_s, strict=True):
                 self.found.races[each].append(math.log(min(seconds, RACE_LATE * min(times_s))))
+                if seconds < math.inf:
+                    self.found.reached.setdefault(each, []).append(math.log(seconds))
             cost_s = self.used_s - begin_s
             leader = min(racers, key=lambda each: statistics.fmean(self.found.races[each]))
             racers = [each for each in racers if each is leader or self._gap(leader, each)[0] <= 0]
@@ -349,9 +384,10 @@ class Search:
     def logs_of(self, candidate: Candidate) -> list[float]:
         """Log seconds of its runs with that step size: of the race, and where that is short the one before."""
         step = self.step_of(candidate)
-        logs = list(self.found.races.get(Entrant(candidate, step), ()))
+        logs = list(self.found.reached.get(Entrant(candidate, step), ()))
         if len(logs) < 2:  # the run that was chosen for its time tells of too short a one
-            before = [each for each in self.found.tried if each.candidate == candidate and each.step == step]
+            same = [each for each in self.found.tried if each.candidate == candidate and each.step == step]
+            before = [each for each in same if not logs or each.every == self.every]
             logs += [math.log(seconds) for each in before if (seconds := self._seconds(each)) < math.inf]
         return logs
 
@@ -383,7 +419,7 @@ class Search:
             "eval_seconds": self.evaluation_s(candidate),
         }
         run = PausedRun(replace(job, config=replace(job.config, **settings)), self._learnt, self._test)
-        return Tried(candidate, step, seed, run)
+        return Tried(candidate, step, seed, self.every, run)
 
     def evaluation_s(self, candidate: Candidate) -> float:
         """Virtual seconds between two evaluations."""
@@ -392,12 +428,14 @@ class Search:
     def best_seen(self) -> str:
         """Why there is no answer, in words."""
         best = self._best(self.found.tried) if self.found.tried else None
+        if best is not None and best.run.error is not None:
+            return f"the training diverges with all step sizes that were tried: {best.run.error}"
         if best is None or not best.means():
             return "the search has ended before it could evaluate a run: give --minutes more"
         value = self.metric.best(value for _, value in best.means())
         shift = self.found.shift or 0.0
         return (
-            f"no candidate reached {self.metric.text(self.wanted)} within the time: the best {self.metric.name} on "
+            f"no candidate reached {self.wanted:g} within the time: the best {self.metric.name} on "
             f"the held-out samples is {self.metric.text(value - shift)}, by {best.candidate.name} after "
             f"{best.means()[-1][0]:.3g} s; give another target, or more --minutes"
         )
@@ -415,16 +453,22 @@ class Search:
             now_s = min(now_s * QUANTUM, end_s)
             going = [each for each in runs if not each.run.is_over and self._seconds(each) == math.inf]
             for each in going:
-                while each.run.seconds < now_s and not each.run.is_over and self._seconds(each) == math.inf:
-                    self._look()
-                    if time.process_time() >= until_s:
-                        return False
-                    each.run.advance(now_s, SLICE_CPU_S)
-                    self._check(each.run)
+                if not self._train(each, now_s, until_s):
+                    return False
                 if not self.found.races and self._seconds(each) < math.inf:  # the target must not move during a race
                     self._measure_shift(each.run)
             if not going or now_s >= end_s:
                 return True
+
+    def _train(self, tried: Tried, now_s: float, until_s: float = math.inf) -> bool:
+        """Trains to this virtual moment, or to the target. Returns whether that is done by this time of the process."""
+        while tried.run.seconds < now_s and not tried.run.is_over and self._seconds(tried) == math.inf:
+            self._look()
+            if time.process_time() >= until_s:
+                return False
+            tried.run.advance(now_s, SLICE_CPU_S)
+            self._check(tried.run)
+        return True
 
     def _common_s(self, runs: Iterable[Tried]) -> float:
         """Virtual seconds that all have trained, but those that have ended."""

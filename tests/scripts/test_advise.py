@@ -12,7 +12,7 @@ import tiny_data
 
 import simulate
 from scripts import advise
-from scripts.advice import candidates, search
+from scripts.advice import answer, candidates, search
 from scripts.advice.candidates import FAMILIES, Candidate, first_of_each, fitted, sizes, useful
 from trainer.jobs.job import job_of
 from trainer.simulation import virtual_cluster
@@ -57,6 +57,22 @@ def test_the_law_prefers_few_machines_unless_they_are_much_slower():
     assert best.seconds(1000) == pytest.approx(1000 * (1 + 2 / 3 + 0.1) / 190)
 
 
+def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
+    """A race's losers are ended; what they would have taken is not known."""
+    one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
+    its = search.Search.__new__(search.Search)
+    its.found, its.every = search.Found(0.9), 50
+    its.found.candidates = [one, other]
+    its.found.steps = {"esync": 0.1, "sync": 0.2}
+    its.found.races = {search.Entrant(one, 0.1): [1.0, 2.0], search.Entrant(other, 0.2): [1.4, 2.4]}
+    its.found.reached = {search.Entrant(one, 0.1): [1.0, 2.0]}
+    places = {one: (0, 1), other: (0, 1)}
+    (row,) = answer.rows_of(its, places)
+    assert (row.candidate, row.runs, row.seconds) == (one, 2, pytest.approx(math.exp(1.5)))
+    assert row.low_s < row.seconds < row.high_s
+    assert its.expected_s(other) == math.inf
+
+
 def test_the_law_is_fitted_to_what_was_seen():
     seen = esync(2, 190, 4.0)
     assert fitted({seen: seen.seconds(7e4)}) == {"esync": pytest.approx(7e4)}
@@ -95,15 +111,15 @@ def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
     given += ["--json", "a.json", "--figure", "a.png"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "0.01"]) == EXIT_OK
     said = capsys.readouterr().out
-    answer = json.loads((place / "a.json").read_text())
-    assert answer["rows"][0]["seconds"] <= answer["rows"][-1].get("seconds", math.inf)
-    assert answer["answer"]["seconds"] > 0 and answer["answer"]["how"] != "predicted"
+    found = json.loads((place / "a.json").read_text())
+    assert found["rows"][0]["seconds"] <= found["rows"][-1].get("seconds", math.inf)
+    assert found["answer"]["seconds"] > 0 and found["answer"]["how"] != "predicted"
     assert (place / "a.png").stat().st_size > 10_000 and (place / "a.pdf").exists()
     command = next(line for line in said.splitlines() if line.startswith(".venv/bin/python "))
-    assert command == answer["command"] and command.startswith(".venv/bin/python simulate.py --cluster three.csv -m ")
+    assert command == found["command"] and command.startswith(".venv/bin/python simulate.py --cluster three.csv -m ")
     (run,) = simulate.parse(shlex.split(command)[2:])[1]
-    assert run.job.config.target_accuracy == 0.5 and run.job.config.max_seconds >= 2 * answer["answer"]["seconds"]
-    assert len(run.job.cluster.workers) == len(answer["answer"]["machines"])
+    assert run.job.config.target_accuracy == 0.5 and run.job.config.max_seconds >= 2 * found["answer"]["seconds"]
+    assert len(run.job.cluster.workers) == len(found["answer"]["machines"])
 
 
 @pytest.mark.parametrize(
@@ -118,6 +134,10 @@ def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
         ),
         ("--target-accuracy 0.9", "one of the arguments --hosts --cluster is required"),
         ("--cluster three.csv --target-accuracy 0.9 -- --fast 1", "unknown argument --fast"),
+        ("--cluster three.csv --target-accuracy 0.9 -- -m sync", "-m behind `--`: the search sets it"),
+        ("--cluster three.csv --target-accuracy 0.9 -- --fastest=2", "--fastest behind `--`"),
+        ("--cluster three.csv --target-accuracy 0.9 --json none/a.json", "none/a.json: there is no folder"),
+        ("--cluster three.csv --target-accuracy 0.9 --figure a.v2", "give a name that ends with .png or .pdf"),
     ],
 )
 def test_what_cannot_be_advised_is_one_line(place, words, complaint, capsys, monkeypatch):
@@ -137,4 +157,4 @@ def test_a_target_that_nobody_reaches_is_answered_by_the_best_value(place, capsy
     monkeypatch.setattr(search, "NEEDED_STEPS", 100)
     given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.05"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "1e-9"]) == 2
-    assert "no candidate reached 1.0000 within the time: the best accuracy on the held-out" in capsys.readouterr().err
+    assert "no candidate reached 1 within the time: the best accuracy on the held-out" in capsys.readouterr().err

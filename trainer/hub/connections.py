@@ -122,15 +122,16 @@ class Connection:
         message, found = read(text)
         if found and not may_come(message, found):
             raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has others")
-        if found and (sink := into(message, found)) is not None:
+        try:
+            sink = into(message, found) if found else None
+            arrays = [] if sink is not None else [np.empty(shape, np.float32) for shape in found]
+        except (MemoryError, ValueError):
+            raise NotAFrame("it sends arrays for which there is no room") from None
+        if sink is not None:
             self.is_receiving = self.is_streaming = True
             await self._stream(sink, num_numbers(found))
             self.is_receiving = self.is_streaming = False
             return message, ()
-        try:
-            arrays = [np.empty(shape, np.float32) for shape in found]
-        except (MemoryError, ValueError):
-            raise NotAFrame("it sends arrays for which there is no room") from None
         self.is_receiving = bool(arrays)
         for array in arrays:
             await self._fill(bytes_of(array))

@@ -232,8 +232,8 @@ class Hub(Connections):
             case _:
                 raise Refused(f"this process sent what it may not send now: {message!r:.200}")
 
-    def _send_all(self, answers: Answers) -> None:
-        if self._sums and len(answers) > 1:
+    def _send_all(self, answers: Answers, is_round: bool = True) -> None:
+        if self._sums and is_round and len(answers) > 1:
             before, self._last_sum_s = self._last_sum_s, time.monotonic()
             if before:
                 self._silence.add_round(self._last_sum_s - before)
@@ -574,7 +574,11 @@ class Hub(Connections):
         """The worker's upload, if one is on its way here, has no end."""
         if connection.is_streaming and self._streaming is not None:
             connection.is_streaming = False
-            self._send_all(self._streaming.broke_off(rank))
+            answers = self._streaming.broke_off(rank)
+            if answers:
+                name, count = self._members[rank].called(rank), len(answers)
+                logging.warning("warning: an upload of %s broke off: %d other worker(s) send theirs again", name, count)
+            self._send_all(answers, is_round=False)
 
     def _lose(self, rank: int, why: str, on_request: bool = False) -> None:
         """Goes on without a worker, where the job may; else ends it."""

@@ -1,7 +1,8 @@
 """Sums over the workers on the hub, for SSGD, LB-BSP, local SGD and ESync: the server part, and the transport.
 
 The hub has no model. A worker that comes to a job at work, or has missed a sum, gets the state of another one, and
-takes part from then on. What a worker has sent before it was lost counts, with its weight.
+takes part from then on. What a worker has sent before it was lost counts, with its weight; where an upload breaks off
+in the middle, all others of that sum send theirs again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class _Sum:
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         edges = np.cumsum([math.prod(shape) for shape in shapes])
-        self._flat = np.empty(edges[-1], np.float32)
+        self._flat = np.empty(sum(map(math.prod, shapes)), np.float32)
         self.arrays = [part.reshape(shape) for part, shape in zip(np.split(self._flat, edges), shapes, strict=False)]
         self._begun = 0  # numbers of the sum that some upload has reached; the others hold nothing yet
 
@@ -62,7 +63,9 @@ class SumServer:
             return self._hand_over(message, arrays)
         if NUMBER not in message:
             return {}
-        self._catch_up(message)
+        if message[NUMBER] > self._number:  # this hub was started again: others may have missed the last sum
+            self._miss(self._arrived)
+            self._number, self._arrived, self._sum = message[NUMBER], set(), None
         added_to = self._uploads.pop(rank, None)
         if message[NUMBER] < self._number:
             self._miss({rank})
@@ -78,7 +81,6 @@ class SumServer:
         return self._completed()
 
     def into(self, rank: int, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
-        self._catch_up(message)
         is_due = message.get(NUMBER) == self._number and rank in self._there - self._arrived - self._uploads.keys()
         if not is_due or not shapes:
             return None
@@ -122,12 +124,6 @@ class SumServer:
             return {each: Answer({}, self._initial) for each in behind}
         self._is_done = is_done
         return {each: Answer({OVER: is_done}) for each in behind}
-
-    def _catch_up(self, message: Message) -> None:
-        """This hub was started again, and others may have missed the last sum."""
-        if message.get(NUMBER, 0) > self._number:
-            self._miss(self._arrived)
-            self._number, self._arrived, self._sum = message[NUMBER], set(), None
 
     def _add(self, arrays: Arrays) -> None:
         """Adds an upload that has come as a whole."""

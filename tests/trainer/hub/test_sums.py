@@ -145,6 +145,14 @@ def test_where_an_upload_breaks_off_all_send_theirs_again(is_lost: bool) -> None
     assert whole(done) == dict.fromkeys(there, [float(len(there))] * 7)
 
 
+def test_half_an_upload_to_a_hub_that_was_started_again_changes_nothing() -> None:
+    """The others may have had fewer sums; only a whole upload shows that they have missed one."""
+    sums = Sums(3, is_anew=True)
+    assert sums.part.into(0, {NUMBER: 3}, SHAPES) is None
+    assert sums.send(1, 2, 1.0) == sums.lose(0) == {}
+    assert sums.send(2, 2, 1.0) == summed(2.0, 1, 2)
+
+
 def test_what_is_not_due_is_not_added() -> None:
     part = Sums(2).part
     assert part.into(0, {WANTS_STOP: True}, SHAPES) is None
