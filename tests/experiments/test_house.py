@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 43_740, 6_720
+PRODUCT, EXPERIMENTS = 43_800, 6_720
 
 
 @pytest.fixture(scope="module")
