@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ENTRIES
+from config import Config
 from report.measured import mean_of
 from scripts.launch import hosts_file, step_times
 from scripts.run_process import Processes
@@ -60,7 +61,9 @@ def probe(
     hosts = hosts_file.read(Path(path)).without(without) if path else None
     left_out = ("--without", ",".join(without)) if without else ()
     command = ["scripts/cluster.sh" if hosts else "scripts/local_cluster.sh", *place, *left_out, "-m", MODE]
-    command += ["--page", "0", "--data-dir", given.data_dir, *job[:cut], "--", *step_times.words_of(given, own)]
+    if given.data_dir != Config.data_dir:
+        command += ["--data-dir", given.data_dir]
+    command += ["--page", "0", *job[:cut], "--", *step_times.words_of(given, own)]
     ended = processes.do(command, "", environment={})
     if ended is None:
         return None
