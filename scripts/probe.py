@@ -61,8 +61,7 @@ def probe(
     hosts = hosts_file.read(Path(path)).without(without) if path else None
     left_out = ("--without", ",".join(without)) if without else ()
     command = ["scripts/cluster.sh" if hosts else "scripts/local_cluster.sh", *place, *left_out, "-m", MODE]
-    if given.data_dir != Config.data_dir:
-        command += ["--data-dir", given.data_dir]
+    command += ["--data-dir", given.data_dir] if given.data_dir != Config.data_dir else []
     command += ["--page", "0", *job[:cut], "--", *step_times.words_of(given, own)]
     ended = processes.do(command, "", environment={})
     if ended is None:
