@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from scripts.advice.answer import Row
     from scripts.advice.search import Search
     from scripts.probe import Probed
+    from trainer.jobs.job import Job
+    from trainer.metric import Metric
 
 HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
 FOLDER = Path("logs") / "advise"  # of the cluster files of hosts
@@ -171,10 +173,8 @@ def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
     return probed
 
 
-def searched(given: argparse.Namespace, advised: Advised) -> Search:
-    """The search, done. Raises SetupError if the job, or its target, is none that can be searched for."""
-    from scripts.advice.search import Search
-    from trainer.datasets.sources import Stream
+def prepared(given: argparse.Namespace, advised: Advised) -> tuple[Job, Metric, float]:
+    """The job with all its samples, its metric and the target. Raises SetupError if the target is none of the job's."""
     from trainer.from_flags import target_of
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build
@@ -183,15 +183,26 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
     whole = job_of(config)
     if whole.test is None:
         raise SetupError("the job has no test samples, and a target needs them: give some in data(folder)")
+    metric = build(config, whole, lambda text: None).metric
+    accuracy = given.target_accuracy or 0.0
+    target = target_of(dataclasses.replace(config, target_accuracy=accuracy, target=given.target), metric)
+    assert target is not None
+    return whole, metric, target
+
+
+def searched(given: argparse.Namespace, advised: Advised) -> Search:
+    """The search, done. Raises SetupError if the job, or its target, is none that can be searched for."""
+    from scripts.advice.search import Search
+    from trainer.datasets.sources import Stream
+    from trainer.jobs.job import job_of
+
+    whole, metric, target = prepared(given, advised)
     learnt, test = whole, None
     if whole.train is not None and not isinstance(whole.train, Stream):
-        advised.held_out = config.validation or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
-        test = None if config.validation else whole
+        asked = advised.job("esync").config.validation
+        advised.held_out = asked or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
+        test = None if asked else whole
         learnt = job_of(dataclasses.replace(advised.job("esync").config, cpu=1))
-    metric = build(config, learnt, lambda text: None).metric
-    aim = dataclasses.replace(config, target_accuracy=given.target_accuracy or 0.0, target=given.target)
-    target = target_of(aim, metric)
-    assert target is not None
     stops: list[int] = []
     both = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(each, lambda number, frame: stops.append(number)) for each in both]

@@ -217,11 +217,8 @@ def _do(arguments: Sequence[str]) -> int:
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     given, others = parse(arguments)
     if given.tune:
-        raise SetupError(
-            "--tune: scripts/advise.sh --cluster FILE --target-accuracy X finds the step size, with the machines and "
-            "the algorithm (docs/advise.md)"
-        )
-    processes = Processes(given.log_base / "tuning")
+        raise SetupError("--tune: scripts/advise.sh --cluster FILE --target-accuracy X finds it (docs/advise.md)")
+    processes = Processes(given.log_base)
     with processes.stopped_by_signals():
         return _sweep(given, others, processes)
 

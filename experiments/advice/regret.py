@@ -16,7 +16,6 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-import dataclasses
 import json
 import logging
 import math
@@ -73,18 +72,10 @@ def measured(job: Job, cluster: Path, answer: dict[str, Any]) -> dict[str, dict[
     from scripts import advise
     from scripts.advice.candidates import Candidate
     from scripts.advice.search import Entrant, Search, Tried
-    from trainer.from_flags import target_of
-    from trainer.jobs.job import job_of
-    from trainer.jobs.network import build
 
     given, flags = advise.parse(["--cluster", str(cluster), *job.words, "--", *job.flags])
     advised = advise.Advised(given, str(cluster), flags)
-    config = dataclasses.replace(advised.job("esync").config, cpu=1)
-    learnt = job_of(config)
-    metric = build(config, learnt, lambda text: None).metric
-    aim = dataclasses.replace(config, target_accuracy=given.target_accuracy or 0.0, target=given.target)
-    target = target_of(aim, metric)
-    assert target is not None
+    learnt, metric, target = advise.prepared(given, advised)
     search = Search(
         advised.machines, advised.job, learnt, None, metric, target, 1.0, math.inf, logging.info, lambda: False
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scripts.advice.candidates import Candidate
-from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Found, Search
+from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Search
 
 MOST_ROWS = 8
 FOUR_OF_FIVE = 1.28  # standard deviations on each side
@@ -115,7 +115,7 @@ def rows_of(search: Search, places: dict[Candidate, tuple[int, ...]]) -> list[Ro
 
 def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> dict[str, object]:
     """The answer for programs."""
-    found: Found = search.found
+    found = search.found
 
     def of_row(row: Row) -> dict[str, object]:
         its = row.candidate

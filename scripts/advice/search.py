@@ -139,11 +139,10 @@ class Search:
         self._say, self._stopped = say, stopped
         self._began_s, self._budget_s = time.process_time(), budget_s
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
-        self.families = [each for each in FAMILIES if self._takes_part(each)]
         self.found = Found(target)
         self._pairs: list[tuple[float, float]] = []  # the metric on the held-out samples, and on the test part
 
-    def run(self) -> Found:
+    def run(self) -> None:
         """Searches until one candidate is ahead, the time is over, or it is stopped."""
         try:
             self.measure_rates()
@@ -157,7 +156,6 @@ class Search:
                 each.run.close()
                 if each.step == self.found.steps.get(each.candidate.family.entry) and each.means():
                     self.found.curves.setdefault(each.candidate, []).insert(0, each.means())
-        return self.found
 
     @property
     def used_s(self) -> float:
@@ -166,20 +164,15 @@ class Search:
 
     # ---------------------------------------------------------------------------------------------- without training
 
-    def _takes_part(self, family: Family) -> bool:
-        return not (family.entry == "alone" and self._job("esync", ()).config.split_by_class)
-
     def measure_rates(self) -> None:
         """Measures samples/s of every family on every number of machines."""
         config = replace(self._job("esync", ()).config, cpu=1)
         model_bytes = float(Parameters(build(config, self._learnt, lambda text: None).network).num_bytes())
-        for family in self.families:
-            least = (
-                1 if family.differs_alone and not config.split_by_class else 2
-            )  # else the same as on one machine alone
-            for k in sizes(len(self._cluster.workers)) if family.takes_number else [1]:
-                if k < least and family.takes_number:
-                    continue
+        for family in FAMILIES:
+            # On one machine the others are the same as `alone`; by class it would need the data of all.
+            least = 1 if family.differs_alone and not config.split_by_class else 2
+            numbers = sizes(len(self._cluster.workers)) if family.takes_number else [1]
+            for k in filter(least.__le__, numbers):
                 self._look()
                 self.found.candidates.append(self._rated(family, k, model_bytes))
         self._all = [*self.found.candidates]
@@ -310,8 +303,8 @@ class Search:
 
     def factors(self, candidate: Candidate) -> tuple[float, ...]:
         """Of its step sizes, in those of one machine."""
-        family, config = candidate.family, self._job("esync", ()).config
-        return family.factors(candidate.k) if config.optimizer == SGD else family.own_factors
+        is_sgd = self._job("esync", ()).config.optimizer == SGD
+        return candidate.family.factors(candidate.k) if is_sgd else candidate.family.own_factors
 
     def _race(self) -> None:
         """Races those that should be the fastest, with further seeds."""
@@ -524,7 +517,5 @@ class Search:
     def _value(self, tried: Tried) -> str:
         if (seconds := self._seconds(tried)) < math.inf:
             return f"target after {seconds:.3g} s"
-        means = tried.means()
-        return (
-            f"{self.metric.name} {self.metric.text(means[-1][1])} after {means[-1][0]:.3g} s" if means else "no value"
-        )
+        at_s, value = tried.means()[-1] if tried.means() else (0.0, math.nan)
+        return f"{self.metric.name} {self.metric.text(value)} after {at_s:.3g} s" if at_s else "no value"

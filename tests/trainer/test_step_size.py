@@ -32,6 +32,11 @@ def config(*flags: str):
         ),
         (["-m", "esync", "--optimizer", "adam"], "step size: -ll 0.001 is adam's, whatever the batch size"),
         (
+            ["-m", "esync", "--optimizer", "adam", "--outer-momentum", "0.9", "-gl", "0.7"],
+            "step size: -ll 0.001 is adam's, whatever the batch size; the outer optimiser makes a round's steps up to "
+            "7 times as long: try a step as much smaller",
+        ),
+        (
             ["-m", "local", "-l", "0.01", "--lr-schedule", "warmup:9"],
             "step size: -l 0.01 of the loss summed over 64 samples, which is 0.64 of the mean loss, times "
             "--lr-schedule warmup:9",

@@ -47,7 +47,7 @@ class PausedRun:
         return bool(self._greenlet.dead)
 
     def advance(self, until_s: float, cpu_s: float = math.inf) -> None:
-        """Trains on until so many virtual seconds have passed, so many of this process are used, or to its end."""
+        """Trains to `until_s` virtual seconds, for `cpu_s` seconds of this process, or to the end of the run."""
         if self.is_over or self.seconds >= until_s:
             return
         begin = time.process_time()

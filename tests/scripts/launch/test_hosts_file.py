@@ -308,7 +308,7 @@ def test_all_hosts_that_do_not_answer_are_named_with_the_words_that_leave_them_o
     some = {"h1": Connected(), "h2": Connected("h2: no route"), "h3": Connected("h3: no answer")}
     with pytest.raises(SetupError, match=r"^h2: no route; h3: no answer; or do without: --without h2,h3$"):
         cluster.ask_hosts(given, some)
-    with pytest.raises(SetupError, match=r"^h2: no route; h3: no answer$"):  # nobody is left
+    with pytest.raises(SetupError, match=r"^h2: no route; h3: no answer$"):  # no host is left
         cluster.ask_hosts(given, {name: some[name] for name in ("h2", "h3")})
 
 
