@@ -36,9 +36,9 @@ def _draw(figure: Figure, found: Found, rows: Sequence[Row], metric: Metric) -> 
         line = LINES[seen.get(entry, 0) % len(LINES)]
         seen[entry] = seen.get(entry, 0) + 1
         colour = ENTRIES[entry].look.colour
-        (drawn,) = axes.plot(its.at, its.median, line, color=colour, label=row.candidate.name)
+        (drawn,) = axes.plot(its.at, its.median, line, marker=".", color=colour, label=row.candidate.name)
         axes.fill_between(its.at, its.low, its.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    axes.axhline(found.target, color="black", linewidth=0.8, label="target on these samples")
+    axes.axhline(found.target, color="grey", linewidth=0.8, label="target on these samples")
     axes.set_xlabel("seconds")
     axes.set_ylabel(f"{metric.name} on held-out samples, mean of three")
     axes.legend()
