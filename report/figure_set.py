@@ -99,11 +99,7 @@ def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigu
             "computing-time",
             {mode: its for mode, its in ratios.items() if its},
             partial(
-                draw_computing_ratio,
-                title=network,
-                marked=by_aggregation,
-                note=published_note(RATIO),
-                doubts=doubts,
+                draw_computing_ratio, title=network, marked=by_aggregation, note=published_note(RATIO), doubts=doubts
             ),
         ),
     ]

@@ -82,12 +82,7 @@ def _network(model: SavedModel, file: JobFile) -> JobNetwork:
 
 
 def _outputs(
-    network: JobNetwork,
-    file: JobFile,
-    prepare: Prepare | None,
-    arrays: Sequence[np.ndarray],
-    where: str,
-    told: str,
+    network: JobNetwork, file: JobFile, prepare: Prepare | None, arrays: Sequence[np.ndarray], where: str, told: str
 ) -> Iterator[list[np.ndarray]]:
     """Yields the outputs of each batch. `prepare` gets zeros as targets."""
     samples, feed = Arrays(tuple(arrays), np.zeros(len(arrays[0]), np.int64)), network.feed(prepare)

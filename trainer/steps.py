@@ -173,12 +173,7 @@ class Stepper:
             self.step_one(position, weight, gradient, learning_rate, num_batches)
 
     def step_one(
-        self,
-        position: int,
-        weight: np.ndarray,
-        gradient: np.ndarray,
-        learning_rate: float,
-        num_batches: float = 1,
+        self, position: int, weight: np.ndarray, gradient: np.ndarray, learning_rate: float, num_batches: float = 1
     ) -> None:
         """A step of the weight at this position of the list (see `step`)."""
         rule, state = self._rule, self._state(position, weight)
@@ -218,10 +213,7 @@ class Stepper:
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state, with its own arrays."""
-        return {
-            "kept": [*self._states.items()],
-            "updates": [*self._counts.items()],
-        }
+        return {"kept": [*self._states.items()], "updates": [*self._counts.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores `state`, or that of version 0.6.0, which has a single array as it is."""

@@ -44,10 +44,7 @@ def _number(minimum: float, maximum: float) -> Meta:
 
 Name = Annotated[
     str,
-    Meta(
-        pattern=r"\A[A-Za-z0-9._-]{1,64}\Z",
-        description="1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'",
-    ),
+    Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z", description="1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'"),
 ]
 Address = Annotated[
     str,
@@ -95,8 +92,7 @@ _POINTS = f"at most {MAX_POINTS} lists of round, seconds and"
 Accuracies = Annotated[
     tuple[tuple[Count, Elapsed, Share], ...],
     Meta(
-        max_length=MAX_POINTS,
-        description=f"{_POINTS} accuracy, from [0, 0, 0] to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, 1]",
+        max_length=MAX_POINTS, description=f"{_POINTS} accuracy, from [0, 0, 0] to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, 1]"
     ),
 ]
 Values = Annotated[

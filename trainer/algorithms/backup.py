@@ -39,7 +39,7 @@ class BackupServer:
 
     def __init__(self, job: Served) -> None:
         config, saved = job.config, job.saved
-        self._model, self._num_weights = GlobalModel(job.model), job.num_weights
+        self._model, self._num_weights = GlobalModel(job), job.num_weights
         self._versions = Versions(job.num_workers, config.backup)
         self._versions.begin_with(saved.get("version", 0))
         self._num_batches = saved.get("batches", 0)  # that counted
@@ -57,7 +57,6 @@ class BackupServer:
             self._versions.want_stop()
         if not arrays:  # it waits, or its answer is on its way
             return {}
-        self._model.heard(rank)
         if BAD in message:
             self._versions.skip(rank)
             return {rank: self._answer(rank)}
@@ -75,7 +74,6 @@ class BackupServer:
         if rank in self._lost:
             return {}
         self._lost.add(rank)
-        self._model.heard(rank)
         self._arrived.pop(rank, None)
         return self._answers(self._versions.remove_worker(rank))
 
@@ -90,7 +88,7 @@ class BackupServer:
         """With the newest version."""
         dropped = self._versions.dropped[rank]  # number of the worker's gradients that came too late
         message = {KEPT: self._counts(), "over": self._versions.over, "dropped": dropped}
-        return Answer(message, self._model.give(rank))
+        return Answer(message, self._model.arrays)
 
     def _apply(self, ranks: Sequence[int]) -> None:
         """Makes the next version of these workers' gradients, summed in the order of ranks, not of arrival."""

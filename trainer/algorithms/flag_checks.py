@@ -3,12 +3,7 @@
 from config import SGD, Config, names_of
 from utils import SetupError
 
-EXCLUSIVE = (
-    ("use_dcasgd", "max_delay"),
-    ("use_dcasgd", "table"),
-    ("use_dcasgd", "rescale"),
-    ("max_delay", "table"),
-)
+EXCLUSIVE = (("use_dcasgd", "max_delay"), ("use_dcasgd", "table"), ("use_dcasgd", "rescale"), ("max_delay", "table"))
 
 
 def of_asgd(config: Config, num_workers: int | None) -> None:

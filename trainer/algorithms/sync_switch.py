@@ -90,7 +90,7 @@ class SyncSwitchServer:
 
     def __init__(self, job: Served) -> None:
         config, saved, num_workers = job.config, job.saved, job.num_workers
-        self._job, self._model, self._rules = job, GlobalModel(job.model), phase_rules(config)
+        self._job, self._model, self._rules = job, GlobalModel(job), phase_rules(config)
         self._rate_schedule = parse_schedule(config.lr_schedule)  # factor on eta, by the samples of all phases
         order, done, batches = config.switch_order, saved.get("done"), saved.get("batches", 0)
         self._schedule = Schedule(order, config.train_steps, num_workers, config.straggler_policy, done, batches)
@@ -117,7 +117,6 @@ class SyncSwitchServer:
             return {} if waits else self._answers((rank,))
         if not arrays:  # it waits, or its answer is on its way
             return {}
-        self._model.heard(rank)
         if BAD in message:  # the worker continues at once with its next batch
             return self._answers((rank,))
         report = UploadReport(*message["report"])
@@ -129,13 +128,12 @@ class SyncSwitchServer:
             self._lost.discard(rank)
             self._schedule.add_worker(rank)
         self._told.discard(rank)
-        return self._answer(rank, self._model.give(rank))
+        return self._answer(rank, self._model.arrays)
 
     def lost(self, rank: int) -> Answers:
         if rank in self._lost:
             return {}
         self._lost.add(rank)
-        self._model.heard(rank)
         self._told.discard(rank)
         self._policy.remove_worker(rank)
         phase = self._phase_of_gradients
@@ -192,7 +190,7 @@ class SyncSwitchServer:
 
     def _answers(self, ranks: Iterable[int]) -> Answers:
         """To these workers. One that elastic leaves out hears of it at once, and asks again for its answer."""
-        answers = {rank: self._answer(rank, self._model.give(rank)) for rank in ranks if rank not in self._told}
+        answers = {rank: self._answer(rank, self._model.arrays) for rank in ranks if rank not in self._told}
         news = self._schedule.left_out - self._left_out - answers.keys()
         self._left_out = set(self._schedule.left_out)
         self._told |= news

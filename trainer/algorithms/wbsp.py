@@ -44,7 +44,7 @@ class ReleasingServer:
     def __init__(self, job: Served) -> None:
         saved, num_workers = job.saved, job.num_workers
         self.job = job
-        self.model = GlobalModel(job.model)  # the newest release
+        self.model = GlobalModel(job)  # the newest release
         self.number = saved.get("release", 0)  # of that release
         self.samples = saved.get("samples", 0)  # in all uploads
         self._stop = False
@@ -69,7 +69,6 @@ class ReleasingServer:
         self._stop |= message[WANTS_STOP]
         if "report" not in message:  # it only wishes to stop, and its answer is on the way
             return {}
-        self.model.heard(rank)
         decision = self.take_in(rank, UploadReport(*message["report"]), arrays, BAD in message)
         if decision.action is Action.SYNC:
             self.release()
@@ -84,7 +83,6 @@ class ReleasingServer:
 
     def lost(self, rank: int) -> Answers:
         self.there.discard(rank)
-        self.model.heard(rank)
         self.runner.remove_worker(rank)
         return {}
 
@@ -92,7 +90,7 @@ class ReleasingServer:
         """With the newest release where the worker does not have it."""
         is_new, self._has[rank] = self._has[rank] != self.number, self.number
         message = {KEPT: self._counts(), "uploads": self._released, "stop": self._stop, **decision}
-        return Answer(message, self.model.give(rank) if is_new else ())
+        return Answer(message, self.model.arrays if is_new else ())
 
     def _counts(self) -> dict[str, int]:
         return {"release": self.number, "samples": self.samples}

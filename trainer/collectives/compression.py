@@ -19,10 +19,7 @@ from utils import SetupError
 LARGEST_SUM = 2.0**15
 # Values of --exchange; None: any
 CARRIED_BY = {UNCOMPRESSED: None, FP16: (KVSTORE, *AMONG_WORKERS), TWO_BIT: (KVSTORE,)}
-WHY = {
-    FP16: "MPI and the hub add up numbers of one kind",
-    TWO_BIT: "it is a part of MXNet's parameter server",
-}
+WHY = {FP16: "MPI and the hub add up numbers of one kind", TWO_BIT: "it is a part of MXNet's parameter server"}
 
 
 @dataclass(frozen=True)

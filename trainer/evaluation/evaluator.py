@@ -40,10 +40,7 @@ class Evaluator:
     """Measures the network on the whole test set."""
 
     def __init__(
-        self,
-        network: Network,
-        test: Callable[[], Iterable[Batch]],
-        measurement: Callable[[], Measurement] = Correct,
+        self, network: Network, test: Callable[[], Iterable[Batch]], measurement: Callable[[], Measurement] = Correct
     ) -> None:
         """`test` begins the batches of the test set, `measurement` a measurement."""
         self._network = network

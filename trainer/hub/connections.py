@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import socket
 import time
@@ -41,6 +42,7 @@ from server.errors import BadMessage, Conflict
 FAREWELL_S = 2.0  # for the other processes to get the last message, and end
 LATE_S = 15.0  # for late processes to come, and hear why the job has ended
 GREETING_S = 10.0  # for a stranger to show that it takes part
+LARGE, TURN_S = 1 << 22, 0.25  # bytes of an upload that has a turn, and how long
 MOST_STRANGERS = 64  # beside the processes of the job
 
 
@@ -48,11 +50,32 @@ class Refused(Exception):
     """This process cannot take part, for a reason in words."""
 
 
+class Turns:
+    """Of uploads that are held as a whole, with their answers: one after the other, so that the memory need not hold
+    all. A slow one does not keep the next one waiting."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> Callable[..., None]:
+        """Waits for a turn; returns what ends it."""
+        await self._lock.acquire()
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(TURN_S, self._lock.release)
+
+        def end(_: object = None) -> None:
+            if not timer.cancelled() and timer.when() > loop.time():  # else it has ended
+                timer.cancel()
+                self._lock.release()
+
+        return end
+
+
 class Connection:
     """With one process."""
 
-    def __init__(self, connection: socket.socket, address: str, port: int) -> None:
-        self.socket, self.address, self.port = connection, address, port
+    def __init__(self, connection: socket.socket, address: str, port: int, turns: Turns) -> None:
+        self.socket, self.address, self.port, self._turns = connection, address, port, turns
         self.rank: int | None = None  # of the worker, once it has one
         self.heard = time.monotonic()  # when the last piece came
         self._gap_s = 0.0  # the longest time between two pieces since the last look
@@ -65,6 +88,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[memoryview] = deque()  # pieces that the kernel does not take yet
         self._flushing: asyncio.Task[None] | None = None
+        self._end_turn: Callable[..., None] = lambda *_: None
         connection.setblocking(False)
         set_up(connection)
 
@@ -124,6 +148,10 @@ class Connection:
             raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has others")
         try:
             sink = into(message, found) if found else None
+            if sink is None and 4 * num_numbers(found) >= LARGE:
+                self.heard = math.inf  # it is not read, so it is not silent
+                self._end_turn = await self._turns.next()
+                self.heard = time.monotonic()
             arrays = [] if sink is not None else [np.empty(shape, np.float32) for shape in found]
         except (MemoryError, ValueError):
             raise NotAFrame("it sends arrays for which there is no room") from None
@@ -137,6 +165,13 @@ class Connection:
             await self._fill(bytes_of(array))
         self.is_receiving = False
         return message, arrays
+
+    def end_turn(self) -> None:
+        """Once nothing is being sent."""
+        if self._flushing is not None and not self._flushing.done():
+            self._flushing.add_done_callback(self._end_turn)
+        else:
+            self._end_turn()
 
     async def _stream(self, sink: Sink, left: int) -> None:
         """Gives so many numbers to the sink, while the processor has them at hand."""
@@ -188,6 +223,7 @@ class Connection:
         self.close()
         if self._flushing is not None:
             await self._flushing
+        self._end_turn()
         self._unsent.clear()
         self.socket.close()
 
@@ -246,6 +282,7 @@ class Connections(ABC):
     def accept(self) -> None:
         """Accepts connections for ever."""
         asyncio.get_running_loop().set_exception_handler(self._die)
+        self._turns = Turns()
         for listener in self._listeners:
             listener.setblocking(False)
             self.start(self._accept(listener))
@@ -263,7 +300,7 @@ class Connections(ABC):
                 accepted, place = await loop.sock_accept(listener)
                 self._num_local += listener.family == socket.AF_UNIX
                 host, port = (place[0], place[1]) if isinstance(place, tuple) else (self._address, self._num_local)
-                self.start(self._serve(Connection(accepted, host, port)))
+                self.start(self._serve(Connection(accepted, host, port, self._turns)))
             except OSError as error:  # no more files, or it has gone already
                 log.warning("warning: a connection was not accepted: %s", error.strerror or error)
                 await asyncio.sleep(0.1)
@@ -290,6 +327,7 @@ class Connections(ABC):
                 )
                 await self.handle(connection, message, arrays)
                 del said, message, arrays  # the next ones need room
+                connection.end_turn()
                 said = None
         except (EOFError, OSError) as error:
             how = error

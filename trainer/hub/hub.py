@@ -409,8 +409,12 @@ class Hub(Connections):
         self._shapes = [array.shape for array in model] or None
         self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
         decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
-        self._part = serve_part(Served(config, self._num_workers, decays, counts, list(model), kept, time.monotonic))
+        job = Served(config, self._num_workers, decays, counts, list(model), kept, time.monotonic, self._is_sending)
+        self._part = serve_part(job)
         self._streaming = self._part if isinstance(self._part, StreamingPart) else None
+
+    def _is_sending(self) -> bool:
+        return any(connection.is_sending for connection in self._joins)
 
     def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
         """A worker whose connection was lost."""

@@ -41,8 +41,8 @@ Sink = Callable[[int, np.ndarray], None]  # takes numbers (n,) of arrays one beh
 
 
 class ServerPart(Protocol):
-    """Its calls come one at a time. Arrays of an answer do not change before the worker's next message with arrays,
-    which shows that it has them (GlobalModel). What a worker tells has no answer."""
+    """Its calls come one at a time. Arrays of an answer do not change while one is sent (GlobalModel). What a worker
+    tells has no answer."""
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
         """A worker's message. The arrays are the server part's from now on. A worker whose answer is not among those
@@ -72,6 +72,7 @@ class Served:
     # What it resumes, by the names of `state`, without SHOWN: of a checkpoint, or of an answer (`KEPT`); empty: nothing
     saved: Mapping[str, Any]
     now: Callable[[], float]  # seconds
+    is_sending: Callable[[], bool] = lambda: False  # whether arrays of an answer are still read
 
     @property
     def num_weights(self) -> int:
@@ -153,24 +154,13 @@ class StreamingPart(ServerPart, Protocol):
 
 
 class GlobalModel:
-    """The model that workers get. While one may still be reading it, a change is made to a copy."""
+    """The model that workers get. While it is sent, a change is made to a copy."""
 
-    def __init__(self, arrays: Arrays) -> None:
-        self.arrays = list(arrays)
-        self._readers: set[int] = set()
-
-    def give(self, rank: int) -> list[np.ndarray]:
-        """For an answer to this worker."""
-        self._readers.add(rank)
-        return self.arrays
-
-    def heard(self, rank: int) -> None:
-        """This worker has its answer, or is lost."""
-        self._readers.discard(rank)
+    def __init__(self, job: Served) -> None:
+        self.arrays, self._is_sending = job.model, job.is_sending
 
     def to_change(self) -> list[np.ndarray]:
         """The arrays to be written to."""
-        if self._readers:
+        if self._is_sending():
             self.arrays = [array.copy() for array in self.arrays]
-            self._readers.clear()
         return self.arrays

@@ -33,6 +33,11 @@ from trainer.survival.checkpoint_manager import CheckpointManager
 from trainer.transport.counter import ByteCounter, num_bytes
 
 
+def own(answer: Answer) -> Answer:
+    """Its worker's, who may change the arrays."""
+    return Answer(answer.message, [array.copy() for array in answer.arrays])
+
+
 class VirtualHub:
     """What all workers share."""
 
@@ -63,7 +68,8 @@ class VirtualHub:
         self.part = serve(Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now))
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> None:
-        self.answers |= self.part.act(rank, marked(rank, message, arrays, self._checks), arrays)
+        answers = self.part.act(rank, marked(rank, message, arrays, self._checks), arrays)
+        self.answers |= {each: own(answer) for each, answer in answers.items()}
         self.clock.changed()  # those that wait look whether they want to stop, too
 
     def gather(self, label: str, mine: Any) -> list[Any]:
@@ -97,7 +103,7 @@ class VirtualExchange(ByteCounter):
         hub.clock.wait_until(lambda: hub.num_begun == hub.num_workers)
         answer = hub.part.joined(self.rank)
         assert answer is not None  # all begin together
-        return self._taken(Answer({**answer.message, JOB: hub.name}, answer.arrays))
+        return self._taken(own(Answer({**answer.message, JOB: hub.name}, answer.arrays)))
 
     def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
         hub, rank, begin = self._hub, self.rank, self._hub.clock.now()
@@ -127,4 +133,4 @@ class VirtualExchange(ByteCounter):
         if answer.arrays:
             self._hub.down.transfer(self.rank, self.count_pulled(answer.arrays))
         self.pull_s = self._hub.clock.now() - begin
-        return Answer(answer.message, [array.copy() for array in answer.arrays])
+        return answer

@@ -140,10 +140,7 @@ class MemoryMesh:
 
 
 def in_memory(
-    network: MemoryNetwork,
-    algorithm: ScheduleMaker,
-    rank: int,
-    size_of: Callable[[np.ndarray], int] = num_bytes,
+    network: MemoryNetwork, algorithm: ScheduleMaker, rank: int, size_of: Callable[[np.ndarray], int] = num_bytes
 ) -> CollectiveTransport:
     """A worker's transport over the virtual network."""
     return CollectiveTransport(MeshGroup(MemoryMesh(network, rank), algorithm), network.clock, size_of)

@@ -108,12 +108,7 @@ class CollectiveSums(ByteCounter):
 class CollectiveTransport:
     """One worker's transport, of TransportKind.SUM only. `size_of` tells an array's bytes of traffic."""
 
-    def __init__(
-        self,
-        group: Group,
-        clock: Clock,
-        size_of: Callable[[np.ndarray], int] = num_bytes,
-    ) -> None:
+    def __init__(self, group: Group, clock: Clock, size_of: Callable[[np.ndarray], int] = num_bytes) -> None:
         self.group = group
         self.clock = clock
         self.size_of = size_of

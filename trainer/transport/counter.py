@@ -12,9 +12,7 @@ class ByteCounter:
     """The traffic of SummedArrays, or of an Exchange."""
 
     def __init__(
-        self,
-        size_of: Callable[[np.ndarray], int] = num_bytes,
-        size_pushed: Callable[[int], int] = lambda size: size,
+        self, size_of: Callable[[np.ndarray], int] = num_bytes, size_pushed: Callable[[int], int] = lambda size: size
     ) -> None:
         """`size_of` tells the bytes that an array counts, `size_pushed` those when it is pushed, from those that it
         counts else."""

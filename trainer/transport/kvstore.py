@@ -32,12 +32,7 @@ class KVStoreArrays(ByteCounter):
 
     largest = math.inf
 
-    def __init__(
-        self,
-        store: Any,
-        first_key: int = 0,
-        size_pushed: Callable[[int], int] = lambda size: size,
-    ) -> None:
+    def __init__(self, store: Any, first_key: int = 0, size_pushed: Callable[[int], int] = lambda size: size) -> None:
         super().__init__(size_pushed=size_pushed)
         self._store = store
         self._first_key = first_key

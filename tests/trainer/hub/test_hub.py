@@ -16,7 +16,7 @@ import pytest
 from config import Config
 from trainer.clock import RealClock
 from trainer.coordinator.protocol import NoAnswer
-from trainer.hub import frames
+from trainer.hub import connections, frames
 from trainer.hub import hub as hub_module
 from trainer.hub.frames import NotAFrame
 from trainer.hub.hub import Hub
@@ -525,16 +525,49 @@ def test_half_an_upload_is_in_no_sum(job):
     sums_of(one, other, third)
     message = {"ask": {NUMBER: other.sums._number}}
     half = b"".join(map(bytes, frames.outgoing(message, model(7.0))))[:-1]
-    other.link._wire._socket.sendall(half)
-    time.sleep(0.1)  # the hub adds it
     results = []
     waits = threading.Thread(target=lambda: results.append(one.sum(1.0)), daemon=True)
-    waits.start()
-    time.sleep(0.1)
-    other.link._wire._socket.shutdown(socket.SHUT_RDWR)
+    with other.link._wire._sending:  # else a beat is the rest
+        other.link._wire._socket.sendall(half)
+        time.sleep(0.1)  # the hub adds it
+        waits.start()
+        time.sleep(0.1)
+        other.link._wire._socket.shutdown(socket.SHUT_RDWR)
     thirds = third.sum(1.0)
     waits.join(WAIT_S)
     assert results == [thirds] and thirds in ([2.0], [3.0])  # without it, or with its second try
+
+
+def test_large_uploads_come_one_after_the_other_but_none_waits_for_a_slow_one():
+    async def turns():
+        its = connections.Turns()
+        end = await its.next()
+        waiting = asyncio.ensure_future(its.next())
+        await asyncio.sleep(connections.TURN_S / 5)
+        assert not waiting.done()
+        end()
+        end()  # counts once
+        await waiting  # and does not end its turn
+        begin, slow = time.monotonic(), asyncio.ensure_future(its.next())
+        await slow
+        assert time.monotonic() - begin > connections.TURN_S / 2
+        (await asyncio.wait_for(its.next(), WAIT_S))()
+
+    asyncio.run(turns())
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_an_upload_waits_for_one_that_comes_only_for_a_moment(job, monkeypatch, is_sent):
+    """And is answered as one that did not wait, also where the one before it breaks off."""
+    monkeypatch.setattr(connections, "LARGE", 1)
+    _, (one, other) = job(on_worker_death="continue")
+    message = {"ask": {"report": (1, 2, 0.1, 0.0), WANTS_STOP: False}}
+    whole = b"".join(map(bytes, frames.outgoing(message, model(1.0))))
+    with one.link._wire._sending:
+        one.link._wire._socket.sendall(whole[:-1])
+        assert other.upload(1.0).message["uploads"] == [0, 0]
+        one.link._wire._socket.sendall(whole[-1:]) if is_sent else cut(one)
+    until(lambda: other.upload(1.0).message["uploads"][0] == is_sent)
 
 
 def test_a_sum_is_repeated_where_the_hub_was_lost(job):
