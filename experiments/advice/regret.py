@@ -56,10 +56,10 @@ JOBS = {
 }
 
 
-def answered(job: Job, cluster: Path, folder: Path) -> dict[str, Any]:
+def answered(job: Job, cluster: Path, folder: Path, slower: float) -> dict[str, Any]:
     """What advise.sh answers. Raises CalledProcessError if it fails."""
     out = folder / "answer.json"
-    words = ["--cluster", str(cluster), *job.words, "--minutes", f"{job.minutes:g}", "--json", str(out)]
+    words = ["--cluster", str(cluster), *job.words, "--minutes", f"{slower * job.minutes:g}", "--json", str(out)]
     environment = {name: os.environ[name] for name in ("HOME", "PATH")}
     script = str(ROOT / "scripts" / "advise.sh")
     subprocess.run([script, *words, "--", *job.flags], check=True, env=environment, cwd=ROOT)
@@ -186,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=[])
     parser.add_argument("--clusters", nargs="+", type=int, default=[])
+    parser.add_argument("--slower", type=float, default=1.0, help="times that this core is slower: minutes are longer")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args(arguments)
     os.environ["MXNET_ENGINE_TYPE"], os.environ["OMP_NUM_THREADS"] = "NaiveEngine", "1"
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if (job, cluster.stem) in made:
                 continue
             begin = time.monotonic()
-            answer = answered(JOBS[job], cluster, given.folder)
+            answer = answered(JOBS[job], cluster, given.folder, given.slower)
             times = measured(JOBS[job], cluster, answer)
             case = {"job": job, "cluster": cluster.stem, "answer": answer, "times": times}
             append_line(path, json.dumps(case))

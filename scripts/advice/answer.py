@@ -44,6 +44,7 @@ def row_of(search: Search, candidate: Candidate, rows: tuple[int, ...]) -> Row |
     expected_s = search.expected_s(candidate)
     if expected_s == math.inf:
         tried_s = [each.run.seconds for each in found.tried if each.candidate == candidate]
+        tried_s += [curve[-1][0] for curve in found.curves.get(candidate, ())]
         return Row(candidate, step, math.inf, max(tried_s), math.inf, 0, rows) if tried_s else None
     sd = max(LEAST_SD, statistics.stdev(logs)) if len(logs) > 2 else LOG_SD
     sd = math.hypot(sd, sd / len(logs) ** 0.5) if logs else math.hypot(LOG_SD, LOG_SD, LAW_SD)

@@ -7,7 +7,7 @@ each family; seconds are samples over samples/s.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from algorithms import ENTRIES, OWNERS, Workers
@@ -15,6 +15,7 @@ from scripts.launch.best_number import growth
 
 LEAST_GAIN = 1.02  # in samples/s, by which further machines are of use
 MOST_SIZES = 10  # numbers of machines of a family whose samples/s are measured
+FAR = 1.5  # times the machines, from which the law of samples is not trusted
 IN_A_ROW = 3  # evaluations whose mean has to be at the target
 
 
@@ -112,9 +113,17 @@ def first_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
     return list(best.values())
 
 
-def fitted(times_s: Mapping[Candidate, float]) -> dict[str, float]:
-    """`a` of each family of which a candidate has reached the target: the geometric mean over them."""
-    logs: dict[str, list[float]] = {}
-    for each, seconds in times_s.items():
-        logs.setdefault(each.family.entry, []).append(math.log(seconds / each.seconds(1.0)))
-    return {entry: math.exp(sum(found) / len(found)) for entry, found in logs.items()}
+def starts(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of each family the law's number of machines, and the greatest one where that is far from it: there the law says
+    least."""
+    found = []
+    for first in first_of_each(candidates):
+        widest = max((each for each in candidates if each.family == first.family), key=lambda each: each.k)
+        found += [first, widest] if widest.k >= FAR * first.k else [first]
+    return found
+
+
+def nearest(candidate: Candidate, others: Iterable[Candidate]) -> Candidate | None:
+    """The one of its family whose number of machines is the most similar; None where there is none."""
+    of_family = [each for each in others if each.family == candidate.family]
+    return min(of_family, key=lambda each: abs(math.log(each.k / candidate.k)), default=None)

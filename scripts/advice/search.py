@@ -2,11 +2,12 @@
 
 1. samples/s of every family on every number of machines, without training; the law picks the number of each family.
 2. The step size of one machine alone, on a grid.
-3. Every family at once with its step sizes: all train equally long, and the worse half ends, again and again.
+3. Every family at once, on that number and on all that are of use, with its step sizes: all train equally long, and the
+   worse half ends, again and again.
 4. The law with what these have shown names three candidates; they race with further seeds.
 
-The search uses samples that training does not see. How much easier they are than the test part is measured by the first
-runs that reach the target, and the target is moved by that.
+The search uses samples that training does not see. How much easier they are than the test part is measured meanwhile,
+and the target is moved by that.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from config import NO_NETWORK, SGD
 from report import job_logs
 from report.metrics import Curve
-from scripts.advice.candidates import FAMILIES, IN_A_ROW, Candidate, Family, first_of_each, fitted, sizes, useful
+from scripts.advice.candidates import FAMILIES, IN_A_ROW, Candidate, Family, nearest, sizes, starts, useful
 from trainer.jobs.job import Job
 from trainer.jobs.network import build
 from trainer.metric import Metric
@@ -41,14 +42,14 @@ KEPT_SIZES = 2  # of them, after half of the time
 HALVINGS = 3  # until the time of the families is over; then the race has less
 FEWEST_RUNS = 3
 QUANTUM = 1.15  # by which all runs train longer at a time
-SHIFT_RUNS, SHIFT_EVALUATIONS = 3, 5  # that tell how much easier the held-out samples are
 LATE = 1.25  # times the first one's seconds, until the others end; in a race the second
-RACE_LATE = 1.5
-RACERS, OF_A_FAMILY = 3, 2
-FEWEST_SEEDS = 3  # of a race, before one may be called ahead
-AHEAD = 2.0  # standard errors
+RACE_LATE = 1.3
+RACERS, RIVAL = 3, 1.5  # how many, expected within these times the seconds of the first
+FEWEST_SEEDS = 3  # of a race, whose own scatter counts
+AHEAD, BEHIND = 2.0, 1.3  # standard errors, from which one of the last two, and one of more, has lost
 EQUAL = 1.05  # times the seconds, up to which a row within noise counts as equal
 LOG_SD, LAW_SD = 0.17, 0.14  # of log seconds: a seed's own, and the law's residual (results/comparison)
+GAP_SD = 0.2  # of those between two that run with the same seed
 LEAST_SD = 0.05  # of a few seeds that happen to agree
 TIMED_SHARE = 0.1  # of the time, at most, to find out what a step takes
 FEWEST_TIMED, TRIES = 20, 5  # steps of a run that is timed; step sizes, each a tenth of the one before, until one does
@@ -102,6 +103,23 @@ class Entrant(NamedTuple):
         return f"{self.candidate.name} ({self.step:.2g})"
 
 
+def going_on(logs: Mapping[Entrant, Sequence[float]]) -> list[Entrant]:
+    """Those that race on, the leader first: it alone where it is ahead, or all are equal. Takes log seconds, by seed,
+    with what was expected before the race as the first."""
+    leader = min(logs, key=lambda each: statistics.fmean(logs[each]))
+    means, errors = {}, {}
+    for each in logs:
+        gaps = [its - best for best, its in zip(logs[leader], logs[each], strict=True)]
+        sd = GAP_SD if len(gaps) <= FEWEST_SEEDS else max(LEAST_SD, statistics.stdev(gaps))
+        means[each], errors[each] = statistics.fmean(gaps), sd / len(gaps) ** 0.5
+    second, *others = sorted((each for each in logs if each != leader), key=means.__getitem__)
+    near = [each for each in others if means[each] < BEHIND * errors[each]]
+    if means[second] < (BEHIND if near else AHEAD) * errors[second]:
+        near.insert(0, second)
+    are_equal = all(means[each] + AHEAD * errors[each] < math.log(EQUAL) for each in near)
+    return [leader] if are_equal else [leader, *near]
+
+
 @dataclass
 class Found:
     """What a search knows so far."""
@@ -110,9 +128,9 @@ class Found:
     candidates: list[Candidate] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)  # with seed 0
     step_of_one: float = 0.0  # machine alone
-    steps: dict[str, float] = field(default_factory=dict)  # the step size by family
-    races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; ended ones count as late
-    reached: dict[Entrant, list[float]] = field(default_factory=dict)  # the same without those
+    steps: dict[Candidate, float] = field(default_factory=dict)  # the better step size of each that was tried
+    races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; of ended ones a guess
+    reached: set[Entrant] = field(default_factory=set)  # those of which not all were ended
     curves: dict[Candidate, list[Curve]] = field(default_factory=dict)  # means of the tried and the raced ones
     shift: float | None = None  # how much greater the metric is there than on the test part
     note: str = ""  # why nothing was tried
@@ -154,7 +172,7 @@ class Search:
         finally:
             for each in self.found.tried:
                 each.run.close()
-                if each.step == self.found.steps.get(each.candidate.family.entry) and each.means():
+                if each.step == self.found.steps.get(each.candidate) and each.means():
                     self.found.curves.setdefault(each.candidate, []).insert(0, each.means())
 
     @property
@@ -212,7 +230,7 @@ class Search:
 
     def _find_step(self) -> None:
         """Finds the step size of one machine; where each machine has its own classes, that of ESync."""
-        first = {each.family.entry: each for each in first_of_each(self.found.candidates)}
+        first = {each.family.entry: each for each in reversed(starts(self.found.candidates))}
         reference = first.get("alone") or first["esync"]
         self._measure_step(reference)
         trials = {exponent: self.begin(reference, self._size(exponent)) for exponent in GRID}
@@ -225,11 +243,11 @@ class Search:
                     break
                 trials[further] = self.begin(reference, self._size(further))
                 self._train(trials[further], end.run.seconds)
-            self._together(self._in_order(trials.values())[:KEPT_SIZES], until_s)
+            self._together(self._in_order(trials.values())[:KEPT_SIZES], until_s, compares=True)
         finally:
             best = self._best(trials.values())
             self.found.tried.append(best)
-            self.found.steps[reference.family.entry] = self.found.step_of_one = self._step = best.step
+            self.found.steps[reference] = self.found.step_of_one = self._step = best.step
             for each in trials.values():
                 if each is not best:
                     each.run.close()
@@ -272,34 +290,39 @@ class Search:
         return float(f"{self._step * 10 ** (exponent / 2):.2g}")
 
     def _try_families(self) -> None:
-        """Every family on the law's number of machines, with its step sizes; the worse ones end, again and again: first
-        the step sizes, then the families."""
+        """Every family on the law's number of machines, and on all that are of use, with its step sizes; the worse ones
+        end, again and again: first the step sizes, then the candidates."""
         if (one := self.found.tried[0]).every > SPARSER * self.every:  # as it is, it would be late by that alone
             self.found.tried = [self.begin(one.candidate, one.step)]
             one.run.close()
-        known = [each.candidate.family for each in self.found.tried]
+        known = [each.candidate for each in self.found.tried]
         runs = [*self.found.tried]
-        for each in first_of_each(self.found.candidates):
-            if each.family not in known:
+        for each in starts(self.found.candidates):
+            if each not in known:
                 runs += [self.begin(each, self._step * factor) for factor in dict.fromkeys(self.factors(each))]
-        self.found.tried = [*runs]
+        self.found.tried = runs
         share_s = (FAMILIES_SHARE * self._budget_s - self.used_s) / HALVINGS
         try:
-            while not self._together(runs, time.process_time() + share_s):
+            while not self._together(runs, time.process_time() + share_s, compares=runs is not self.found.tried):
                 runs = self._better(runs)
         finally:  # also where Ctrl-C, or the time, ends the search here
             for run in self._in_order(self.found.tried):
-                self.found.steps.setdefault(run.candidate.family.entry, run.step)
+                self.found.steps.setdefault(run.candidate, run.step)
         self._evaluate_often(self._best(self.found.tried))
+        if self.found.shift is not None:
+            told = self.metric.text(abs(self.found.shift))
+            self._say(
+                f"the held-out samples give {told} {'more' if self.found.shift > 0 else 'less'} than the test part"
+            )
 
     def _better(self, runs: Sequence[Tried]) -> list[Tried]:
-        """Of each family the better step size, or the better half of the families."""
+        """Of each candidate the better step size, or the better half of the candidates."""
         at_s = self._common_s(runs)
         ordered = self._in_order(runs, at_s)
         best = ordered[0]
         self._say(f"{len(runs)} runs, best after {at_s:.3g} s: {best.candidate.name}, step size {best.step:.2g}")
-        of_families = list({each.candidate.family.entry: each for each in reversed(ordered)}.values())
-        return of_families if len(of_families) < len(runs) else ordered[: max(FEWEST_RUNS, len(runs) // 2)]
+        of_each = list({each.candidate: each for each in reversed(ordered)}.values())
+        return of_each if len(of_each) < len(runs) else ordered[: max(FEWEST_RUNS, len(runs) // 2)]
 
     def factors(self, candidate: Candidate) -> tuple[float, ...]:
         """Of its step sizes, in those of one machine."""
@@ -311,6 +334,7 @@ class Search:
         racers = self.racers()
         self._say(f"race: {', '.join(each.name for each in racers)}")
         self.found.races = {each: [] for each in racers}
+        before = {each: math.log(self.expected_s(each.candidate)) for each in racers}
         cost_s = 0.0
         for seed in range(1, 100):
             if self.used_s + 0.8 * cost_s > self._budget_s or len(racers) < 2:
@@ -328,41 +352,33 @@ class Search:
             if min(times_s) == math.inf:
                 return
             for each, seconds in zip(racers, times_s, strict=True):
-                self.found.races[each].append(math.log(min(seconds, RACE_LATE * min(times_s))))
-                if seconds < math.inf:
-                    self.found.reached.setdefault(each, []).append(math.log(seconds))
-            cost_s = self.used_s - begin_s
-            leader = min(racers, key=lambda each: statistics.fmean(self.found.races[each]))
-            racers = [each for each in racers if each is leader or self._gap(leader, each)[0] <= 0]
+                is_late = seconds == math.inf
+                self.found.races[each].append(
+                    math.log(RACE_LATE * min(times_s)) + LOG_SD if is_late else math.log(seconds)
+                )
+                self.found.reached |= set() if is_late else {each}
             told = [f"{Entrant(run.candidate, run.step).name} {s:.3g} s" for run, s in zip(runs, times_s, strict=True)]
             self._say(f"seed {seed}: {', '.join(told)}")
-            if all(self._gap(leader, each)[1] < math.log(EQUAL) for each in racers if each is not leader):
-                return
-
-    def _gap(self, leader: Entrant, other: Entrant) -> tuple[float, float]:
-        """How far the other one is behind at the least and at the most, in log seconds; -inf and inf while few seeds
-        have run."""
-        mine, its = self.found.races[leader], self.found.races[other]
-        gaps = [there - here for here, there in zip(mine, its, strict=True)]
-        if len(gaps) < FEWEST_SEEDS:
-            return -math.inf, math.inf
-        mean, error = statistics.fmean(gaps), max(LEAST_SD, statistics.stdev(gaps)) / len(gaps) ** 0.5
-        return mean - AHEAD * error, mean + AHEAD * error
+            racers = going_on({each: [before[each], *self.found.races[each]] for each in racers})
+            cost_s = (self.used_s - begin_s) * len(racers) / len(runs)
 
     def racers(self) -> list[Entrant]:
-        """Those that are expected to be the fastest, not all of one family, and the first with a step size between
-        those that were tried."""
+        """Those that are expected to be the fastest, of each family at most one by the law alone, and the first with a
+        step size between those that were tried."""
+        expected_s = {each: self.expected_s(each) for each in self.found.candidates}
+        most_s = RIVAL * min(expected_s.values(), default=math.inf)
         chosen: list[Candidate] = []
-        for each in sorted(self.found.candidates, key=self.expected_s):
-            of_it = sum(one.family == each.family for one in chosen)
-            if self.expected_s(each) < math.inf and of_it < OF_A_FAMILY and len(chosen) < RACERS:
+        guessed, times_s = set(), self.times_s()
+        for each in sorted((one for one in expected_s if expected_s[one] < most_s), key=expected_s.__getitem__):
+            is_guess = each not in times_s
+            if len(chosen) < RACERS and not (is_guess and each.family in guessed):
                 chosen.append(each)
-        entrants = [Entrant(each, self.found.steps[each.family.entry]) for each in chosen]
+                guessed |= {each.family} if is_guess else set()
+        entrants = [Entrant(each, self._step_before(each)) for each in chosen]
         if entrants:
             best, step = entrants[0]
-            tried = [
-                each.step for each in self.found.tried if each.candidate.family == best.family and each.step != step
-            ]
+            of = nearest(best, self.found.steps)
+            tried = [each.step for each in self.found.tried if each.candidate == of and each.step != step]
             between = math.sqrt(step * min(tried, key=lambda each: abs(math.log(each / step)))) if tried else 0.7 * step
             entrants.append(Entrant(best, between))
         return entrants
@@ -372,12 +388,18 @@ class Search:
         races = {each.step: logs for each, logs in self.found.races.items() if each.candidate == candidate and logs}
         most = max(map(len, races.values()), default=0)
         lasting = {step: statistics.fmean(logs) for step, logs in races.items() if len(logs) == most}
-        return min(lasting, key=lasting.__getitem__, default=self.found.steps.get(candidate.family.entry, 0.0))
+        return min(lasting, key=lasting.__getitem__, default=self._step_before(candidate))
+
+    def _step_before(self, candidate: Candidate) -> float:
+        """The step size that was the better one before the race, of the nearest that was tried; 0 where none was."""
+        tried = nearest(candidate, self.found.steps)
+        return self.found.steps[tried] if tried is not None else 0.0
 
     def logs_of(self, candidate: Candidate) -> list[float]:
         """Log seconds of its runs with that step size: of the race, and where that is short the one before."""
         step = self.step_of(candidate)
-        logs = list(self.found.reached.get(Entrant(candidate, step), ()))
+        entrant = Entrant(candidate, step)
+        logs = [*self.found.races[entrant]] if entrant in self.found.reached else []
         if len(logs) < 2:  # the run that was chosen for its time tells of too short a one
             same = [each for each in self.found.tried if each.candidate == candidate and each.step == step]
             before = [each for each in same if not logs or each.every == self.every]
@@ -390,12 +412,11 @@ class Search:
         return {each: math.exp(statistics.fmean(its)) for each, its in logs.items() if its}
 
     def expected_s(self, candidate: Candidate) -> float:
-        """Seconds to the target, tried or by the law; infinite where no run of its family has reached the target."""
+        """Seconds to the target, tried or by the law; infinite where the nearest one that was tried did not reach the
+        target."""
         times_s = self.times_s()
-        a = fitted(times_s)
-        if candidate in times_s:
-            return times_s[candidate]
-        return candidate.seconds(a[candidate.family.entry]) if candidate.family.entry in a else math.inf
+        known = nearest(candidate, [*times_s, *self.found.steps, *(raced.candidate for raced in self.found.races)])
+        return candidate.seconds(times_s[known] / known.seconds(1.0)) if known in times_s else math.inf
 
     # ----------------------------------------------------------------------------------------------------- runs
 
@@ -437,19 +458,21 @@ class Search:
     def _batch(self) -> int:
         return self._job("esync", ()).config.batch_size
 
-    def _together(self, runs: Sequence[Tried], until_s: float, late: float = LATE) -> bool:
+    def _together(self, runs: Sequence[Tried], until_s: float, late: float = LATE, compares: bool = False) -> bool:
         """Trains all equally long in virtual time, until this time of the process; once one has reached the target, the
-        others to `late` times its seconds. Returns whether that is done. Raises OutOfTime."""
+        others to `late` times its seconds. Returns whether that is done. Where it `compares`, the target moves. Raises
+        OutOfTime."""
         now_s = self._common_s(runs) or FEWEST_STEPS * self._batch / max(each.candidate.samples_per_s for each in runs)
         while True:
             end_s = late * min(map(self._seconds, runs))
             now_s = min(now_s * QUANTUM, end_s)
             going = [each for each in runs if not each.run.is_over and self._seconds(each) == math.inf]
             for each in going:
+                each.run.compares = compares
                 if not self._train(each, now_s, until_s):
                     return False
-                if not self.found.races and self._seconds(each) < math.inf:  # the target must not move during a race
-                    self._measure_shift(each.run)
+            if compares:
+                self._move_target(going)
             if not going or now_s >= end_s:
                 return True
 
@@ -467,21 +490,15 @@ class Search:
         """Virtual seconds that all have trained, but those that have ended."""
         return min((each.run.seconds for each in runs if not each.run.is_over), default=0.0)
 
-    def _measure_shift(self, run: PausedRun) -> None:
-        """Measures how much greater the metric is on the held-out samples than on the test part, by the first runs that
-        reach the target, and moves the target."""
-        if self._test is None or run.pairs or len(self._pairs) >= SHIFT_RUNS * SHIFT_EVALUATIONS:
-            return
-        run.compares = True
-        while len(run.pairs) < SHIFT_EVALUATIONS and not run.is_over:
-            self._look()
-            run.advance(LONG_S, SLICE_CPU_S)
-        run.compares = False
-        self._pairs += run.pairs
-        self.found.shift = statistics.fmean(held - test for held, test in self._pairs) if self._pairs else 0.0
-        self.found.target = self.wanted + self.found.shift
-        told = self.metric.text(abs(self.found.shift))
-        self._say(f"the held-out samples give {told} {'more' if self.found.shift > 0 else 'less'} than the test part")
+    def _move_target(self, runs: Iterable[Tried]) -> None:
+        """By how much greater the metric is on the held-out samples than on the test part, in all evaluations of these
+        runs so far: those at the target alone would be lucky ones."""
+        for each in runs:
+            self._pairs += each.run.pairs
+            each.run.pairs.clear()
+        if self._pairs:
+            self.found.shift = statistics.fmean(held - test for held, test in self._pairs)
+            self.found.target = self.wanted + self.found.shift
 
     def _look(self) -> None:
         if self._stopped() or self.used_s > self._budget_s:

@@ -13,7 +13,7 @@ import tiny_data
 import simulate
 from scripts import advise
 from scripts.advice import answer, candidates, search
-from scripts.advice.candidates import FAMILIES, Candidate, first_of_each, fitted, sizes, useful
+from scripts.advice.candidates import FAMILIES, Candidate, first_of_each, nearest, sizes, starts, useful
 from trainer.jobs.job import job_of
 from trainer.simulation import virtual_cluster
 from trainer.simulation.paused_run import PausedRun
@@ -58,14 +58,14 @@ def test_the_law_prefers_few_machines_unless_they_are_much_slower():
 
 
 def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
-    """A race's losers are ended; what they would have taken is not known."""
+    """A race's losers are ended; what one would have taken that always is, is not known."""
     one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
     its = search.Search.__new__(search.Search)
     its.found, its.every = search.Found(0.9), 50
     its.found.candidates = [one, other]
-    its.found.steps = {"esync": 0.1, "sync": 0.2}
+    its.found.steps = {one: 0.1, other: 0.2}
     its.found.races = {search.Entrant(one, 0.1): [1.0, 2.0], search.Entrant(other, 0.2): [1.4, 2.4]}
-    its.found.reached = {search.Entrant(one, 0.1): [1.0, 2.0]}
+    its.found.reached = {search.Entrant(one, 0.1)}
     places = {one: (0, 1), other: (0, 1)}
     (row,) = answer.rows_of(its, places)
     assert (row.candidate, row.runs, row.seconds) == (one, 2, pytest.approx(math.exp(1.5)))
@@ -73,12 +73,49 @@ def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
     assert its.expected_s(other) == math.inf
 
 
-def test_the_law_is_fitted_to_what_was_seen():
-    seen = esync(2, 190, 4.0)
-    assert fitted({seen: seen.seconds(7e4)}) == {"esync": pytest.approx(7e4)}
-    other = esync(1, 100)
-    mean = fitted({seen: seen.seconds(4e4), other: other.seconds(9e4)})["esync"]
-    assert mean == pytest.approx(6e4)  # the geometric mean
+def test_the_law_is_fitted_to_what_was_seen_nearby():
+    """With few machines and with many its constant differs."""
+    few, many, between = esync(2, 190, 4.0), esync(12, 600, 4.0), esync(8, 500, 4.0)
+    its = search.Search.__new__(search.Search)
+    its.found, its.every = search.Found(0.9), 50
+    its.found.candidates = [few, between, many]
+    its.found.steps = {few: 0.1}
+    assert its.expected_s(between) == math.inf
+    its.found.races = {search.Entrant(few, 0.1): [math.log(few.seconds(7e4))]}
+    its.found.reached = {search.Entrant(few, 0.1)}
+    assert its.expected_s(between) == pytest.approx(between.seconds(7e4))
+    its.found.steps[many] = 0.2
+    assert its.expected_s(between) == its.expected_s(many) == math.inf  # tried, and given up
+    its.found.races[search.Entrant(many, 0.2)] = [math.log(many.seconds(3e4))]
+    its.found.reached.add(search.Entrant(many, 0.2))
+    assert its.expected_s(between) == pytest.approx(between.seconds(3e4))
+    assert its.step_of(between) == 0.2
+    assert nearest(Candidate(FAMILY["sync"], 3, 150, 1.0), [few, many]) is None
+
+
+def test_a_family_starts_also_with_all_machines_where_the_law_has_few():
+    """The law was fitted to few machines."""
+    few, many = esync(2, 190), esync(12, 300)
+    assert starts([few, esync(3, 200), many]) == [few, many]
+    assert starts([few, esync(3, 200)]) == [few, esync(3, 200)]
+    assert starts([esync(4, 400), esync(5, 401)]) == [esync(4, 400)]
+
+
+def test_a_race_goes_on_with_those_that_may_be_the_fastest():
+    """The last of several loses at 1.3 standard errors, of two at 2: 0.2 / sqrt(seeds), until four seeds have run."""
+    a, b, c = (search.Entrant(esync(k, 190), 0.1) for k in (2, 3, 4))
+    assert search.going_on({a: [1.0, 1.0], b: [1.1, 1.0], c: [1.0, 1.4]}) == [a, b]
+    assert search.going_on({c: [1.0, 1.4], b: [1.1, 1.0], a: [1.0, 1.0]}) == [a, b]
+    assert search.going_on({a: [1.0, 1.0], c: [1.0, 1.4]}) == [a, c]
+    assert search.going_on({a: [1.0, 1.0], c: [1.3, 1.4]}) == [a]  # 0.35 is more than 2 * 0.2 / sqrt(2)
+    assert search.going_on({a: [1.0, 1.0], b: [1.3, 1.4], c: [1.4, 1.4]}) == [a]
+
+
+def test_a_race_ends_where_all_are_equal():
+    a, b = (search.Entrant(esync(k, 190), 0.1) for k in (2, 3))
+    seeds = [1.0, 1.2, 1.1, 1.3] * 16
+    assert search.going_on({a: seeds, b: [each + 0.03 for each in seeds]}) == [a]
+    assert search.going_on({a: seeds[:4], b: [each + 0.03 for each in seeds[:4]]}) == [a, b]
 
 
 def test_a_run_that_pauses_trains_as_one_that_does_not(place):
@@ -155,6 +192,6 @@ def test_what_cannot_be_advised_is_one_line(place, words, complaint, capsys, mon
 def test_a_target_that_nobody_reaches_is_answered_by_the_best_value(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(search, "NEEDED_STEPS", 100)
-    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.05"]
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.1"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "1e-9"]) == 2
     assert "no candidate reached 1 within the time: the best accuracy on the held-out" in capsys.readouterr().err
