@@ -162,7 +162,7 @@ class Algorithm(Entry):
 DISTRIBUTED_FLAGS = ("exchange", "split_by_class", "evaluate", "start_timeout", "min_workers", "leave")
 STEP_FLAGS = ("momentum", "weight_decay", "clip_norm", "lr_schedule")  # where trainer/steps.py takes the steps
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # where it takes them on the workers
-SUM_FLAGS = ("job_name", "compression", "compression_threshold", "fault_timeout")
+SUM_FLAGS = ("job_name", "compression", "fault_timeout")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 WATCHED = "watched"  # the state server's policy for a row without a rule, whose workers only tell it what they do
 

@@ -33,7 +33,7 @@ AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # workers find each othe
 MPI = "mpi"  # MPI's own algorithm, among the processes that mpiexec starts
 EXCHANGES = (KVSTORE, HUB, *AMONG_WORKERS, MPI)
 ON_WORKER_DEATH = END, RESTART, CONTINUE = "end", "restart", "continue"
-COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
+COMPRESSIONS = UNCOMPRESSED, FP16 = "none", "fp16"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM, ADAMW = "sgd", "rmsprop", "adam", "adamw"
@@ -440,17 +440,9 @@ class Config:
     )
     compression: str = _flag(
         UNCOMPRESSED,
-        "what the workers sum travels as it is (none), as 16-bit floats (fp16: half of the bytes; not with "
-        "--exchange mpi or hub), or to the parameter server as -threshold, 0 or +threshold (2bit, MXNet's gradient "
-        "compression: a sixteenth of the bytes to the server, all of them back; with --exchange kvstore alone)",
+        "what the workers sum travels as it is (none), or as 16-bit floats (fp16: half of the bytes; not with "
+        "--exchange mpi or hub)",
         choices=COMPRESSIONS,
-    )
-    compression_threshold: float = _flag(
-        0.0,
-        "of 2bit, which needs one above 0: about the size of the larger numbers of the gradient of the summed loss "
-        "(sync, lb-bsp) or of the model update (esync, local-sgd); the rest is added to the next rounds",
-        type=values.threshold,
-        needs=("compression", TWO_BIT),
     )
     query_delay: float = _flag(
         0.0,

@@ -75,11 +75,6 @@ above_zero = number(lambda value: value > 0, "a number above 0")
 accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")
 finite = number(lambda value: True, "a finite number")
 fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
-# MXNet sends it to its servers with six decimals: with more they would use another threshold than the workers.
-threshold = number(
-    lambda value: value >= 0 and math.isclose(value, round(value, 6), rel_tol=1e-12),
-    "0 or more, with at most six decimals",
-)
 below_one = number(lambda value: 0 <= value < 1, "a number from 0 to below 1")
 
 

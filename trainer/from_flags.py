@@ -58,7 +58,7 @@ def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> Ru
             parse_schedule(config.lr_schedule),
             config.clip_norm,
         ),
-        compression=Compression(config.compression, config.compression_threshold),
+        compression=Compression(config.compression),
         limits=Limits(
             config.max_rounds, config.max_seconds, target_of(config, metric), metric, config.target_evaluations
         ),

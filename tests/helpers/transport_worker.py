@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from algorithms import TransportKind
-from config import FP16, TWO_BIT
+from config import FP16
 from trainer.collectives.compression import Compression
 from trainer.transport.protocol import Transport
-from utils import SetupError
 
 # Of two shapes, so that keys cannot be mixed up.
 FIRST, SECOND = 3, 2
@@ -69,32 +68,12 @@ def in_halves(transport: Transport) -> dict[str, Any]:
     return {**out, "fp16, sum": numbers(given), "fp16, bytes": shared.take_traffic(), "fp16, largest": shared.largest}
 
 
-def in_two_bits(transport: Transport) -> dict[str, Any]:
-    """Sums of which three values travel, and what is left of them later, beside numbers that are exact."""
-    try:
-        shared = transport.sums(Compression(TWO_BIT, 0.003))
-    except SetupError as error:
-        return {"2bit": str(error)}
-    first = [float32([[1 / 3, 2049.0 + transport.rank]]), float32([60001.0, 0.1])]
-    shared.broadcast(first, exact=1)
-    out: dict[str, Any] = {"2bit, broadcast": numbers(first)}
-    for round_ in (1, 2):
-        given = [float32([WITH_TWO_BITS[transport.rank]]), float32([60001.0 + transport.rank, -0.125])]
-        shared.begin_sum(given)
-        shared.finish_sum(given)
-        out[f"2bit, sum {round_}"] = numbers(given)
-    return {**out, "2bit, bytes": shared.take_traffic()}
-
-
-WITH_TWO_BITS = [0.004, -0.002], [0.003, -0.0025]  # by rank
-
-
 def numbers(arrays: list[np.ndarray]) -> list[list[float]]:
     """All of each array."""
     return [array.reshape(-1).tolist() for array in arrays]
 
 
-SCENARIOS = {"sums": sums, "halves": in_halves, "two-bits": in_two_bits}
+SCENARIOS = {"sums": sums, "halves": in_halves}
 
 
 def over_tcp(scenario: str, rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:

@@ -18,15 +18,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from config import TWO_BIT
 from trainer.clock import Task
-from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
+from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.pieces import sum_of
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.transport.counter import ByteCounter, num_bytes
-from trainer.transport.encoded import EncodedSums, encoded
-from trainer.transport.two_bit import TwoBits
+from trainer.transport.halved_sums import HalvedSums
 
 
 class VirtualServer:
@@ -82,10 +80,9 @@ class VirtualSums(ByteCounter):
 
     largest = math.inf
 
-    def __init__(self, server: VirtualServer, rank: int, two_bits: TwoBits | None = None) -> None:
-        """`two_bits` compresses pushes."""
-        super().__init__(server.size_of, *([in_two_bits] if two_bits else []))
-        self._server, self._rank, self._two_bits = server, rank, two_bits
+    def __init__(self, server: VirtualServer, rank: int) -> None:
+        super().__init__(server.size_of)
+        self._server, self._rank = server, rank
         self._pushing: Task[None]
         self._num_pushed = 0
 
@@ -103,8 +100,6 @@ class VirtualSums(ByteCounter):
 
     def begin_sum(self, arrays: Sequence[np.ndarray]) -> None:
         server, size, sent = self._server, self.count_pushed(arrays), list(arrays)
-        if self._two_bits is not None:
-            sent = list(map(self._two_bits.compress, range(len(sent)), sent))
         self._num_pushed += 1
 
         def push() -> None:
@@ -139,11 +134,9 @@ class VirtualKVStore:
     def __init__(self, server: VirtualServer, rank: int) -> None:
         self._server, self.rank, self.num_workers = server, rank, server.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS) -> VirtualSums | EncodedSums:
-        if compression == AS_IT_IS:
-            return VirtualSums(self._server, self.rank)
-        two_bits = TwoBits(compression.threshold) if compression.kind == TWO_BIT else None
-        return encoded(VirtualSums(self._server, self.rank, two_bits), compression, self.num_workers)
+    def sums(self, compression: Compression = AS_IT_IS) -> VirtualSums | HalvedSums:
+        sums = VirtualSums(self._server, self.rank)
+        return sums if compression == AS_IT_IS else HalvedSums(sums, compression.largest(self.num_workers))
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         if self.rank == 0:

@@ -130,7 +130,6 @@ class CollectiveTransport:
         self._last, self.group = None, group
 
     def sums(self, compression: Compression = AS_IT_IS) -> CollectiveSums:
-        """As Transport; 2bit raises SetupError."""
         return CollectiveSums(self, compression)
 
     def agree(self, numbers: Sequence[float]) -> list[float]:

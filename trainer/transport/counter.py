@@ -11,19 +11,15 @@ num_bytes: Callable[[np.ndarray], int] = attrgetter("nbytes")  # size of an arra
 class ByteCounter:
     """The traffic of SummedArrays, or of an Exchange."""
 
-    def __init__(
-        self, size_of: Callable[[np.ndarray], int] = num_bytes, size_pushed: Callable[[int], int] = lambda size: size
-    ) -> None:
-        """`size_of` tells the bytes that an array counts, `size_pushed` those when it is pushed, from those that it
-        counts else."""
+    def __init__(self, size_of: Callable[[np.ndarray], int] = num_bytes) -> None:
+        """`size_of` tells the bytes that an array counts."""
         self._size_of = size_of
-        self._size_pushed = size_pushed
         self._bytes_pushed = 0
         self._bytes_pulled = 0
 
     def count_pushed(self, arrays: Sequence[np.ndarray]) -> int:
         """Counts arrays that leave; returns their bytes."""
-        size = sum(self._size_pushed(self._size_of(array)) for array in arrays)
+        size = sum(map(self._size_of, arrays))
         self._bytes_pushed += size
         return size
 

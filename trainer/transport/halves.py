@@ -16,16 +16,16 @@ class Halves:
         self._known: dict[Any, tuple[Any, Any, np.ndarray]] = {}  # by the array's memory: MXNet's array of it, its
         # copy, and the copy's memory
 
-    def encode(self, arrays: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Float16 copies of the compressed arrays, which hold until the next call, and the exact ones."""
+    def encode(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Float16 copies of the arrays, which hold until the next call."""
         found = self._of(arrays)
         for whole, half, _ in found:
             mx.nd.cast(whole, dtype="float16", out=half)
         for _, half, _ in found:
             half.wait_to_read()
-        return [*(copy for *_, copy in found), *exact]
+        return [copy for *_, copy in found]
 
-    def decode(self, travelled: Sequence[np.ndarray], arrays: Sequence[np.ndarray], exact: object) -> None:
+    def decode(self, arrays: Sequence[np.ndarray]) -> None:
         """Writes the copies, which have become sums, into the arrays that were encoded."""
         found = self._of(arrays)
         for whole, half, _ in found:

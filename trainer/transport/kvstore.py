@@ -11,16 +11,15 @@ What it does to arrays (measured on MXNet 1.9.1):
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from config import FP16
-from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
+from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.engine import array_of, mx, shared_with_mxnet
 from trainer.transport.counter import ByteCounter
-from trainer.transport.encoded import EncodedSums, encoded
+from trainer.transport.halved_sums import HalvedSums
 
 NUMBERS_KEY = 1_000_000  # far from the model's own keys
 MULTIPLE_PRECISION = 1  # a command: float16 arrays are added up in float32
@@ -32,8 +31,8 @@ class KVStoreArrays(ByteCounter):
 
     largest = math.inf
 
-    def __init__(self, store: Any, first_key: int = 0, size_pushed: Callable[[int], int] = lambda size: size) -> None:
-        super().__init__(size_pushed=size_pushed)
+    def __init__(self, store: Any, first_key: int = 0) -> None:
+        super().__init__()
         self._store = store
         self._first_key = first_key
         # MXNet's arrays of the last push and of the last pull, with their memory: to make one takes 30 us.
@@ -100,17 +99,12 @@ class KVStoreTransport:
         self.rank: int = store.rank
         self.num_workers: int = store.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS) -> KVStoreArrays | EncodedSums:
+    def sums(self, compression: Compression = AS_IT_IS) -> KVStoreArrays | HalvedSums:
         if compression == AS_IT_IS:
             return KVStoreArrays(self.store)
-        if compression.kind == FP16:
-            if self.rank == 0:
-                self.store._send_command_to_servers(MULTIPLE_PRECISION, "")
-            return encoded(KVStoreArrays(self.store), compression, self.num_workers)
-        # Decimals, not an exponent: MXNet parses those to the same float32 as Python.
-        text = f"{compression.threshold:.6f}"
-        self.store.set_gradient_compression({"type": "2bit", "threshold": text})
-        return encoded(KVStoreArrays(self.store, size_pushed=in_two_bits), compression, self.num_workers)
+        if self.rank == 0:
+            self.store._send_command_to_servers(MULTIPLE_PRECISION, "")
+        return HalvedSums(KVStoreArrays(self.store), compression.largest(self.num_workers))
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         agreed = np.array(numbers, np.float32)

@@ -55,7 +55,7 @@ class Transport(Protocol):
         """At present."""
 
     def sums(self, compression: Compression = AS_IT_IS) -> SummedArrays:
-        """A list of arrays to be summed. `compression`: 2bit holds for all later pushes of this worker."""
+        """A list of arrays to be summed."""
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         """Rank 0's numbers, as float32, on all ranks. Every rank calls it, once."""

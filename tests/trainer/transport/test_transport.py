@@ -116,11 +116,6 @@ def in_halves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return TRANSPORTS[request.param]("halves", tmp_path_factory.mktemp("halves"))
 
 
-@pytest.fixture(scope="module", params=COMPRESSING)
-def in_two_bits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
-    return TRANSPORTS[request.param]("two-bits", tmp_path_factory.mktemp("bits"))
-
-
 def of_both(saw: Saw, what: str) -> list[Any]:
     return [one[what] for one in saw]
 
@@ -155,24 +150,6 @@ def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_
     sent = 2 * 2 + 4 * 2
     assert of_both(in_halves, "fp16, bytes") == [{"bytes_pushed": sent, "bytes_pulled": sent}] * 2
     assert of_both(in_halves, "fp16, largest") == [2.0**15 / 2] * 2
-
-
-def test_two_bits_are_the_parameter_servers_and_bring_a_step_of_the_threshold_or_none_and_the_rest_later(
-    in_two_bits,
-) -> None:
-    if "2bit" in in_two_bits[0]:
-        expected = (
-            "workers that sum among themselves have no parameter server for 2bit compression: take --exchange kvstore"
-        )
-        assert of_both(in_two_bits, "2bit") == [expected] * 2
-        return
-    assert of_both(in_two_bits, "2bit, broadcast") == [[[np.float32(1 / 3), 2049.0], [60001.0, np.float32(0.1)]]] * 2
-    step, exact = float(np.float32(0.003)), [120003.0, -0.25]
-    assert of_both(in_two_bits, "2bit, sum 1") == [[[2 * step, 0.0], exact]] * 2
-    assert of_both(in_two_bits, "2bit, sum 2") == [[[2 * step, -2 * step], exact]] * 2
-    digits = 2 * 56  # of the two exact numbers
-    sent = {"bytes_pushed": 2 * (4 + digits // 16 * 4), "bytes_pulled": 2 * 4 * (2 + digits)}
-    assert of_both(in_two_bits, "2bit, bytes") == [sent] * 2
 
 
 def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
