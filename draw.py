@@ -55,7 +55,7 @@ def read_summaries(network_folder: Path, base: Path, warn: Warn, names: Sequence
         folder = network_folder / mode.name
         command = _summary_command(base, network_folder.name, mode)
         if not (folder / mode.file_name).exists():
-            if _has_logs(folder):
+            if folder.is_dir() and summary.folders(folder):
                 warn(f"{mode.title} left out: {folder} has logs but no {mode.file_name}; make it with: {command}")
             continue
         try:
@@ -69,10 +69,6 @@ def read_summaries(network_folder: Path, base: Path, warn: Warn, names: Sequence
             f"{network_folder}; where there are logs, make it with: {_summary_command(base, network_folder.name)}"
         )
     return runs
-
-
-def _has_logs(folder: Path) -> bool:
-    return folder.is_dir() and bool(summary.folders(folder))
 
 
 def _summary_command(base: Path, network: str, mode: Mode | None = None) -> str:

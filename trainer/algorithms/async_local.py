@@ -47,6 +47,8 @@ class LocalSteps:
 class AsyncLocalServer:
     """Applies each upload to the global model, and answers with that, in the upload's own arrays."""
 
+    keeps_uploads = False
+
     def __init__(self, job: Served) -> None:
         config, saved, outer = job.config, job.saved, job.saved.get("outer", {})
         self._job, self._model, self._weights = job, job.model, job.model[: job.num_weights]

@@ -40,6 +40,8 @@ class AsyncServer:
     gradients themselves.
     """
 
+    keeps_uploads = False
+
     def __init__(self, job: Served) -> None:
         config, saved = job.config, job.saved
         self.job, self.weights = job, job.model

@@ -26,6 +26,8 @@ SMALLEST_SQUARE = 1e-7  # keeps s from zero
 class DCASGDServer(AsyncServer):
     """w_bak(m) is what worker m got last. DC-ASGD-a needs one more copy of the model."""
 
+    keeps_uploads = True
+
     def __init__(self, job: Served) -> None:
         super().__init__(job)
         self._compensation = job.config.dcasgd_lambda  # lambda, or lambda_0 of DC-ASGD-a

@@ -57,6 +57,8 @@ class Round:
 class RingleaderServer(AsyncServer):
     """Holds up to two sums of gradients of each worker."""
 
+    keeps_uploads = True
+
     def __init__(self, job: Served) -> None:
         super().__init__(job)
         self._round = Round()

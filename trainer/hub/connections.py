@@ -84,6 +84,7 @@ class Connection:
         self._scratch: np.ndarray | None = None  # made where it is needed
         self.number = 0  # of its return, as context.Peers has them
         self.is_asking = False  # the worker waits for an answer
+        self.shares = False  # memory with the hub
         self.since = 0.0  # when its question had come
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[memoryview] = deque()  # pieces that the kernel does not take yet

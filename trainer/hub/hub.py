@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from algorithms import TransportKind
 from config import CONTINUE, Config, names_of
@@ -50,6 +51,7 @@ from trainer.hub.frames import num_numbers
 from trainer.hub.server_part import (
     JOB,
     KEPT,
+    SHARED,
     STATE,
     Answer,
     Answers,
@@ -64,6 +66,7 @@ from trainer.hub.server_part import (
     shown_and_kept,
 )
 from trainer.hub.server_part import serve as serve_part
+from trainer.hub.shared_memory import SharedMemory, shaped
 from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
 from trainer.membership import lost_of, number_of_change
 from trainer.rendezvous import addresses
@@ -145,6 +148,7 @@ class Hub(Connections):
         self._streaming: StreamingPart | None = None  # the same, where it can take an upload piece by piece
         self._shapes: list[tuple[int, ...]] | None = None  # of the model
         self._checks = False
+        self._memory: SharedMemory | None = None  # with the workers on this host
         self._begins: set[int] = set()  # ranks that wait for the others to begin
         self._version = 0  # counts messages that the server part has acted on
         self._sums, self._last_sum_s = False, 0.0  # whether the workers sum, and when they did last
@@ -197,8 +201,10 @@ class Hub(Connections):
         match message:
             case {"beat": _}:
                 return
-            case {"ask": dict(asked)} if rank is not None and self._part is not None:
+            case {"ask": dict(asked), **rest} if rank is not None and self._part is not None:
                 connection.is_asking, connection.since = True, time.monotonic()
+                if SHARED in rest:
+                    arrays = self._shared_upload(connection, rank, asked)
                 self._version += 1
                 self._send_all(self._part.act(rank, marked(rank, asked, arrays, self._checks), arrays))
             case {"wish": dict(wish)} if rank is not None and self._part is not None:
@@ -243,7 +249,8 @@ class Hub(Connections):
                 connection.is_asking = False
                 waited_s = time.monotonic() - connection.since
                 said = {"answer": answer.message, "waited_s": waited_s, "version": self._version}
-                connection.send(said, answer.arrays)
+                slot = self._memory.slot_of(answer.arrays) if self._memory and connection.shares else None
+                connection.send(said if slot is None else {**said, SHARED: slot}, answer.arrays if slot is None else ())
 
     def _tell_all(self, **message: Any) -> None:
         for connection in self._joins:
@@ -320,16 +327,14 @@ class Hub(Connections):
                 f"this job has its {self._num_workers} worker(s) already ({join_names(names)}), and {member.called()} "
                 f"is one too many: start no more{found and '; ' + found}"
             )
-        rank = next((rank for rank in [*own, *same] if rank in own or self._is_free(rank)), None)
+        is_free = (lost_of(self._changes) - self._there.keys()).__contains__
+        rank = next((rank for rank in [*own, *same] if rank in own or is_free(rank)), None)
         if rank is None:
             return Assignment(Call.WAIT), f"{names[same[0]]} is still there"
         if found := verdict(differences([(names[rank], self._setup), (member.called(rank), join.setup)])):
             raise Refused(f"{found} (the job is at work)")
         self._members[rank] = member
         return Assignment(Call.START, Place(1, rank, tuple(self._members), self._job)), f"worker {rank}"
-
-    def _is_free(self, rank: int) -> bool:
-        return rank in lost_of(self._changes) and rank not in self._there
 
     def _gather(self, connection: Connection, rank: int, label: str, value: Any) -> None:
         if label in self._known_values:  # it comes to a job at work
@@ -366,6 +371,7 @@ class Hub(Connections):
             return
         self._begins.add(rank)
         if len(self._begins) == self._num_workers:
+            self._share()
             for each in sorted(self._begins):
                 self._answer_first(each)
 
@@ -376,6 +382,30 @@ class Hub(Connections):
             name = self._members[rank].called(rank)
             logging.info("%s is back", name)
             self._tell_all(back=rank, number=self._changes[rank], who=name)
+
+    def _share(self) -> None:
+        """Shares memory with the workers that are there now and on this host, where the server part keeps no upload. A
+        process that comes in the place of another one gets none: the one before may still write to it."""
+        local = [each for each in self._there.values() if each.socket.family == socket.AF_UNIX]
+        if local and self._shapes and (self._streaming or not getattr(self._part, "keeps_uploads", True)):
+            memory = SharedMemory.made(num_numbers(self._shapes), self._num_workers)
+            if memory is not None:
+                self._memory = memory
+                for connection in local:
+                    connection.send({"memory": memory.place})
+
+    def _shared_upload(self, connection: Connection, rank: int, asked: Message) -> Arrays:
+        """The arrays of a message that stand in the memory shared with this worker; () where a sink has taken them."""
+        if self._memory is None or not self._shapes:
+            raise Refused("this process has no memory in common with the hub")
+        connection.shares, slot = True, self._memory.upload(rank)
+        if (sink := self.into(connection, {"ask": asked}, self._shapes)) is None:
+            return shaped(slot, self._shapes)
+        sink(0, slot)
+        return ()
+
+    def _memory_of_sum(self, number: int, size: int) -> np.ndarray:
+        return self._memory.sum(number) if self._memory is not None else np.empty(size, np.float32)
 
     def _answer_first(self, rank: int) -> None:
         assert self._part is not None
@@ -409,12 +439,10 @@ class Hub(Connections):
         self._shapes = [array.shape for array in model] or None
         self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
         decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
-        job = Served(config, self._num_workers, decays, counts, list(model), kept, time.monotonic, self._is_sending)
-        self._part = serve_part(job)
+        its = (config, self._num_workers, decays, counts, list(model), kept, time.monotonic)
+        own = (lambda: any(each.is_sending for each in self._joins), self._memory_of_sum)
+        self._part = serve_part(Served(*its, *own))
         self._streaming = self._part if isinstance(self._part, StreamingPart) else None
-
-    def _is_sending(self) -> bool:
-        return any(connection.is_sending for connection in self._joins)
 
     def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
         """A worker whose connection was lost."""
@@ -644,22 +672,10 @@ def serve(cluster: ClusterSpec, config: Config) -> None:
         listeners.append(local)
     except OSError:  # of another system, or taken: all use TCP
         local.close()
-    logging.info(
-        "the hub of mode %s waits for %d worker(s) at %s:%d",
-        config.mode,
-        cluster.num_workers,
-        address,
-        cluster.root_port,
-    )
-    hub = Hub(
-        listeners,
-        address,
-        config.mode,
-        cluster.num_workers,
-        config.start_timeout,
-        signals.be_patient,
-        {PROGRAM: version.files_hash()},
-    )
+    where, its = f"{address}:{cluster.root_port}", (config.mode, cluster.num_workers)
+    logging.info("the hub of mode %s waits for %d worker(s) at %s", *its, where)
+    own = {PROGRAM: version.files_hash()}
+    hub = Hub(listeners, address, *its, config.start_timeout, signals.be_patient, own)
     text, code = asyncio.run(hub.run())
     wait_until_written()
     if code != EXIT_OK:

@@ -21,7 +21,8 @@ from trainer import version
 from trainer.clock import RealClock
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.hub.frames import bytes_of
-from trainer.hub.server_part import ANEW, KEPT, WANTS_STOP, Answer, Arrays
+from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays
+from trainer.hub.shared_memory import SharedMemory, shaped
 from trainer.hub.sums import HubTransport
 from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, Wire, error_of_end, how_lost
 from trainer.rendezvous import addresses
@@ -68,6 +69,7 @@ class HubLink(ByteCounter):
         self._kept: Message = {}
         self._version = -1  # of the newest model here
         self._spare: Arrays = ()
+        self._memory: SharedMemory | None = None  # with the hub
         # Where the others wait for it in each round, its loss is noticed sooner (Hub._most_silent_s).
         self._beat_s = BEAT_S / 4 if config.algorithm.transport is TransportKind.SUM else BEAT_S
         self._is_over = False
@@ -141,7 +143,11 @@ class HubLink(ByteCounter):
                 if self._is_back and not repeats:  # the thread that watches has noticed the loss
                     return self._begin_again()
                 self._is_back = False
-                self._connected_wire().send({"ask": message}, arrays)
+                if self._memory is not None and arrays:
+                    np.concatenate([array.reshape(-1) for array in arrays], out=self._memory.upload(self.rank))
+                    self._connected_wire().send({"ask": message, SHARED: True})
+                else:
+                    self._connected_wire().send({"ask": message}, arrays)
                 self.count_pushed(arrays)
                 said = self._next("answer", on_tick)
                 came = time.monotonic()
@@ -179,7 +185,7 @@ class HubLink(ByteCounter):
         return self._wire
 
     def _drop(self) -> None:
-        wire, self._wire = self._wire, None
+        (wire, self._wire), self._memory = (self._wire, None), None
         if wire is not None:
             wire.close()
 
@@ -205,6 +211,8 @@ class HubLink(ByteCounter):
         elif "back" in said:
             self.changes = {**self.changes, said["back"]: said["number"]}
             logging.info("%s is back", said["who"])
+        elif "memory" in said:
+            self._memory = SharedMemory.found(said["memory"])
         elif "send" in said:
             self._connected_wire().send({"model": {**self._about, KEPT: self._kept}}, self._held())
         elif "end" in said and not self._is_over:
@@ -221,12 +229,17 @@ class HubLink(ByteCounter):
 
     def _answer(self, said: Message, sent: Arrays) -> Answer:
         """Reads the arrays of an answer, into those that were sent where they have the same shapes."""
-        shapes = [tuple(shape) for shape in said["shapes"]]
+        if SHARED in said and self._memory is not None:
+            slot, shapes = self._memory.slot(said[SHARED]), [array.shape for array in sent]
+        else:
+            slot, shapes = None, [tuple(shape) for shape in said["shapes"]]
         fits = shapes == [array.shape for array in sent] and all(array.flags.c_contiguous for array in sent)
         arrays = list(sent) if fits else [np.empty(shape, np.float32) for shape in shapes]
         wire = self._connected_wire()
-        for array in arrays if shapes else ():
+        for array in arrays if shapes and slot is None else ():
             wire.fill(bytes_of(array))
+        for array, shown in zip(arrays, shaped(slot, shapes), strict=True) if slot is not None else ():
+            array[...] = shown
         message = said["answer"]
         self._kept = message.get(KEPT, self._kept)
         if not shapes:

@@ -26,6 +26,7 @@ WANTS_STOP = "wants_stop"  # in a message: this worker wants all to stop
 JOB = "job"  # in the first answer: the job's name on the state server
 SAVE = "save"  # in what rank 0 tells: the round of a checkpoint that the hub is to write
 ENDED = "ended"  # in what a worker tells: it has done its rounds, and the others go on without it
+SHARED = "shared"  # in a frame: its arrays stand in the memory that hub and worker share, or in which slot of it
 STATE = "state"  # in what a worker tells: of its state, whose arrays come along, for others that have none
 
 
@@ -73,6 +74,8 @@ class Served:
     saved: Mapping[str, Any]
     now: Callable[[], float]  # seconds
     is_sending: Callable[[], bool] = lambda: False  # whether arrays of an answer are still read
+    # The memory of the sum with this number, of so many numbers. Two sums later it is that of another one.
+    memory_of_sum: Callable[[int, int], np.ndarray] = lambda number, size: np.empty(size, np.float32)
 
     @property
     def num_weights(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from config import Config
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.hub.hub_trainer import Exchange
 from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, Sink, about
+from trainer.hub.shared_memory import shaped
 from utils import JobOver, PeerLost
 
 NUMBER = "sum"  # in a message: how many sums the worker has had
@@ -28,10 +30,9 @@ OVER = "over"  # in an answer: no worker is left that has a state; whether they 
 class _Sum:
     """The sum of uploads, to which each is added as it comes, from its first number to its last."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        edges = np.cumsum([math.prod(shape) for shape in shapes])
-        self._flat = np.empty(sum(map(math.prod, shapes)), np.float32)
-        self.arrays = [part.reshape(shape) for part, shape in zip(np.split(self._flat, edges), shapes, strict=False)]
+    def __init__(self, shapes: Sequence[tuple[int, ...]], memory: Callable[[int], np.ndarray]) -> None:
+        self._flat = memory(sum(map(math.prod, shapes)))
+        self.arrays = shaped(self._flat, shapes)
         self._begun = 0  # numbers of the sum that some upload has reached; the others hold nothing yet
 
     def add(self, position: int, numbers: np.ndarray) -> None:
@@ -54,6 +55,7 @@ class SumServer:
         self._number = 0  # of complete sums
         self._arrived: set[int] = set()  # ranks of those in the sum
         self._sum: _Sum | None = None
+        self._memory_of_sum, self._is_repeated = job.memory_of_sum, False
         self._uploads: dict[int, _Sum] = {}  # on their way, by rank, and what they are added to
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
@@ -84,7 +86,7 @@ class SumServer:
         is_due = message.get(NUMBER) == self._number and rank in self._there - self._arrived - self._uploads.keys()
         if not is_due or not shapes:
             return None
-        self._sum = self._sum or _Sum(shapes)
+        self._sum = self._sum or self._new_sum(shapes)
         self._uploads[rank] = self._sum
         return self._sum.add
 
@@ -93,7 +95,7 @@ class SumServer:
         if added_to is None or added_to is not self._sum:
             return {}
         answers = {each: Answer({AGAIN: True}) for each in self._arrived}
-        self._arrived, self._sum = set(), None
+        self._arrived, self._sum, self._is_repeated = set(), None, True
         return answers
 
     def joined(self, rank: int) -> Answer | None:
@@ -127,11 +129,17 @@ class SumServer:
 
     def _add(self, arrays: Arrays) -> None:
         """Adds an upload that has come as a whole."""
-        self._sum = self._sum or _Sum([array.shape for array in arrays])
+        self._sum = self._sum or self._new_sum([array.shape for array in arrays])
         position = 0
         for array in arrays:
             self._sum.add(position, array.reshape(-1))
             position += array.size
+
+    def _new_sum(self, shapes: Sequence[tuple[int, ...]]) -> _Sum:
+        # Uploads may still come into the memory of the sum that broke off.
+        memory = Served.memory_of_sum if self._is_repeated else self._memory_of_sum
+        self._is_repeated = False
+        return _Sum(shapes, partial(memory, self._number))
 
     def _miss(self, ranks: set[int]) -> None:
         self._behind |= ranks

@@ -22,8 +22,9 @@ from trainer.hub.frames import NotAFrame
 from trainer.hub.hub import Hub
 from trainer.hub.hub_link import HubLink
 from trainer.hub.server_part import KEPT, WANTS_STOP, about
+from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import NUMBER, HubTransport
-from trainer.hub.wire import HELLO, SILENT_S, Wire
+from trainer.hub.wire import HELLO, SILENT_S, Wire, local_name
 from trainer.membership import lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
@@ -45,12 +46,19 @@ def values_of(arrays):
 class RunningHub:
     """A hub in a thread."""
 
-    def __init__(self, num_workers=2, mode="wbsp", port=0):
+    def __init__(self, num_workers=2, mode="wbsp", port=0, shares=False):
+        """`shares`: it has a Unix socket, too, so that it shares memory with workers, where the server part may."""
         self.listener = addresses.listen("127.0.0.1", port or None, "")
         self.port = self.listener.getsockname()[1]
         self.ended: tuple[str, int] | None = None
         self._loop = asyncio.new_event_loop()
-        self.hub = Hub([self.listener], "127.0.0.1", mode, num_workers)
+        listeners = [self.listener]
+        if shares:
+            local = socket.socket(socket.AF_UNIX)
+            local.bind(local_name("127.0.0.1", self.port))
+            local.listen(8)
+            listeners.append(local)
+        self.hub = Hub(listeners, "127.0.0.1", mode, num_workers)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -171,15 +179,15 @@ def job():
     """Starts a hub and its workers, which have begun; they survive losses if told so."""
     hubs = []
 
-    def start(on_worker_death="continue", count=2, mode="wbsp"):
-        hub = RunningHub(count, mode)
+    def start(on_worker_death="continue", count=2, mode="wbsp", shares=False):
+        hub = RunningHub(count, mode, shares=shares)
         hubs.append(hub)
         workers = [Worker(hub, f"cpu{rank}", on_worker_death, count, mode) for rank in range(count)]
         together(*(worker.meet for worker in workers))
         workers.sort(key=lambda worker: worker.link.rank)
         together(
             *(
-                lambda worker=worker: (worker.begin if mode == "wbsp" else worker.begin_to_sum)(1.0 + worker.link.rank)
+                lambda worker=worker: (worker.begin_to_sum if mode == "sync" else worker.begin)(1.0 + worker.link.rank)
                 for worker in workers
             )
         )
@@ -568,6 +576,88 @@ def test_an_upload_waits_for_one_that_comes_only_for_a_moment(job, monkeypatch, 
         assert other.upload(1.0).message["uploads"] == [0, 0]
         one.link._wire._socket.sendall(whole[-1:]) if is_sent else cut(one)
     until(lambda: other.upload(1.0).message["uploads"][0] == is_sent)
+
+
+# ---------------------------------------------------------------------------------------------------- shared memory
+
+
+def shares(worker):
+    return worker.link._memory is not None
+
+
+def test_workers_on_the_hubs_host_share_memory_with_it_and_the_sums_are_the_same(job):
+    hub, workers = job(count=3, mode="sync", shares=True)
+    assert all(map(shares, workers))
+    for value in (2.0, 1.0, 3.0, 4.0):
+        sent = hub.hub._part._number
+        assert sums_of(*workers, value=value) == [[3 * value]] * 3
+        assert hub.hub._part._number == sent + 1
+    traffic = [worker.sums.take_traffic() for worker in workers]
+    assert traffic[0] == traffic[1] and traffic[0]["bytes_pushed"] == traffic[0]["bytes_pulled"] > 0
+
+
+def test_who_comes_again_sends_over_its_socket(job):
+    """The process before it may still write to the memory."""
+    hub, (one, other) = job(mode="sync", shares=True)
+    assert sums_of(one, other) == [[2.0]] * 2
+    cut(other)
+    assert one.sum(1.0) == [1.0]
+    again = Worker(hub, other.device, "continue", mode="sync").meet()
+    waits = threading.Thread(target=again.begin_to_sum, daemon=True)
+    waits.start()
+    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
+    give(one)
+    waits.join(WAIT_S)
+    assert shares(one) and not shares(again)
+    for value in (1.0, 2.0, 3.0):
+        assert sums_of(one, again, value=value) == [[2 * value]] * 2
+    one.link._wire._socket.shutdown(socket.SHUT_RDWR)
+    until(lambda: one.link._is_back)
+    assert not shares(one)
+    assert sums_of(one, again) == [[2.0]] * 2
+
+
+def test_half_an_upload_is_in_no_sum_of_shared_memory(job):
+    _, (one, other, third) = job(count=3, mode="sync", shares=True)
+    sums_of(one, other, third)
+    half = b"".join(map(bytes, frames.outgoing({"ask": {NUMBER: other.sums._number}}, model(7.0))))[:-1]
+    results = []
+    waits = threading.Thread(target=lambda: results.append(one.sum(1.0)), daemon=True)
+    with other.link._wire._sending:
+        other.link._wire._socket.sendall(half)
+        waits.start()
+        time.sleep(0.1)
+        other.link._wire._socket.shutdown(socket.SHUT_RDWR)
+    thirds = third.sum(1.0)
+    waits.join(WAIT_S)
+    assert results == [thirds] and thirds in ([2.0], [3.0])
+    for value in (1.0, 2.0):
+        assert sums_of(one, third, value=value)[0] in ([2 * value], [3 * value])
+
+
+def test_an_asynchronous_update_is_made_in_the_memory_of_the_upload(job):
+    _, (one, other) = job(mode="async", shares=True)
+    ask = {WANTS_STOP: False, "round": 1, "step_s": 0.1}
+    assert shares(one) and shares(other)
+    before = one.link.ask(ask, model(0.0), lambda: False).arrays
+    after = other.link.ask(ask, model(1.0), lambda: False).arrays
+    rate = one.config.learning_rate
+    for old, new in zip(before, after, strict=True):
+        assert np.allclose(old - new, rate, rtol=1e-5)
+    assert values_of(one.link.ask(ask, model(0.0), lambda: False).arrays) == values_of(after)
+    assert other.link.ask({**ask, WANTS_STOP: True, "bad": True}, (), lambda: False).message["stop"]
+
+
+def test_the_memory_of_another_process_is_not_taken():
+    memory = SharedMemory.made(10, 2)
+    path, token, size = memory.place
+    found = SharedMemory.found([path, token, size])
+    memory.upload(1)[...] = 3.0
+    assert values_of([found.slot(3)]) == [3.0] and values_of([found.sum(0), found.sum(1), found.upload(0)]) == [0.0]
+    assert memory.slot_of([memory.sum(3)[:4]]) == 1 and memory.slot_of([np.zeros(3, np.float32)]) is None
+    assert SharedMemory.found([path, "00" * 16, size]) is None
+    assert SharedMemory.found(["/proc/self/fd/999", token, size]) is None
+    assert SharedMemory.found(["/dev/null", token, size]) is None
 
 
 def test_a_sum_is_repeated_where_the_hub_was_lost(job):
