@@ -151,7 +151,7 @@ class HubLink(ByteCounter):
                 self.count_pushed(arrays)
                 said = self._next("answer", on_tick)
                 came = time.monotonic()
-                answer = self._answer(said, self._spare_like(arrays) if repeats else arrays)
+                answer = self._answer(said, self._spare_like(arrays) if repeats and SHARED not in said else arrays)
             except (EOFError, OSError) as error:
                 self._come_back(error)
                 if not repeats:
@@ -228,18 +228,18 @@ class HubLink(ByteCounter):
         return self._spare
 
     def _answer(self, said: Message, sent: Arrays) -> Answer:
-        """Reads the arrays of an answer, into those that were sent where they have the same shapes."""
+        """Reads the arrays of an answer, into those that were sent where they have the same shapes. In shared memory
+        they stay, and hold until the next question."""
+        shapes = [tuple(shape) for shape in said["shapes"]]
         if SHARED in said and self._memory is not None:
-            slot, shapes = self._memory.slot(said[SHARED]), [array.shape for array in sent]
+            shapes = [array.shape for array in sent]
+            arrays = shaped(self._memory.slot(said[SHARED]), shapes)
         else:
-            slot, shapes = None, [tuple(shape) for shape in said["shapes"]]
-        fits = shapes == [array.shape for array in sent] and all(array.flags.c_contiguous for array in sent)
-        arrays = list(sent) if fits else [np.empty(shape, np.float32) for shape in shapes]
-        wire = self._connected_wire()
-        for array in arrays if shapes and slot is None else ():
-            wire.fill(bytes_of(array))
-        for array, shown in zip(arrays, shaped(slot, shapes), strict=True) if slot is not None else ():
-            array[...] = shown
+            fits = shapes == [array.shape for array in sent] and all(array.flags.c_contiguous for array in sent)
+            arrays = list(sent) if fits else [np.empty(shape, np.float32) for shape in shapes]
+            wire = self._connected_wire()
+            for array in arrays if shapes else ():
+                wire.fill(bytes_of(array))
         message = said["answer"]
         self._kept = message.get(KEPT, self._kept)
         if not shapes:

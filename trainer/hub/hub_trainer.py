@@ -24,9 +24,9 @@ class Exchange(Protocol):
         worker has, in whatever thread asks."""
 
     def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
-        """Sends a message, and waits for its answer, whose arrays may be those that were sent. The hub is told once
-        where this worker `wants_stop` meanwhile. Where the connection is lost, a message that `repeats` is sent again;
-        its arrays stay as they are. Else the answer is as that of `begin`."""
+        """Sends a message, and waits for its answer, whose arrays may be those that were sent, and hold until the next
+        message. The hub is told once where this worker `wants_stop` meanwhile. Where the connection is lost, a message
+        that `repeats` is sent again; its arrays stay as they are. Else the answer is as that of `begin`."""
 
     def tell(self, message: Message, arrays: Arrays = ()) -> None:
         """Sends a message without an answer. Any thread may call it."""
