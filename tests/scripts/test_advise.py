@@ -144,7 +144,7 @@ def test_a_run_that_pauses_trains_as_one_that_does_not(place):
 def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(search, "NEEDED_STEPS", 100)
-    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "0.5", "--minutes", "0.08"]
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "0.5", "--minutes", "0.15"]
     given += ["--json", "a.json", "--figure", "a.png"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "0.01"]) == EXIT_OK
     said = capsys.readouterr().out
