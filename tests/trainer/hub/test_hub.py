@@ -511,17 +511,23 @@ def test_all_that_sum_begin_with_rank_0s_values(job):
     assert fresh[0] == fresh[1] and fresh[0]["bytes_pushed"] == fresh[0]["bytes_pulled"] > 0
 
 
-def test_the_sum_goes_on_without_a_lost_worker_and_a_new_one_gets_a_state(job):
-    hub, (one, other) = job(mode="sync")
-    assert sums_of(one, other) == [[2.0]] * 2
-    cut(other)
+def in_place_of(lost, hub, one):
+    """A new process, which has the state of `one`; meanwhile that sums alone."""
+    cut(lost)
     assert one.sum(1.0) == [1.0]
-    again = Worker(hub, other.device, "continue", mode="sync").meet()
+    again = Worker(hub, lost.device, "continue", mode="sync").meet()
     waits = threading.Thread(target=again.begin_to_sum, daemon=True)
     waits.start()
     until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
     give(one)
     waits.join(WAIT_S)
+    return again
+
+
+def test_the_sum_goes_on_without_a_lost_worker_and_a_new_one_gets_a_state(job):
+    hub, (one, other) = job(mode="sync")
+    assert sums_of(one, other) == [[2.0]] * 2
+    again = in_place_of(other, hub, one)
     said, state = again.sums.taken
     assert said == {"rounds": 7} and values_of(state) == [5.0]
     assert sums_of(one, again) == [[2.0]] * 2
@@ -600,14 +606,7 @@ def test_who_comes_again_sends_over_its_socket(job):
     """The process before it may still write to the memory."""
     hub, (one, other) = job(mode="sync", shares=True)
     assert sums_of(one, other) == [[2.0]] * 2
-    cut(other)
-    assert one.sum(1.0) == [1.0]
-    again = Worker(hub, other.device, "continue", mode="sync").meet()
-    waits = threading.Thread(target=again.begin_to_sum, daemon=True)
-    waits.start()
-    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
-    give(one)
-    waits.join(WAIT_S)
+    again = in_place_of(other, hub, one)
     assert shares(one) and not shares(again)
     for value in (1.0, 2.0, 3.0):
         assert sums_of(one, again, value=value) == [[2 * value]] * 2
