@@ -1,9 +1,9 @@
 """Quorum merge, after Decoupled DiLoCo (Douillard et al., "Decoupled DiLoCo", 2026, arXiv:2604.21428): no worker waits
 for another, and the updates of K workers are enough for a new global model.
 
-Worker k takes H local steps and uploads delta_k = x_k - base_k. The server adds up what it has of each worker since the
-last merge: D_k, of S_k samples in T_k steps. When at least K workers are in, and a longer wait would delay one
-(--grace), it merges:
+Worker k takes H local steps and uploads delta_k = x_k - base_k. The server adds up worker k's uploads since the last
+merge, from the first of which on it is in: D_k, of S_k samples in T_k steps. At an upload with K workers or more in, it
+merges if all are, if this one was in before, or after --grace seconds (SimpleStateServer/server/policies/quorum.py):
 
     Delta = sum_k weight_k * D_k / sum_k weight_k over those that are in, weight_k = S_k * (S_k / T_k)
     v <- beta * v + Delta;  w <- w + eps * (Delta + beta * v)
@@ -29,8 +29,8 @@ from trainer.hub.server_part import Arrays, Served, in_shapes
 
 
 class QuorumServer(ReleasingServer):
-    """Adds up each worker's uploads in its inbox. A release is a step of the outer optimiser on their mean. The policy
-    counts uploads, not local steps."""
+    """Adds up each worker's uploads in its inbox. A release is a merge: a step of the outer optimiser on their mean. To
+    the policy an upload is one step."""
 
     def __init__(self, job: Served) -> None:
         config, saved = job.config, job.saved
@@ -40,7 +40,7 @@ class QuorumServer(ReleasingServer):
         self._outer.velocities = in_shapes(saved.get("outer", ()), job.model[: job.num_weights])
         self._inboxes = [Inbox() for _ in range(job.num_workers)]
         inboxes = saved.get("inboxes", ())
-        same = len(inboxes) == job.num_workers  # else the ranks are other workers
+        same = len(inboxes) == job.num_workers  # else ranks are of other workers
         for rank, kept in enumerate(inboxes if same else ()):
             if kept["steps"]:
                 self.runner.enter(rank, self.number + 1, job.now())

@@ -1,7 +1,7 @@
 """WBSP, worker-busy synchronous parallel (Yang et al., "Worker-busy synchronous parallel", Parallel Computing 121,
-2024, 103092): no worker waits. After every local step a worker uploads its update u, w_shadow <- w_shadow + u / N; when
-the slowest worker has uploaded, the server releases w <- w_shadow, and every worker takes w after its next upload. So
-all workers take the same models. An upload contains the worker's times, from which the server finds the slowest worker.
+2024, 103092): no worker waits. After every local step a worker uploads its update u, w_shadow <- w_shadow + u / N with
+the N workers that are there; when the slowest has uploaded, the server releases w <- w_shadow, and every worker takes w
+after its next upload. So all take the same models. From the times in an upload the server finds the slowest worker.
 """
 
 import contextlib
@@ -37,18 +37,19 @@ from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class ReleasingServer:
-    """A server part that releases a new global model now and then; each worker gets it with its next upload."""
+    """A server part that releases a new global model where its policy says so, at an upload; that worker gets it with
+    the answer, each other one with the answer to its next upload."""
 
-    policy: Policy | str  # decides when to release
+    policy: Policy | str  # of SimpleStateServer/server/policies: at each upload, whether to release
 
     def __init__(self, job: Served) -> None:
         saved, num_workers = job.saved, job.num_workers
         self.job = job
         self.model = GlobalModel(job)  # the newest release
         self.number = saved.get("release", 0)  # of that release
-        self.samples = saved.get("samples", 0)  # in all uploads
+        self.samples = saved.get("samples", 0)  # in all good uploads
         self._stop = False
-        # Number of uploads by rank: all, and those in the newest release, by which that can be checked.
+        # Number of uploads by rank: all, and those in the newest release.
         counts = saved.get("arrivals", ()), saved.get("released", ())
         self.arrivals, self._released = (
             list(each) if len(each) == num_workers else [0] * num_workers for each in counts
@@ -62,7 +63,7 @@ class ReleasingServer:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Changes the model to the next release."""
+        """Makes the model the next release."""
         raise NotImplementedError
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
@@ -70,7 +71,7 @@ class ReleasingServer:
         if "report" not in message:  # it only wishes to stop, and its answer is on the way
             return {}
         decision = self.take_in(rank, UploadReport(*message["report"]), arrays, BAD in message)
-        if decision.action is Action.SYNC:
+        if decision.action is Action.SYNC:  # no worker waits for it here
             self.release()
             self.number += 1
             self._released = list(self.arrivals)
@@ -87,8 +88,9 @@ class ReleasingServer:
         return {}
 
     def _answer(self, rank: int, **decision: str) -> Answer:
-        """With the newest release where the worker does not have it."""
-        is_new, self._has[rank] = self._has[rank] != self.number, self.number
+        """With the newest release, unless the worker has it."""
+        is_new = self._has[rank] != self.number
+        self._has[rank] = self.number
         message = {KEPT: self._counts(), "uploads": self._released, "stop": self._stop, **decision}
         return Answer(message, self.model.arrays if is_new else ())
 
@@ -101,7 +103,8 @@ class ReleasingServer:
 
 
 class WBSPServer(ReleasingServer):
-    """A release is the initial model plus the sum of all uploads over N."""
+    """A release is the initial model plus each upload over the number of workers that were there. An upload of the
+    slowest worker releases it."""
 
     policy = "wbsp"
 
@@ -111,20 +114,20 @@ class WBSPServer(ReleasingServer):
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
         answers = super().act(rank, message, arrays)
-        if rank in answers and answers[rank].arrays:  # it goes on from this release
+        if rank in answers and answers[rank].arrays:  # its next steps are of the next round
             self.runner.enter(rank, self.number + 1, self.job.now())
         return answers
 
     def take_in(self, rank: int, report: UploadReport, update: Arrays, is_bad: bool) -> Decision:
         now = self.job.now()
-        if not is_bad:  # of a bad one only the times count
+        if not is_bad:  # a bad one has no update to add
             for shadow, array in zip(self._shadow, update, strict=True):
                 for s, u in pieces(shadow, array):
                     s += u / len(self.there)
             self.samples += report.samples
         self.arrivals[rank] += 1
         self.runner.uploaded(rank, report, now)
-        self.runner.exclude_silent(now)  # one that evaluates for long
+        self.runner.exclude_silent(now)  # such as one that evaluates for long
         return self.runner.decide(rank, now)
 
     def release(self) -> None:

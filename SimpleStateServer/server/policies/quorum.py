@@ -3,7 +3,7 @@
 Source: Douillard et al., "Decoupled DiLoCo", 2026, arXiv:2604.21428: K updates are enough, and a worker that would be
 late is waited for as long as waiting costs nothing. A round of the table is the time between two merges, and a worker
 enters it with its first upload: from then on it is in. A worker asks after each upload; SYNC tells to merge all uploads
-that wait. A worker that is lost or silent does not count.
+that wait. A worker that is lost or silent is not waited for; what it has uploaded merges.
 """
 
 from server.policies.journal import delay
