@@ -311,9 +311,8 @@ class Search:
         self._evaluate_often(self._best(self.found.tried))
         if self.found.shift is not None:
             told = self.metric.text(abs(self.found.shift))
-            self._say(
-                f"the held-out samples give {told} {'more' if self.found.shift > 0 else 'less'} than the test part"
-            )
+            sign = "more" if self.found.shift > 0 else "less"
+            self._say(f"the held-out samples give {told} {sign} than the test part")
 
     def _better(self, runs: Sequence[Tried]) -> list[Tried]:
         """Of each candidate the better step size, or the better half of the candidates."""
@@ -415,7 +414,8 @@ class Search:
         """Seconds to the target, tried or by the law; infinite where the nearest one that was tried did not reach the
         target."""
         times_s = self.times_s()
-        known = nearest(candidate, [*times_s, *self.found.steps, *(raced.candidate for raced in self.found.races)])
+        raced = [each.candidate for each, logs in self.found.races.items() if logs]
+        known = nearest(candidate, [*times_s, *self.found.steps, *raced])
         return candidate.seconds(times_s[known] / known.seconds(1.0)) if known in times_s else math.inf
 
     # ----------------------------------------------------------------------------------------------------- runs

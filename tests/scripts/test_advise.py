@@ -83,6 +83,7 @@ def test_the_law_is_fitted_to_what_was_seen_nearby():
     assert its.expected_s(between) == math.inf
     its.found.races = {search.Entrant(few, 0.1): [math.log(few.seconds(7e4))]}
     its.found.reached = {search.Entrant(few, 0.1)}
+    its.found.races[search.Entrant(between, 0.1)] = []  # it is to race
     assert its.expected_s(between) == pytest.approx(between.seconds(7e4))
     its.found.steps[many] = 0.2
     assert its.expected_s(between) == its.expected_s(many) == math.inf  # tried, and given up
