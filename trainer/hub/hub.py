@@ -63,10 +63,11 @@ from trainer.hub.server_part import (
     StreamingPart,
     config_in,
     marked,
+    shaped,
     shown_and_kept,
 )
 from trainer.hub.server_part import serve as serve_part
-from trainer.hub.shared_memory import SharedMemory, shaped
+from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
 from trainer.membership import lost_of, number_of_change
 from trainer.rendezvous import addresses

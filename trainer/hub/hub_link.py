@@ -21,8 +21,8 @@ from trainer import version
 from trainer.clock import RealClock
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.hub.frames import bytes_of
-from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays
-from trainer.hub.shared_memory import SharedMemory, shaped
+from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays, shaped
+from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import HubTransport
 from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, Wire, error_of_end, how_lost
 from trainer.rendezvous import addresses

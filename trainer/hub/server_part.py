@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,12 @@ def serve(job: Served) -> ServerPart:
     return part
 
 
+def shaped(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Views of numbers (n,) as arrays of these shapes, one behind another."""
+    edges = np.cumsum([math.prod(shape) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, edges), shapes, strict=False)]
+
+
 def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
     """Copies of saved arrays, none or all, in these shapes. Version 0.6.0 kept small neighbours as one."""
     if [array.shape for array in saved] == [array.shape for array in like]:
@@ -112,8 +119,7 @@ def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
     if not saved:
         return []
     flat = np.concatenate([array.reshape(-1) for array in saved], dtype=np.float32)
-    edges = np.cumsum([array.size for array in like])
-    return [part.reshape(array.shape) for part, array in zip(np.split(flat, edges), like, strict=False)]
+    return shaped(flat, [array.shape for array in like])
 
 
 def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.ndarray], Message]:

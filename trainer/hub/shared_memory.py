@@ -9,7 +9,6 @@ import contextlib
 import mmap
 import os
 import secrets
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -67,9 +66,3 @@ class SharedMemory:
             return None
         begin, slots = arrays[0].__array_interface__["data"][0], self._slots.__array_interface__["data"][0]
         return (begin - slots) // (4 * self.size) if 0 <= begin - slots < self._slots.nbytes else None
-
-
-def shaped(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """Views of numbers (n,) as arrays of these shapes, one behind another."""
-    edges = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
-    return [part.reshape(shape) for part, shape in zip(np.split(flat, edges), shapes, strict=False)]

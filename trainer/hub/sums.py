@@ -17,8 +17,7 @@ import numpy as np
 from config import Config
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.hub.hub_trainer import Exchange
-from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, Sink, about
-from trainer.hub.shared_memory import shaped
+from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, Sink, about, shaped
 from utils import JobOver, PeerLost
 
 NUMBER = "sum"  # in a message: how many sums the worker has had
