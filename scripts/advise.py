@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import simulate
 import summary
 from algorithms import ENTRIES
-from config import LEARNING_RATES, NETWORKS, Config, names_of
+from config import AUTO, HUB, KVSTORE, LEARNING_RATES, NETWORKS, Config, names_of
 from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
@@ -275,6 +275,9 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: st
         places = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
         places += ["--without", ",".join(given.without)] if given.without else []
         places += ["--cluster", advised.cluster] if number or its.family.entry == "alone" else []
+        config = advised.job(its.family.entry, its.words).config
+        # The hosts were measured with the hub, which takes less of their processors than the kvstore.
+        mains += ["--exchange", HUB] if (config.transport, config.exchange) == (KVSTORE, AUTO) else []
         return shlex.join(["scripts/cluster.sh", *places, *whose, "--", *mains])
     return shlex.join([".venv/bin/python", "simulate.py", "--cluster", given.cluster, *whose, *mains])
 
