@@ -56,13 +56,13 @@ def probe(
     """
     cut = job.index("--") if "--" in job else len(job)
     given = command_line.parse(job[cut + 1 :], beside=tuple(ENTRIES))
-    own = {"probe": 1, "evaluate": "no", "evaluator": 0, "log_form": "lines", "start_timeout": START_TIMEOUT_S}
+    own = {"probe": 1, "evaluate": "no", "evaluator": 0, "start_timeout": START_TIMEOUT_S}
     path = place[place.index("--hosts") + 1] if "--hosts" in place else ""
     hosts = hosts_file.read(Path(path)).without(without) if path else None
     left_out = ("--without", ",".join(without)) if without else ()
     command = ["scripts/cluster.sh" if hosts else "scripts/local_cluster.sh", *place, *left_out, "-m", MODE]
     command += ["--data-dir", given.data_dir] if given.data_dir != Config.data_dir else []
-    command += ["--page", "0", *job[:cut], "--", *step_times.words_of(given, own)]
+    command += ["--page", "1", *job[:cut], "--", *step_times.words_of(given, own)]
     ended = processes.do(command, "", environment={})
     if ended is None:
         return None
@@ -114,8 +114,8 @@ def _worker(found: Found) -> Worker:
         step_time_s=statistics.fmean(found.steps_s) / mean_of(1.0, spread),
         step_spread=spread,
         bandwidth_mbit_s=mbit_s if mbit_s < MOST_MBIT_S else math.inf,
-        latency_s=found.round_trip_s / 2,
-        state_server_round_trip_s=found.round_trip_s,
+        latency_s=found.rest_s / 2,  # a round has two transfers
+        state_server_round_trip_s=found.state_server_s,
     )
 
 

@@ -1,5 +1,6 @@
-"""Measures a worker and its way to the hub, in one round that trains nothing: steps of the job; then transfers, of each
-worker alone, one after another, and of all at once. The round's log has what was found.
+"""Measures a worker and its ways to the servers, in rounds that train nothing: rounds of one step of the job and a
+message; in the last one transfers, of each worker alone, one after another, and of all at once. Its log has what was
+found.
 
 scripts/probe.py starts such a job (-m async-local with the hidden flag --probe), and makes a cluster file of its logs.
 """
@@ -9,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +40,9 @@ class Found:
     """What a worker has measured. Seconds of a transfer are those of a question with its answer."""
 
     steps_s: tuple[float, ...]
-    round_trip_s: float  # without arrays
+    rest_s: float  # of a round beside its step, with a message to the hub without arrays
+    round_trip_s: float  # of such a message
+    state_server_s: float  # of a message to the state server
     model_bytes: int
     sent_bytes: int  # of a transfer: the model's, or less
     push_s: float
@@ -70,13 +75,14 @@ class EchoServer:
 
 
 class ProbeTrainer(HubTrainer):
-    """Its one round measures. The hub gets no model, so that pieces of it may travel."""
+    """The hub gets no model, so that pieces of it may travel."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._steps_s: list[float] = []
-        self._since = 0.0  # when the steps began
-        self._found: Found
+        self._rests_s: list[float] = []
+        self._since = self._ended = 0.0  # when the first round has begun, and the last step has ended
+        self._found: Found | None = None
 
     def shared_arrays(self) -> Arrays:
         return ()
@@ -85,46 +91,59 @@ class ProbeTrainer(HubTrainer):
         self.begin_at_hub()
 
     def begin_round(self) -> None:
-        self._since = self.clock.now()
+        now = self.clock.now()
+        if self._steps_s:
+            self._rests_s.append(now - self._ended)
+        else:
+            self._since = now
 
     def local_step(self, batch: Batch) -> bool:
         is_complete = self.whole_step(batch, STEP_SIZE)
         self._steps_s.append(self.step_s)
+        self._ended = self.clock.now()
         return is_complete
 
-    def ready(self) -> bool:
-        self.measure.next_step()
+    def _is_done(self) -> bool:
+        """Whether there were enough steps."""
         counted, elapsed_s = len(self._steps_s) - UNCOUNTED, self.clock.now() - self._since
         is_done = counted >= STEPS and elapsed_s >= STEPS_S
         return is_done or (counted >= FEWEST and (elapsed_s >= MOST_S or self.context.run.stop_requested()))
 
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
+        if not self._is_done():
+            self.ask({GIVES: False}, ())
+            return False
         model = np.concatenate([array.reshape(-1) for array in self.parameters.model()], dtype=np.float32)
         for turn in range(self.hub.num_workers):
             self._meet(turn)
             if turn == self.hub.rank:
                 seconds = min(MOST_ALONE_S, ALONE_S / self.hub.num_workers)
-                trips_s = self._times((), False, TRIPS_S)
+                trips_s = self._times(partial(self.ask, {GIVES: False}, ()), TRIPS_S)
+                state_server_s = self._times(self._tell_state_server, TRIPS_S)
                 piece = self._piece(model)
-                pushes_s, pulls_s = self._times((piece,), False, seconds), self._times((), True, seconds)
+                pushes_s = self._times(partial(self.ask, {GIVES: False}, (piece,)), seconds)
+                pulls_s = self._times(partial(self.ask, {GIVES: True}, ()), seconds)
         self._meet(self.hub.num_workers)
-        push_together_s = statistics.fmean(self._times((piece,), False, TOGETHER_S, fewest=1, busy_s=0.0))
+        pushes_together_s = self._times(partial(self.ask, {GIVES: False}, (piece,)), TOGETHER_S, fewest=1, busy_s=0.0)
         self._meet(self.hub.num_workers + 1)
+        pulls_together_s = self._times(partial(self.ask, {GIVES: True}, ()), TOGETHER_S, fewest=1, busy_s=0.0)
         self._found = Found(
             tuple(self._steps_s[UNCOUNTED:]),
+            rest_s=statistics.fmean(self._rests_s[UNCOUNTED:]),
             round_trip_s=statistics.fmean(trips_s),
+            state_server_s=statistics.fmean(state_server_s),
             model_bytes=model.nbytes,
             sent_bytes=piece.nbytes,
             push_s=statistics.fmean(pushes_s),
             pull_s=statistics.fmean(pulls_s),
-            push_together_s=push_together_s,
-            pull_together_s=statistics.fmean(self._times((), True, TOGETHER_S, fewest=1, busy_s=0.0)),
+            push_together_s=statistics.fmean(pushes_together_s),
+            pull_together_s=statistics.fmean(pulls_together_s),
         )
         return True
 
     def notes(self) -> dict[str, Any]:
-        return {NOTE: dataclasses.asdict(self._found)}
+        return {NOTE: dataclasses.asdict(self._found)} if self._found is not None else {}
 
     def _meet(self, number: int) -> None:
         """Waits until all workers are there."""
@@ -133,12 +152,16 @@ class ProbeTrainer(HubTrainer):
     def _piece(self, model: np.ndarray) -> np.ndarray:
         """As much of the model as takes long enough to be timed."""
         size = NUMBERS
-        while size < model.size and self._time((model[:size],), False) < PIECE_S:
+        while size < model.size:
+            begin = self.clock.now()
+            self.ask({GIVES: False}, (model[:size],))
+            if self.clock.now() - begin >= PIECE_S:
+                break
             size *= 4
         return model[:size]
 
     def _times(
-        self, arrays: Arrays, gives: bool, seconds: float, fewest: int = TRANSFERS, busy_s: float = BUSY_S
+        self, transfer: Callable[[], object], seconds: float, fewest: int = TRANSFERS, busy_s: float = BUSY_S
     ) -> list[float]:
         """Of transfers, for so long. Their mean counts what a quota takes; a median does not."""
         until, found = self.clock.now() + seconds, list[float]()
@@ -146,10 +169,10 @@ class ProbeTrainer(HubTrainer):
             busy_until = time.thread_time() + busy_s
             while time.thread_time() < busy_until:
                 pass
-            found.append(self._time(arrays, gives))
+            begin = self.clock.now()
+            transfer()
+            found.append(self.clock.now() - begin)
         return found
 
-    def _time(self, arrays: Arrays, gives: bool) -> float:
-        begin = self.clock.now()
-        self.ask({GIVES: gives}, arrays)
-        return self.clock.now() - begin
+    def _tell_state_server(self) -> None:
+        self.context.state.send(self.context.state.note(self.rounds, self.steps, self.step_s, 0.0))
