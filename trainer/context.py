@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainer.clock import Clock, RealClock
+from trainer.company import Company
 from trainer.emulation import Speed
 from trainer.membership import Membership, lost_of
 from trainer.metric import ACCURACY, Metric
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from trainer.hub.hub_trainer import Exchange
     from trainer.network import Network
     from trainer.passes import Batch, Passes
-    from trainer.recovering import Recovers
     from trainer.run_logs.measure import Measure
     from trainer.run_logs.pace import Pacing
     from trainer.run_logs.scalars import TensorBoard
     from trainer.survival.checkpoint_manager import CheckpointManager
+    from trainer.trainer import Trainer
     from trainer.transport.protocol import Transport
 
 
@@ -52,7 +53,7 @@ class Peers:
     membership: Callable[[], Membership] = Membership  # called at the start of each round
     transport: Transport | None = None  # of an algorithm that sums
     state_server: StateClient | None = None  # of an algorithm that uses one
-    recovery: Callable[[Any], Recovers] | None = None  # makes the loop's recovery object in a job that survives losses
+    company: Callable[[Trainer], Company] = Company  # makes the trainer's
     # With a hub alone: by rank of each worker that was lost ever, the number of the last change, counted
     # over all workers (number_of_change).
     changes: Callable[[], Mapping[int, int]] = dict

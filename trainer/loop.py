@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithms import MEMBERS
+from trainer.company import How
 from trainer.coordinator.job import Watched
 from trainer.evaluation.evaluations import Evaluations
 from trainer.membership import lost_of, tells_loss
-from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
+from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH
 from trainer.run_logs.round_report import RoundReport
 from trainer.step_size import FirstSteps
 from trainer.survival import trainer_state
@@ -17,9 +18,8 @@ from utils import LEFT, STOPPED
 
 
 class Loop:
-    """Trains until a limit, a target or a signal. It knows the hooks of Trainer, and no algorithm. In a job that
-    survives lost workers, survival/recovery.py replaces four methods of the loop: `come_together`, `open_measure`,
-    `synchronize` and `part`."""
+    """Trains until a limit, a target or a signal. It knows the hooks of Trainer, and no algorithm; `trainer.company`
+    knows what a lost or a new worker changes."""
 
     def __init__(self, trainer: Trainer) -> None:
         context = trainer.context
@@ -33,25 +33,20 @@ class Loop:
         self._has_begun = False  # training
         self._changes = dict(context.peers.changes())  # losses and returns of workers so far
         self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured
-        self.recovery = trainer.recovery = context.peers.recovery(self) if context.peers.recovery is not None else None
-
-    @property
-    def job_age_s(self) -> float | None:
-        """Age of the job in seconds when this worker joined it; None if all began together."""
-        return self._context.peers.job_age_s() if self.recovery is None else self.recovery.job_age_s
 
     def run(self, open_log: Callable[[], Path]) -> str:
         """Trains; returns the reason for the end in words. `open_log` prepares and returns the log folder; called once
         all ranks are ready."""
-        trainer, run, hooks = self.trainer, self._run, self.recovery or self
+        trainer, run = self.trainer, self._run
         self._warm_up()
         trainer_state.restore(trainer)
         if run.checkpoints is not None:
             run.checkpoints.begin()
-        hooks.come_together()
+        trainer.company.meet(self)
         if run.checkpoints is not None:
-            run.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
-        trainer.measure = hooks.open_measure(open_log())
+            run.checkpoints.all_have_begun(came_late=trainer.begin.how is How.JOINS)
+        trainer.measure = trainer_state.open_measure(trainer, open_log())
+        self._report.note_once(trainer.begin.notes())
         self._context.peers.watch(trainer.measure)
         if run.pacing is not None:
             run.pacing.begin(trainer.measure.elapsed_s)
@@ -70,7 +65,7 @@ class Loop:
             if self._report.has_rounds:
                 self._evaluations.rescue(error)
             raise
-        hooks.part()
+        trainer.company.part()
         trainer.end()
         self._watched.end()
         if run.checkpoints is not None:
@@ -82,10 +77,10 @@ class Loop:
     def _elapsed_s(self) -> float:
         return self.trainer.measure.elapsed_s
 
-    # ------------------------------------------------------------------------- replaced by a recovery object
+    # ------------------------------------------------------------------------------------ called by the company
 
     def come_together(self) -> None:
-        """Called when this worker is ready to train; gives all the same model."""
+        """All workers get the same model, and choose the one that evaluates."""
         trainer = self.trainer
         self._watched.announce()
         trainer.broadcast()
@@ -97,27 +92,6 @@ class Loop:
                 trainer.step_s, self._test_busy_s, trainer.emulation.shortest_s
             ):
                 logging.warning("warning: %s", line)
-
-    def open_measure(self, folder: Path) -> Measure:
-        """Opens the log; a resumed job keeps its earlier rounds, and so does a worker that replaces a lost one."""
-        trainer = self.trainer
-        if (age_s := self.job_age_s) is not None:
-            measure, missed = trainer_state.come_to_job(trainer, folder, age_s)
-            self._report.note_once({"missed": missed} if missed else {})
-            return measure
-        before = trainer_state.read_back(trainer, folder) if trainer.resumes else trainer_state.ResumePoint()
-        if trainer.resumes and (before.elapsed_s or not self._context.config.survives):
-            self._report.note_once(before.notes())
-            trainer.is_first_of_resumed = True
-        return Measure(folder, trainer.clock.now, before.rounds, before.elapsed_s, as_lines=self._run.logs_lines)
-
-    def synchronize(self, wants_stop: bool) -> bool:
-        return self.trainer.synchronize(wants_stop)
-
-    def part(self) -> None:
-        """Called after the last round."""
-
-    # ------------------------------------------------------------------------------------------ rounds and steps
 
     def choose_evaluator(self) -> None:
         """All workers agree on the one that evaluates. The evaluator keeps this task as long as it is there."""
@@ -147,17 +121,23 @@ class Loop:
         self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})
         self.choose_evaluator()  # also if a worker was lost and came back within one round
 
+    def evaluate_last(self) -> None:
+        """Evaluates the last model, after the log of its round, in place of a worker that is lost."""
+        self._report.add(self._evaluations.after_last(is_stopped=self.trainer.stop_request() == STOPPED))
+
+    # ------------------------------------------------------------------------------------------ rounds and steps
+
     def train_round(self) -> str:
         """Trains one round; returns why it is the last one, in words, or an empty string."""
         trainer, limits = self.trainer, self._run.limits
         samples = self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
         self._watched.wait()
-        agreed = (self.recovery or self).synchronize(bool(stop or (done and trainer.rounds_in_step)))
+        agreed = trainer.company.exchange(bool(stop or (done and trainer.rounds_in_step)))
         # A reason may have arisen while this rank waited for others.
         stop = done or trainer.finished or trainer.stop_request()
         reason = (stop or "another worker asked for it") if agreed or done else ""
-        if not reason and self.recovery is None and self._context.peers.leaves():
+        if not reason and trainer.company.leaves():
             trainer.has_left, reason = True, LEFT
         loss = self._report.last_loss()
         if warning := self._first_steps.warning(trainer.steps, trainer.seen.total, loss):
@@ -171,13 +151,8 @@ class Loop:
         self._report.write(samples, loss, value)
         if not reason:
             self._watched.next_round()
-        trainer.is_first_of_resumed = False
         self._save_if_due(last=bool(reason))
         return reason
-
-    def evaluate_last(self) -> None:
-        """Evaluates the last model, after the log of its round, in place of a worker that is lost."""
-        self._report.add(self._evaluations.after_last(is_stopped=self.trainer.stop_request() == STOPPED))
 
     def _local_steps(self) -> int:
         """Does the round's local steps; returns the number of samples of its complete and good steps."""

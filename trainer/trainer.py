@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainer.company import Begin
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
 from trainer.emulation import FORWARD_SHARE, Emulation
@@ -23,12 +24,18 @@ from utils import STOPPED
 
 if TYPE_CHECKING:
     from trainer.passes import Batch
-    from trainer.recovering import Recovers
     from trainer.transport.protocol import Counted
 
 
 class Trainer:
-    """One worker's state and its algorithm. Subclasses implement the hooks."""
+    """One worker's state and its algorithm. Subclasses override the hooks, which the loop calls in their order here:
+
+        restore_own, broadcast; each round: begin_round, (local_step, ready) until the latter is true, synchronize,
+        global_model, notes, own_state; end
+
+    An override calls the base's hook where that does something. Attributes and methods without an underscore, of a base
+    too, are for subclasses. Where workers come or go, `membership` is another object than in the round before.
+    """
 
     rounds_in_step = True  # synchronous: all workers do the same number of rounds
 
@@ -46,7 +53,8 @@ class Trainer:
         self.measure: Measure  # the log, from the first round on
         self.progress = Progress(context.task.metric)
         self.evaluated = Newest()
-        self.recovery: Recovers | None = None
+        self.company = context.peers.company(self)
+        self.begin = Begin()
         self.rounds = 0  # begun so far, also before a resume
         self.steps = 0  # local ones in this round
         self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
@@ -60,67 +68,57 @@ class Trainer:
         self.give_up: Callable[[], bool] | None = None
         self.finished = ""  # why the algorithm itself ends the job, in words
         self.wants_end = ""  # why the user's own loop wants the job to end, in words
-        self.resumed_s = 0.0  # age of the job at the checkpoint that it resumes
-        self.is_first_of_resumed = False  # this round is the first after a resume
         self.is_evaluator = True  # this worker evaluates the model
         self.has_left = False  # this worker has left while the others continue
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
+    def restore_own(self, state: Mapping[str, Any]) -> None:
+        """Called once, where a checkpoint is resumed: takes back what `own_state` has saved."""
+
     def broadcast(self) -> None:
-        """Gives every rank the initial parameters of rank 0."""
+        """Called once, before the first round, and again if a worker is lost meanwhile: gives every rank the initial
+        parameters of rank 0, or those of the checkpoint. `begin` says whether the job is new."""
 
     def begin_round(self) -> None:
-        """Called before a round's first local step."""
+        """Called once a round, before its first local step."""
 
     def local_step(self, batch: Batch) -> bool:
-        """One step on one batch: computes the gradients, checks them (`gradients_are_good`) and uses them locally.
+        """Called for each batch: computes the gradients, checks them (`gradients_are_good`) and uses them locally.
         Returns False if the step was abandoned (`give_up`); it must leave no trace."""
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """Whether the round's local steps are done."""
+        """Called after each local step that was not abandoned: whether the round's local steps are done."""
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Exchanges gradients or updates; returns whether the ranks agree to stop after this round."""
+        """Called once a round, and again, from the start, with other workers if one is lost before the exchange is
+        done: until then it must change no model. Exchanges gradients or updates; returns whether the ranks agree to
+        stop after this round."""
         raise NotImplementedError
 
     def global_model(self) -> AbstractContextManager[None]:
-        """A context in which the network holds the model to evaluate and save. By default it always does."""
+        """Called before each evaluation and each saved model: a context in which the network holds the model for that.
+        By default it always does."""
         return contextlib.nullcontext()
 
     def notes(self) -> dict[str, Any]:
-        """Further entries for the log of this round."""
+        """Called once a round: further entries for its log."""
         return {}
 
     def own_state(self) -> dict[str, Any]:
-        """The algorithm's own state for a checkpoint (trainer_state.py adds the rest): plain values, numpy arrays."""
+        """Called at each checkpoint: the algorithm's own state (trainer_state.py adds the rest), plain values and numpy
+        arrays."""
         return {}
 
-    def restore_own(self, state: Mapping[str, Any]) -> None:
-        """Restores `own_state`; called before `broadcast`."""
-
     def save_server(self) -> None:
-        """Called on rank 0 at a checkpoint: has the hub write one too."""
+        """Called at each checkpoint, on rank 0: has the hub write one too."""
 
     def end(self) -> None:
-        """Called after this worker's last round: cleanup."""
+        """Called once, after this worker's last round: cleanup."""
 
     # ---------------------------------------------------------------------------------- for algorithms and loop
-
-    @property
-    def resumes(self) -> bool:
-        """Whether the job has trained before: it resumes a checkpoint (of this or another worker), or this worker
-        replaces a lost one. Valid before training begins."""
-        checkpoints = self.context.run.checkpoints
-        goes_on = checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
-        return goes_on or self.context.peers.job_age_s() is not None
-
-    @property
-    def round_is_broken(self) -> bool:
-        """Whether a worker of this round was lost: the exchange of this round fails, and the others regroup."""
-        return self.recovery is not None and self.recovery.is_broken
 
     @property
     def good_steps(self) -> int:
@@ -170,7 +168,8 @@ class Trainer:
         _ = self.parameters.gradients
 
     def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
-        """Takes an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied."""
+        """Takes an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied; called for
+        each good local step, or each good sum. An algorithm that corrects gradients overrides it."""
         rate = learning_rate * self.schedule_factor
         self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
 

@@ -16,6 +16,7 @@ from config import MPI, NO, Config
 from trainer import step_size, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.command_line import check_job, job_setup
+from trainer.company import Company, How
 from trainer.context import Context, Peers
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.protocol import Link
@@ -47,7 +48,7 @@ from trainer.runtime import library
 from trainer.runtime.stop_signals import SignalWatch
 from trainer.survival import trainer_state
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
-from trainer.survival.recovery import Recovery
+from trainer.survival.recovery import Survivors
 from trainer.trainer import Trainer
 from utils import EXIT_OK, Incomplete, JobOver, SetupError, die_where_a_thread_does, setup_logging, tell_launcher
 
@@ -108,7 +109,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             membership,
             joined.transport if joined else None,
             client_of(config, link, clock, platform.node(), lambda: signals.requested, lost),
-            recovery=partial(Recovery, joined) if joined and joined.generations else None,
+            company=partial(Survivors, joined) if joined and joined.generations else Company,
             changes=changes,
             job_age_s=joined.job_age_s if joined else lambda: None,
             leaves=lambda: bool(signals.requested and config.leave),
@@ -160,9 +161,8 @@ def train(
         logging.warning("warning: %s", told)
 
     def open_log() -> Path:
-        # This worker has not taken part in the job before: it begins, or resumes from a checkpoint of others.
-        is_new = loop.job_age_s is None and (not trainer.resumes or trainer_state.is_new(trainer))
-        path = folder.open(loop.job_age_s, is_new)
+        is_new = trainer_state.is_new(trainer)
+        path = folder.open(trainer.begin.elapsed_s if trainer.begin.how is How.JOINS else None, is_new)
         logging.info("training begins")
         tell_launcher({"begun": True})
         begins()
@@ -190,7 +190,7 @@ def train(
     tell_launcher({"ended": reason})
     for line in context.run.pacing.at_the_end() if context.run.pacing is not None else ():
         logging.warning("warning: %s", line)
-    if trainer.has_left and loop.recovery is None:
+    if trainer.has_left and not config.survives:
         raise JobOver("asked to leave")
     return facts
 

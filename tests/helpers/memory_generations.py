@@ -1,4 +1,4 @@
-"""A job that survives, in virtual time: real trainers, Generations and Recovery over an in-memory network.
+"""A job that survives, in virtual time: real trainers, Generations and Survivors over an in-memory network.
 
 The state server is the real one in this process. A worker that is killed raises Killed where it is; its connections
 close at that moment, and the others are told as the watch over TCP connections tells them.
@@ -42,7 +42,7 @@ from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
-from trainer.survival.recovery import Recovery
+from trainer.survival.recovery import Survivors
 from trainer.trainer import Trainer
 from trainer.transport.collective import CollectiveTransport
 from utils import JobError, PeerLost
@@ -231,7 +231,7 @@ class Job:
         first = worker.generations.begin(joining.wait(0.0))
         transport = CollectiveTransport(first.group, self.clock)
         group = RendezvousInfo(transport, gather_over(transport), [], generations=worker.generations)
-        context = self._context(number, transport, partial(Recovery, group))
+        context = self._context(number, transport, partial(Survivors, group))
         if self._policy:
             context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)
         worker.trainer = self._build(context)
@@ -248,7 +248,7 @@ class Job:
 
         self.clock.start(run, f"{name} of worker {number}")
 
-    def _context(self, number: int, transport: CollectiveTransport, recovery: Callable[[Any], Recovery]) -> Context:
+    def _context(self, number: int, transport: CollectiveTransport, company: Callable[[Any], Survivors]) -> Context:
         worker = self.workers[number]
         worker.batches = Batches(*(batch(number + turn) for turn in range(5)))
 
@@ -275,7 +275,7 @@ class Job:
             membership=membership,
             leaves=lambda: worker.leaves_after is not None and worker.trainer.rounds >= worker.leaves_after,
             transport=transport,
-            recovery=recovery,
+            company=company,
             min_step_s=worker.step_s,
             clock=self.clock,
         )

@@ -55,7 +55,7 @@ class ESyncTrainer(ModelAveragingTrainer):
     def ready(self) -> bool:
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
-        if self.round_is_broken:  # a worker was lost: the others wait for this one to regroup
+        if self.company.is_broken:  # a worker was lost: the others wait for this one to regroup
             return True
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 

@@ -42,7 +42,7 @@ def of_worker(trainer: Trainer, wants_stop: bool, weight: float, numbers: Sequen
         weight,
         tuple(numbers),
         None if trainer.context.run.rule.schedule.is_constant else float(trainer.seen.own),
-        None if trainer.recovery is None else float(trainer.recovery.wants_pause),
+        None if (pause := trainer.company.wants_pause) is None else float(pause),
     )
 
 

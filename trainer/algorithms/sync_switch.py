@@ -19,6 +19,7 @@ from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
 from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
+from trainer.company import How
 from trainer.context import Context
 from trainer.coordinator.smoothing import Smoothed
 from trainer.hub.hub_trainer import HubTrainer
@@ -242,18 +243,18 @@ class SyncSwitchTrainer(HubTrainer):
     def broadcast(self) -> None:
         self._status = Status(*self.begin_at_hub()["status"])
         if self._status.finished:
-            if self.context.peers.job_age_s() is not None:  # in the place of a lost worker
+            if self.begin.how is How.JOINS:
                 raise JobOver("all workers are done")
             raise SetupError("--resume: the job of this checkpoint is done: nothing is left to train")
         self._note_protocol()
-        if not self.resumes:
+        if self.begin.how is How.NEW:
             self._state.tell(1, 0, self.step_s, 0.0)
 
     def begin_round(self) -> None:
         """Takes the phase's batch size; reports a resumed job to the state server."""
         phase = phase_under(self.context.config.switch_order, self._status.phase, self._status.bsp)
         self.context.task.batches.resize(self._rules[phase].batch_size)
-        if self.is_first_of_resumed:
+        if self.begin.is_first_of_resumed(self.rounds):
             self._tell(0)
 
     def local_step(self, batch: Batch) -> bool:

@@ -57,9 +57,7 @@ class RoundReport:
         if pacing is not None:
             about[EMULATED] = trainer.emulation.round_s / max(1, trainer.steps)
         traffic = trainer.exchange.take_traffic() if trainer.exchange is not None else {}
-        notes, self._notes = _added(self._notes, trainer.notes()), {}
-        if trainer.recovery is not None:
-            notes = _added(notes, trainer.recovery.notes())
+        notes, self._notes = _added(_added(self._notes, trainer.notes()), trainer.company.notes()), {}
         evaluated = {} if value is None else trainer.context.task.metric.logged(value)
         events = [event for event in notes.get("events", ()) if not EVENTS[event["kind"]].is_frequent]
         trainer.progress.end_round(trainer.rounds, loss, events)

@@ -12,23 +12,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from algorithms import MEMBERS
+from trainer.company import Begin, Company, How
 from trainer.rendezvous.generations import Generation
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
-from trainer.run_logs.measure import Measure
-from trainer.run_logs.round_log import logged_rounds
-from trainer.survival.trainer_state import come_to_job
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.protocol import SummedArrays
 from utils import LEFT, JobOver, PeerLost
 
 if TYPE_CHECKING:
     from trainer.loop import Loop
+    from trainer.trainer import Trainer
 
 
 class HandsOver(Protocol):
@@ -90,24 +88,23 @@ def members_of(generation: Generation) -> dict[str, str]:
     return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
 
 
-class Recovery:
-    """Replaces methods of the loop (recovering.Recovers) in a job that survives lost workers."""
+class Survivors(Company):
+    """The workers of a job that survives lost ones, and that others may join."""
 
-    def __init__(self, joined: RendezvousInfo, loop: Loop) -> None:
+    def __init__(self, joined: RendezvousInfo, trainer: Trainer) -> None:
+        super().__init__(trainer)
         assert isinstance(joined.transport, CollectiveTransport) and joined.generations is not None
         self._transport, self._generations, self._gather = joined.transport, joined.generations, joined.gather
         self._add_round = joined.add_round
         self._round_began: float | None = None  # None: in another generation
-        self._loop = loop
-        self._trainer = loop.trainer
-        self._algorithm = cast(HandsOver, loop.trainer)
+        self._loop: Loop
+        self._algorithm = cast(HandsOver, trainer)
         self._rounds_done = 0
         self._takes_part = False
         self._is_over = False  # the last round is done, on this worker or on the source
-        self._missed = 0  # rounds that the others did without this worker; 0 again once they are logged
+        self._missed = 0  # rounds that the others have done without this worker, in training; 0 once they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(self._generations.taken)
-        self.job_age_s: float | None = None  # when this worker joined a running job
 
     @property
     def is_broken(self) -> bool:
@@ -117,13 +114,14 @@ class Recovery:
     def wants_pause(self) -> bool:
         return self._generations.taken.newcomer_waits or self._trainer.context.peers.leaves()
 
-    def come_together(self) -> None:
+    def meet(self, loop: Loop) -> None:
         """A worker that joins a running job gets its model, and all choose an evaluator again. If workers are lost
         before all are ready, the remaining ones start over."""
+        self._loop = loop
         self._rounds_done = self._trainer.rounds  # of the checkpoint, if resumed
         while not self._until_met(first=True):
             try:
-                self._loop.come_together()
+                loop.come_together()
             except PeerLost:
                 if not self.is_broken:
                     raise
@@ -135,17 +133,11 @@ class Recovery:
         if (checkpoints := self._trainer.context.run.checkpoints) is not None:
             checkpoints.set_aside(self._trainer.rounds)  # those of rounds that the job has not done
 
-    def open_measure(self, folder: Path) -> Measure:
-        """A worker that joins a running job continues the others' numbers of rounds and seconds."""
-        if self.job_age_s is not None:
-            measure, self._missed = come_to_job(self._trainer, folder, self.job_age_s)
-            return measure
-        measure = self._loop.open_measure(folder)
-        self._missed = self._trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
-        return measure
+    def leaves(self) -> bool:
+        """Never without the others: they pause after a round, and it leaves then."""
+        return False
 
-    def synchronize(self, wants_stop: bool) -> bool:
-        """Synchronizes; if workers are lost meanwhile, with the remaining ones."""
+    def exchange(self, wants_stop: bool) -> bool:
         while True:
             try:
                 if self.is_broken:  # where this worker is alone, no exchange fails
@@ -270,7 +262,7 @@ class Recovery:
         return WorkerReport(
             self._takes_part,
             self._rounds_done,
-            trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
+            trainer.measure.elapsed_s if self._takes_part else trainer.begin.elapsed_s,
             trainer.seen.of_all,
             trainer.evaluated.newest,
             trainer.stepper.updates,
@@ -298,10 +290,9 @@ class Recovery:
             self._missed += missed
         elif report.is_over:
             raise JobOver(f"job {trainer.context.config.job_name!r} has ended")
-        elif report.takes_part:
-            self.job_age_s = report.elapsed_s
         else:
-            trainer.resumed_s = report.elapsed_s
+            how = How.JOINS if report.takes_part else How.RESUMED
+            trainer.begin = Begin(how, report.rounds, report.elapsed_s)
         trainer.rounds = self._rounds_done = report.rounds
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from algorithms import RESUME, TransportKind
+from algorithms import TransportKind
+from trainer.company import Begin, How
 from trainer.metric import logged_value
 from trainer.progress import FIRST, Point, Progress, Total
 from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE, Measure
@@ -62,12 +64,15 @@ def about_run(trainer: Trainer) -> dict[str, Any]:
 
 
 def restore(trainer: Trainer) -> None:
-    """Resumes from the checkpoint that was chosen, where there is one."""
-    state = _resumed(trainer)
+    """Sets `trainer.begin`, and resumes from the checkpoint that was chosen, where there is one."""
+    state, checkpoints = _resumed(trainer), trainer.context.run.checkpoints
+    resumes = checkpoints is not None and checkpoints.goes_on
+    trainer.begin = Begin(How.RESUMED if resumes else How.NEW, state.get("rounds", 0), state.get("elapsed_s", 0.0))
+    if (age_s := trainer.context.peers.job_age_s()) is not None:
+        trainer.begin = dataclasses.replace(trainer.begin, how=How.JOINS, elapsed_s=age_s)
     if not state:
         return
     trainer.rounds = state["rounds"]
-    trainer.resumed_s = state["elapsed_s"]
     trainer.seen = Seen(*state["seen"])
     trainer.evaluated.newest = state["accuracy"]
     if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
@@ -81,66 +86,41 @@ def restore(trainer: Trainer) -> None:
     trainer.restore_own(state["own"])
 
 
-class ResumePoint(NamedTuple):
-    """Where a worker goes on.
-
-    Attributes:
-        rounds: finished ones.
-        elapsed_s: seconds of the job, with those of rounds that are done again.
-        lost: local steps that are done again.
-        missed: rounds of the job in which this worker took no part.
-    """
-
-    rounds: int = 0
-    elapsed_s: float = 0.0
-    lost: int = 0
-    missed: int = 0
-
-    def notes(self) -> dict[str, Any]:
-        """Entries of the first round's log."""
-        event = {"kind": RESUME.name, "text": f"resumed after round {self.rounds}"}
-        missed = {"missed": self.missed} if self.missed else {}
-        return {"events": [event], "steps_lost": self.lost, **missed}
-
-
-def read_back(trainer: Trainer, folder: Path) -> ResumePoint:
-    """Removes the rounds that are done again from a worker's logs; counts the others in its progress."""
-    logged = logged_rounds(folder, logging.warning)
-    again = {number: logged.pop(number) for number in [*logged] if number > trainer.rounds}
-    kept = list(sound_rounds(folder, logged, logging.warning))
-    undone = list(sound_rounds(folder, again, lambda text: None))
-    _drop_after(folder, trainer.rounds)
-    elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in [*kept, *undone])])
-    _go_on(trainer, kept, elapsed_s)
-    lost = sum(len(record["time"]) for record in undone)
-    missed = trainer.rounds - max((record["num_iters"] for record in kept), default=0) if _was_away(trainer) else 0
-    return ResumePoint(trainer.rounds, elapsed_s, lost, missed)
-
-
-def come_to_job(trainer: Trainer, folder: Path, age_s: float) -> tuple[Measure, int]:
-    """The log of a worker that comes to a job at work: it continues its own earlier one, if any.
-
-    Returns:
-        Also how many rounds of the job it has missed.
-    """
-    logged = logged_rounds(folder, logging.warning)
-    _go_on(trainer, list(sound_rounds(folder, logged, logging.warning)), age_s)
-    last = max([0, *logged])
-    if trainer.recovery is None:  # else the others count the rounds
-        trainer.rounds = max(trainer.rounds, last)
-    as_lines = trainer.context.run.logs_lines
-    return Measure(folder, trainer.clock.now, trainer.rounds, age_s, as_lines), trainer.rounds - last
-
-
-def _go_on(trainer: Trainer, rounds: Sequence[Mapping[str, Any]], elapsed_s: float) -> None:
-    """A worker has logged these rounds of the job (round_log.read_rounds), which has that age."""
-    resume_progress(trainer.progress, rounds, trainer.is_evaluator)
-    if (board := trainer.context.run.board) is not None:
-        board.resume(rounds, elapsed_s)
+def open_measure(trainer: Trainer, folder: Path) -> Measure:
+    """Opens a worker's log, and completes `trainer.begin`. A resumed job keeps the earlier rounds but those that are
+    done again; a worker that joins a job at work keeps its own, if any. The rounds count in the worker's progress."""
+    begin, survives = trainer.begin, trainer.context.config.survives
+    if begin.how is not How.NEW:
+        logged, again = logged_rounds(folder, logging.warning), {}
+        if begin.how is How.RESUMED:
+            again = {number: logged.pop(number) for number in [*logged] if number > trainer.rounds}
+        kept = list(sound_rounds(folder, logged, logging.warning))
+        undone = list(sound_rounds(folder, again, lambda text: None))
+        if again:
+            _drop_after(folder, trainer.rounds)
+        last = max([0, *logged])
+        if begin.how is How.JOINS and not survives:  # else the others have told the rounds
+            trainer.rounds = max(trainer.rounds, last)
+        elapsed_s = begin.elapsed_s
+        if begin.how is How.RESUMED:
+            elapsed_s = max([elapsed_s, *(record["total_time"] for record in [*kept, *undone])])
+        misses = begin.how is How.JOINS or survives or _was_away(trainer)
+        lost = sum(len(record["time"]) for record in undone)
+        begin = Begin(begin.how, trainer.rounds, elapsed_s, trainer.rounds - last if misses else 0, lost)
+        resume_progress(trainer.progress, kept, trainer.is_evaluator)
+        if (board := trainer.context.run.board) is not None:
+            board.resume(kept, elapsed_s)
+        if survives and begin.how is How.RESUMED and not elapsed_s:  # no worker had a checkpoint
+            begin = Begin()
+        trainer.begin = begin
+    return Measure(folder, trainer.clock.now, begin.rounds, begin.elapsed_s, as_lines=trainer.context.run.logs_lines)
 
 
 def is_new(trainer: Trainer) -> bool:
-    """Whether this worker has not taken part before. Where ranks may have changed, its checkpoint does not tell."""
+    """Whether this worker has not taken part in the job before: it begins, or resumes from a checkpoint of others.
+    Where ranks may have changed, its own checkpoint does not tell."""
+    if trainer.begin.how is not How.RESUMED:
+        return trainer.begin.how is How.NEW
     places, before = trainer.membership.places, _workers_before(trainer)
     if places and before:
         return places[trainer.membership.rank] not in before

@@ -5,7 +5,7 @@ import pytest
 from one_worker import HandClock, a_context, some_batch
 
 from trainer.algorithms.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
-from trainer.loop import Loop
+from trainer.survival import trainer_state
 
 
 class SlowTransport:
@@ -42,7 +42,7 @@ def trainer():
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
     """What is reported in the round behind some whose pulls took so many seconds."""
-    trainer.measure = Loop(trainer).open_measure(tmp_path)
+    trainer.measure = trainer_state.open_measure(trainer, tmp_path)
     for pull_s in pulls:
         trainer.rounds += 1
         trainer.begin_round()
