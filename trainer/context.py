@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainer.clock import Clock, RealClock
 from trainer.company import Company
 from trainer.emulation import Speed
-from trainer.membership import Membership, lost_of
+from trainer.membership import Changes, Membership, lost_of
 from trainer.metric import ACCURACY, Metric
 from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule
@@ -54,9 +54,7 @@ class Peers:
     transport: Transport | None = None  # of an algorithm that sums
     state_server: StateClient | None = None  # of an algorithm that uses one
     company: Callable[[Trainer], Company] = Company  # makes the trainer's
-    # With a hub alone: by rank of each worker that was lost ever, the number of the last change, counted
-    # over all workers (number_of_change).
-    changes: Callable[[], Mapping[int, int]] = dict
+    changes: Callable[[], Changes] = dict  # with a hub alone
     # Seconds since all trained, where this worker has taken the place of a lost one; None: it was there from the begin
     job_age_s: Callable[[], float | None] = lambda: None
     leaves: Callable[[], bool] = lambda: False  # whether this worker was asked to leave while the others continue

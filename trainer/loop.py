@@ -8,7 +8,7 @@ from algorithms import MEMBERS
 from trainer.company import How
 from trainer.coordinator.job import Watched
 from trainer.evaluation.evaluations import Evaluations
-from trainer.membership import lost_of, tells_loss
+from trainer.membership import lost_of
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH
 from trainer.run_logs.round_report import RoundReport
 from trainer.step_size import FirstSteps
@@ -114,8 +114,8 @@ class Loop:
             return
         new, self._changes = dict(changes.items() - self._changes.items()), changes
         told = []
-        for is_lost, what in ((1, "lost"), (0, "back")):
-            if ranks := sorted(rank for rank, number in new.items() if tells_loss(number) == is_lost):
+        for is_lost, what in ((True, "lost"), (False, "back")):
+            if ranks := sorted(rank for rank, change in new.items() if change.is_lost == is_lost):
                 told.append(f"worker(s) {', '.join(map(after.name_of, ranks))} {what}")
         text = f"{after.num_workers - len(lost_of(changes))} worker(s): {'; '.join(told)}"
         self._report.note_once({"events": [{"kind": MEMBERS.name, "text": text}]})

@@ -6,10 +6,10 @@ of the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -65,19 +65,24 @@ class Membership:
         )
 
 
-def number_of_change(count: int, is_lost: bool) -> int:
-    """The number of a loss or a return, the `count`-th one of the job, as context.Peers.changes has it."""
-    return 2 * count - is_lost
+class Change(NamedTuple):
+    """The last loss or return of a worker."""
+
+    serial: int = 0  # all changes of a job are counted
+    is_lost: bool = False
 
 
-def tells_loss(number: float) -> bool:
-    """Whether this is the number of a loss; else it is that of a return, or 0, that of no change."""
-    return bool(number % 2)
+Changes = Mapping[int, Change]  # by rank, of each worker that was lost ever
 
 
-def lost_of(changes: Mapping[int, int]) -> frozenset[int]:
-    """Ranks of the lost workers, of context.Peers.changes."""
-    return frozenset(rank for rank, number in changes.items() if tells_loss(number))
+def changes_in(told: Iterable[tuple[int, Sequence[int]]]) -> dict[int, Change]:
+    """Those of a message."""
+    return {rank: Change(serial, bool(is_lost)) for rank, (serial, is_lost) in told}
+
+
+def lost_of(changes: Changes) -> frozenset[int]:
+    """Ranks of the lost workers."""
+    return frozenset(rank for rank, change in changes.items() if change.is_lost)
 
 
 def of_all(

@@ -286,7 +286,7 @@ def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) 
 
 
 def _pacing(config: Config, joined: RendezvousInfo | None) -> Pacing:
-    """What says whether this worker keeps its pace. What a GPU computes takes no time of cores."""
+    """Checks whether this worker keeps its pace. A GPU's steps need no core."""
     busy = time.process_time if config.cpu else lambda: 0.0
     return Pacing(platform.node(), lambda mine: joined.gather(LAST_GATHER, mine) if joined else None, busy)
 
@@ -298,7 +298,7 @@ def _watch(config: Config, joined: RendezvousInfo, measure: Measure) -> None:
 
 
 def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
-    """What says whether this worker evaluates."""
+    """Decides whether this worker evaluates."""
     if joined is None:
         return Choice(config, lambda: 0, lambda mine: None)
     gather_all = joined.gather

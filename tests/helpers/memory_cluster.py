@@ -28,7 +28,7 @@ from trainer.engine import mx
 from trainer.hub.server_part import JOB, Answer, Arrays, Message
 from trainer.hub.sums import HubTransport
 from trainer.loop import Loop
-from trainer.membership import Membership, lost_of, number_of_change
+from trainer.membership import Change, Membership, lost_of
 from trainer.progress import Limits
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessServer
@@ -166,7 +166,7 @@ def train(
         mode: that the flags name.
         config: all flags, with the mode.
     """
-    changes: dict[int, int] = {}
+    changes: dict[int, Change] = {}
     numbers = itertools.count(1)
     clock = VirtualClock()
     links = [worker.link for worker in workers]
@@ -205,7 +205,7 @@ def train(
                 except Killed:
                     is_lost = True
                 if is_lost or trainers[rank].has_left:
-                    changes[rank] = number_of_change(next(numbers), is_lost=True)
+                    changes[rank] = Change(next(numbers), is_lost=True)
                     hub.answers |= hub.part.lost(rank)
                     clock.changed()
                     if rank in (back_s or {}):
@@ -218,7 +218,7 @@ def train(
 
         def in_its_place(rank: int) -> dict[str, Any]:
             """What a new process has instead; the others hear of it when it is ready."""
-            mine = {rank: number_of_change(next(numbers), is_lost=False)}
+            mine = {rank: Change(next(numbers))}
 
             def is_evaluator(step_s: float) -> bool:
                 changes.update(mine)

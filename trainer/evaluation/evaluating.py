@@ -3,11 +3,11 @@ rounds. The fastest loses the least, and in the synchronous modes all wait for t
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from config import AUTO, NO, YES, Config
-from trainer.membership import tells_loss
+from trainer.membership import Change, Changes
 from utils import SetupError
 
 AS_FAST = 1.25  # ratio up to which step times count as equal: of equal workers the lowest rank evaluates
@@ -31,11 +31,11 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
     return next(rank for rank in willing if candidates[rank].step_s <= AS_FAST * fastest_s)
 
 
-def present(candidates: Sequence[Candidate], changes: Mapping[int, int]) -> list[Candidate]:
-    """The candidates, of which only those can be chosen that have been there for longest: so a present evaluator stays
-    when another worker is back. `changes` as in Choice."""
-    since = {rank: changes.get(rank, 0) for rank, each in enumerate(candidates) if each.evaluate != NO}
-    first = min((number for number in since.values() if not tells_loss(number)), default=None)
+def present(candidates: Sequence[Candidate], changes: Changes) -> list[Candidate]:
+    """The candidates, those that came back after another one with `--evaluate no`: a present evaluator keeps its task
+    when another worker is back."""
+    since = {rank: changes.get(rank, Change()) for rank, each in enumerate(candidates) if each.evaluate != NO}
+    first = min((change for change in since.values() if not change.is_lost), default=None)
     return [each if since.get(rank) == first else Candidate(NO, each.step_s) for rank, each in enumerate(candidates)]
 
 
@@ -56,7 +56,7 @@ class Choice:
         rank: Callable[[], int],  # this worker's, which may change when all come together anew
         # Brings a value of each worker to all, by rank; None where that is not possible
         gather: Callable[[Candidate], list[Any] | None],
-        changes: Callable[[], Mapping[int, int]] = dict,  # as context.Peers has them
+        changes: Callable[[], Changes] = dict,
     ) -> None:
         self._config, self._rank, self._gather, self._changes = config, rank, gather, changes
         self._candidates: list[Candidate] = []

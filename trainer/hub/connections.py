@@ -34,6 +34,7 @@ from trainer.hub.frames import (
 )
 from trainer.hub.server_part import Arrays, Message, Sink
 from trainer.hub.wire import HELLO, SAME_TOKEN, log, own_token, proof, proves, set_up
+from trainer.membership import Change
 from utils import EXIT_SETUP, die_on_error, printable
 
 # isort: split
@@ -82,7 +83,7 @@ class Connection:
         self.is_receiving = False  # arrays
         self.is_streaming = False  # them, into a sink
         self._scratch: np.ndarray | None = None  # made where it is needed
-        self.number = 0  # of its return, as context.Peers has them
+        self.came_back = Change()  # in the place of a lost one
         self.is_asking = False  # the worker waits for an answer
         self.shares = False  # memory with the hub
         self.since = 0.0  # when its question had come

@@ -16,7 +16,7 @@ What a worker sends after the greeting (connections.py), and what it gets:
     {"beat": ...}, each second                      {"beat": ...}, each second
     {"left": why; empty: its job is done, "goes_on": without it}
     {"failed": why}, before it joins                {"end": why, "code": exit code}: end with this line
-                                                    {"lost": rank, "number": ..., "why": ...}, {"back": rank, ...}
+                                                    {"lost": rank, "serial": ..., "why": ...}, {"back": rank, ...}
 
 With --on-worker-death continue a lost worker leaves the others as they are, and a new process on its device takes its
 rank. A worker whose connection was lost comes back with {"again": its place, "join": ...}; so all workers of a hub that
@@ -69,7 +69,7 @@ from trainer.hub.server_part import (
 from trainer.hub.server_part import serve as serve_part
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
-from trainer.membership import lost_of, number_of_change
+from trainer.membership import Change, changes_in, lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM, differences, join_names, verdict
@@ -137,7 +137,7 @@ class Hub(Connections):
         self._failed = False  # a process has, before the job began
         self._num_told = 0  # processes that have heard of the end
         self._done: set[int] = set()  # ranks of workers that have left in order
-        self._changes: dict[int, int] = {}  # as context.Peers has them
+        self._changes: dict[int, Change] = {}
         self._num_changes = 0
         self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
         self._known_values: dict[str, list[Any]] = {}  # by label, what all have gathered
@@ -310,9 +310,9 @@ class Hub(Connections):
         """What a worker that comes to a job at work has to know."""
         if connection.rank is None or not self._survives:
             return {}
-        if not connection.number:
-            connection.number = self._next(is_lost=False)
-        changes = {**self._changes, connection.rank: connection.number}
+        if not connection.came_back.serial:
+            connection.came_back = self._next(is_lost=False)
+        changes = {**self._changes, connection.rank: connection.came_back}
         return {"changes": [*changes.items()], "age_s": time.monotonic() - self._began}
 
     def _offer_place(self, join: Join) -> tuple[Assignment, str]:
@@ -379,10 +379,11 @@ class Hub(Connections):
     def _note_return(self, rank: int) -> None:
         """Tells all that a lost worker is there again, if it was lost."""
         if rank in lost_of(self._changes):
-            self._changes[rank] = self._there[rank].number or self._next(is_lost=False)
+            came_back = self._there[rank].came_back
+            self._changes[rank] = came_back if came_back.serial else self._next(is_lost=False)
             name = self._members[rank].called(rank)
             logging.info("%s is back", name)
-            self._tell_all(back=rank, number=self._changes[rank], who=name)
+            self._tell_all(back=rank, serial=self._changes[rank].serial, who=name)
 
     def _share(self) -> None:
         """Shares memory with the workers that are there now and on this host, where the server part keeps no upload. A
@@ -459,7 +460,7 @@ class Hub(Connections):
             connection.rank = rank
             self._again[rank] = connection, again
             self._there[rank] = connection
-            expected = {*range(self._num_workers)} - lost_of(dict(self._news()["changes"]))
+            expected = {*range(self._num_workers)} - lost_of(changes_in(self._news()["changes"]))
             if was_asked or expected <= self._again.keys():
                 self._ask_for_model()
             return
@@ -492,7 +493,7 @@ class Hub(Connections):
         """Of the worker that has heard of the newest change."""
         return max(
             (again for _, again in self._again.values()),
-            key=lambda each: max(dict(each["changes"]).values(), default=0),
+            key=lambda each: max((serial for _, (serial, _) in each["changes"]), default=0),
         )
 
     def _recover(self, said: Message, model: Arrays) -> None:
@@ -505,8 +506,8 @@ class Hub(Connections):
         self._known_values = newest["gathered"]
         self._note_survival()
         self._began = time.monotonic() - newest["age_s"]
-        self._changes = dict(newest["changes"])
-        self._num_changes = 1 + max(self._changes.values(), default=0) // 2
+        self._changes = changes_in(newest["changes"])
+        self._num_changes = max((change.serial for change in self._changes.values()), default=0)
         self._version = max(again["version"] for _, again in self._again.values())
         self._begins = {*range(self._num_workers)}
         self._state = _State.RUNNING
@@ -628,14 +629,14 @@ class Hub(Connections):
             return
         self._changes[rank] = self._next(is_lost=True)
         logging.warning("warning: %s; the others go on without it", why)
-        self._tell_all(lost=rank, number=self._changes[rank], why=why)
+        self._tell_all(lost=rank, serial=self._changes[rank].serial, why=why)
         if self._part is not None:
             self._send_all(self._part.lost(rank))
         self._finish_if_done()
 
-    def _next(self, is_lost: bool) -> int:
+    def _next(self, is_lost: bool) -> Change:
         self._num_changes += 1
-        return number_of_change(self._num_changes, is_lost)
+        return Change(self._num_changes, is_lost)
 
     def _finish_if_done(self) -> None:
         lost = lost_of(self._changes) if self._survives else frozenset()

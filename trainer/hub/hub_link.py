@@ -25,6 +25,7 @@ from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arra
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import HubTransport
 from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, Wire, error_of_end, how_lost
+from trainer.membership import Change, changes_in
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
@@ -55,7 +56,7 @@ class HubLink(ByteCounter):
         self.num_workers = cluster.num_workers
         self.rank = -1
         self.push_s = self.pull_s = 0.0
-        self.changes: dict[int, int] = {}  # as context.Peers has them
+        self.changes: dict[int, Change] = {}
         self._job_began: float | None = None  # on this process's clock, where this worker came to a job at work
         self._trains_since = 0.0
         self._wire: Wire | None = None
@@ -97,7 +98,7 @@ class HubLink(ByteCounter):
                 f"the connection broke: {str(error) or 'it went away before the job was complete'}"
             ) from None
         if "changes" in said:
-            self.changes, self._job_began = dict(said["changes"]), time.monotonic() - said["age_s"]
+            self.changes, self._job_began = changes_in(said["changes"]), time.monotonic() - said["age_s"]
         return Reply(200, said["response"])
 
     def begin_training(self, start: Start) -> None:
@@ -206,10 +207,10 @@ class HubLink(ByteCounter):
 
     def _obey(self, said: Message) -> None:
         if "lost" in said:
-            self.changes = {**self.changes, said["lost"]: said["number"]}
+            self.changes = {**self.changes, said["lost"]: Change(said["serial"], is_lost=True)}
             logging.warning("warning: %s; the others go on without it", said["why"])
         elif "back" in said:
-            self.changes = {**self.changes, said["back"]: said["number"]}
+            self.changes = {**self.changes, said["back"]: Change(said["serial"])}
             logging.info("%s is back", said["who"])
         elif "memory" in said:
             self._memory = SharedMemory.found(said["memory"])
@@ -265,7 +266,7 @@ class HubLink(ByteCounter):
                 self._wire = Wire(self._cluster, CONNECT_S, self._config.mode)
                 self._wire.send({"join": self._join, "again": again})
                 said = self._next("again", self._beat)
-                self.changes = {**self.changes, **dict(said["changes"])}
+                self.changes = {**self.changes, **changes_in(said["changes"])}
             except (NoAnswer, EOFError, OSError) as failure:
                 self._drop()
                 if self._is_over or time.monotonic() > give_up:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainer.membership import Changes
 from trainer.rendezvous.generations import Generations
 from trainer.transport.protocol import Transport
 
@@ -34,8 +35,8 @@ class RendezvousInfo:
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
     hub: Exchange | None = None  # with the server part, on the hub or on MXNet's kvstore; with the hub, where it sums
     generations: Generations | None = None  # of a job without a parameter server that survives lost workers
-    changes: Callable[[], Mapping[int, int]] = dict  # as context.Peers has them
-    job_age_s: Callable[[], float | None] = lambda: None  # likewise
+    changes: Callable[[], Changes] = dict  # with the hub
+    job_age_s: Callable[[], float | None] = lambda: None  # as context.Peers has it
     add_round: Callable[[float], None] = lambda took_s: None  # told the seconds of each undisturbed round
     training: Training = field(default_factory=Training)
 

@@ -195,7 +195,8 @@ def overloaded(loads: Sequence[Load]) -> dict[str, str]:
 
 
 def too_slow(load: Load) -> str:
-    """Why a worker by itself cannot keep its pace; empty where it can, or where that is not known."""
+    """Why a worker cannot keep its pace, though no other one shares its cores; empty if it can, or if that is not
+    known."""
     # Several threads make the wall time shorter than the core time, other processes make it longer.
     step_s = min(load.took_s, load.busy_s)
     if not load.emulated_s or step_s <= SLOWER * load.emulated_s:

@@ -35,7 +35,7 @@ from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
-from trainer.membership import of_all, without
+from trainer.membership import Change, of_all, without
 from trainer.run_logs.round_log import iter_files, read_rounds
 from trainer.trainer import Trainer
 from utils import LEFT, RUN_FILE, STOPPED, read_json
@@ -312,7 +312,7 @@ def test_those_that_are_left_share_all_samples_and_keep_their_ranks() -> None:
 
 
 def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_stays_and_no_worker_is_asked() -> None:
-    changes: dict[int, int] = {}
+    changes: dict[int, Change] = {}
     candidates = [Candidate("auto", 2.0), Candidate("auto", 1.0), Candidate(NO, 0.1)]
     asked: list[Candidate] = []
 
@@ -322,11 +322,11 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_stays_an
 
     choices = [Choice(parse(["-m", "ssp"]), lambda rank=rank: rank, gather, lambda: changes) for rank in range(3)]
     assert [choice(1.0) for choice in choices] == [False, True, False]
-    changes[1] = 1
+    changes[1] = Change(1, is_lost=True)
     assert (choices[0](1.0), choices[2](1.0)) == (True, False)
-    changes[1] = 2  # it is back
+    changes[1] = Change(2)  # it is back
     assert [choice(1.0) for choice in choices] == [True, False, False]
-    changes[0] = 3
+    changes[0] = Change(3, is_lost=True)
     assert (choices[1](1.0), choices[2](1.0)) == (True, False)
     assert len(asked) == 3
 

@@ -25,7 +25,7 @@ from trainer.hub.server_part import KEPT, WANTS_STOP, about
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import NUMBER, HubTransport
 from trainer.hub.wire import HELLO, SILENT_S, Wire, local_name
-from trainer.membership import lost_of
+from trainer.membership import Change, lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.joining import Joining
@@ -361,7 +361,7 @@ def test_the_others_go_on_without_a_lost_worker(job):
     _, (one, other) = job()
     cut(other)
     until(lambda: one.upload(0.0) and one.link.changes)
-    assert one.link.changes == {1: 1}
+    assert one.link.changes == {1: Change(1, is_lost=True)}
     before = one.upload(0.0).message[KEPT]["release"]
     assert one.upload(3.0).message[KEPT]["release"] == before + 1
 
@@ -392,9 +392,9 @@ def test_a_new_process_takes_the_place_of_a_lost_one(job):
     again = Worker(hub, other.device, "continue").meet()
     assert again.link.rank == 1
     assert again.link.job_age_s() is not None
-    assert again.link.changes == {1: 4}  # the second change, a return (number_of_change)
+    assert again.link.changes == {1: Change(2)}  # the second one, a return
     again.begin()
-    until(lambda: one.upload(0.0) and one.link.changes == {1: 4})
+    until(lambda: one.upload(0.0) and one.link.changes == {1: Change(2)})
     assert again.upload(1.0).message[KEPT]["samples"] > 0
 
 
