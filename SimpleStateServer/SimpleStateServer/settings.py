@@ -16,7 +16,7 @@ from SimpleStateServer import environment
 
 DEBUG = False
 SECRET_KEY = os.environ.get("ESYNC_SECRET_KEY") or secrets.token_urlsafe(50)
-ALLOWED_HOSTS = environment.hosts()  # of readers (server/http.py)
+ALLOWED_HOSTS = environment.hosts()  # of readers (server/views.py)
 
 INSTALLED_APPS = ["server"]
 # None on purpose. Every worker asks after every local step, so each layer is paid on every query.
@@ -48,8 +48,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         "server": {"level": STATE_SERVER_LOG_LEVEL},
-        # A line for every query, and for every 409 of a worker that waits for its job, would bury everything else.
-        "django.request": {"level": "ERROR"},
+        "django.request": {"level": "ERROR"},  # a line for every query would bury everything else
         "django.server": {"handlers": ["stderr"], "level": "ERROR", "propagate": False},
     },
 }

@@ -29,9 +29,7 @@ class ServerConfig(AppConfig):
         self.traffic = Traffic(self.registry)
         self.handlers = Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS))
         self.router = Router(self.handlers, clock=time.monotonic)
-        self.receiver = Receiver(
-            self.router, self.traffic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY
-        )
+        self.receiver = Receiver(self.router, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY)
         self.registry.register(StateCollector(self.router))
         ProcessCollector(registry=self.registry)
         Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})

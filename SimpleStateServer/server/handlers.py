@@ -18,7 +18,6 @@ from server.messages import Query, Report, Reset, Response, Settings, WorkerMess
 from server.policies import Sync
 from server.rendezvous import Rendezvous
 from server.row import Row
-from server.snapshot import Overview, Snapshot, overview, snapshot
 from server.worker import Action, Activity
 
 log = logging.getLogger(__name__)
@@ -29,13 +28,13 @@ class Handlers:
 
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = jobs or Jobs()
-        self._counts: Counter[str] = Counter()
-        self.rendezvous = Rendezvous(self._counts)
+        self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
+        self.rendezvous = Rendezvous(self.counts)
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`
         replaces a job: that of the `/init/` before. Raises as `_settled`."""
-        self._counts["RESET"] += 1
+        self.counts["RESET"] += 1
         job = self._settled(message, message.settings, now)
         reason = f"the job has {job.settings.num_workers} worker(s) and is in round {job.table.round}"
         return Response(message.sender, message.job, reason)
@@ -44,7 +43,7 @@ class Handlers:
         """A worker has pulled and enters a round, or tells its activity in it. Raises Conflict where there is no such
         job, it has other settings, or a guest's round is neither its own nor its next one; BadMessage where the job has
         no such rank."""
-        self._counts["REPORT"] += 1
+        self.counts["REPORT"] += 1
         job = self._job_of(message, now)
         row = self._heard(job, message, now)
         told = message.status
@@ -73,7 +72,7 @@ class Handlers:
 
     def query(self, message: Query, now: float) -> Response:
         """A worker asks what to do next. Raises as `report`."""
-        self._counts["QUERY"] += 1
+        self.counts["QUERY"] += 1
         job = self._job_of(message, now)
         row = self._heard(job, message, now)
         told = message.status
@@ -93,19 +92,8 @@ class Handlers:
         job.table.put(row)
         job.note_who_left(now)
         assert row.action is not None
-        self._counts[row.action.value] += 1
+        self.counts[row.action.value] += 1
         return Response(message.sender, job.id, row.reason, row.action, job.table.batch_size_of(row.rank))
-
-    def snapshot(self, id: str | None, now: float) -> Snapshot | None:
-        """One job, by default the latest; None where there is none."""
-        job = self.jobs.latest if id is None else self.jobs.get(id)
-        return None if job is None else snapshot(job, now)
-
-    def cut_off(self, now: float) -> None:
-        self.jobs.cut_off(now)
-
-    def overview(self, now: float) -> Overview:
-        return overview(self.jobs, now, self._counts)
 
     def _job_of(self, message: WorkerMessage, now: float) -> Job:
         if message.job is None:

@@ -10,7 +10,7 @@ from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
 from server.policies import POLICIES, Policy, Sync
-from server.row import SILENCE_S
+from server.row import SILENCE_S, Row
 from server.state import Table
 from server.worker import Activity
 
@@ -44,6 +44,20 @@ class Job:
     senders: dict[int, str] = field(default_factory=dict)  # of the first message of each rank in this generation
     _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
 
+    @property
+    def rows(self) -> list[Row]:
+        return self.table.rows
+
+    @property
+    def heard(self) -> float | None:
+        """When a worker sent the last message; None: none has."""
+        return self.table.rates.heard
+
+    @property
+    def title(self) -> str:
+        """The algorithm's name on the page."""
+        return self.settings.title or self.policy.watch.title
+
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
         self._loss_of[rank] = loss
         last = self.losses.last
@@ -56,7 +70,7 @@ class Job:
         Every view of the list of jobs asks, so all rows are checked only without a recent message, and once all workers
         are gone, not again until the next message.
         """
-        heard = self.table.rates.heard
+        heard = self.heard
         if self.ended is not None or heard is None or heard == self.left_alone:
             return False
         if now - heard <= SILENCE_S and not self.table.num_ended:
@@ -125,6 +139,9 @@ class Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def get(self, id: str) -> Job | None:
         return self._by_id.get(id)

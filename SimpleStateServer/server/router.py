@@ -7,11 +7,12 @@ a message is routed when its turn comes, and no handler ever waits, so the next 
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from server.handlers import Handlers
 from server.messages import Beat, Join, Left, Message, PublishedReset, Query, Report, Reset, Response
-from server.snapshot import Overview, Snapshot
+
+Read = TypeVar("Read")
 
 
 class Router:
@@ -35,16 +36,7 @@ class Router:
         with self._turn:
             return self._by_type[type(message)](message, self._clock())
 
-    def snapshot(self, job: str | None = None) -> Snapshot | None:
-        """One job, by default the latest; None where there is none."""
+    def read(self, look: Callable[[Handlers, float], Read]) -> Read:
+        """What `look` makes of the state and the time of its turn. No message is handled meanwhile."""
         with self._turn:
-            return self._handlers.snapshot(job, self._clock())
-
-    def cut_off(self) -> None:
-        """This server is about to stop."""
-        with self._turn:
-            self._handlers.cut_off(self._clock())
-
-    def overview(self) -> Overview:
-        with self._turn:
-            return self._handlers.overview(self._clock())
+            return look(self._handlers, self._clock())

@@ -705,7 +705,7 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
             raise ZeroDivisionError("a bug that nobody should read about")
 
     app = apps.get_app_config("server")
-    receiver = Receiver(Router(Failing(), clock=time.monotonic), app.traffic, "", "preprint")
+    receiver = Receiver(Router(Failing(), clock=time.monotonic), "", "preprint")
     monkeypatch.setattr(app, "receiver", receiver)
     client = Client(raise_request_exception=False)
     assert client.post("/init/", "", content_type="application/x-www-form-urlencoded").status_code == 200

@@ -60,8 +60,8 @@ def test_a_job_tells_values_of_its_own_metric_alone() -> None:
         assert refused.value.field == name
     with pytest.raises(BadMessage):
         job.report(0, 1, 0.5, accuracies=((1, 0.5, 0.5),))
-    assert job.snapshot(1.0).curve == plain.snapshot(1.0).curve == ()
-    assert job.snapshot(1.0).rows[0].heard is None  # nothing of it was taken over
+    assert job.job.curve.points == plain.job.curve.points == ()
+    assert job.job.rows[0].heard is None  # nothing of it was taken over
 
 
 def test_the_best_is_that_of_the_metrics_direction_also_after_a_restart() -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from trainer.clock import Clock
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
-from trainer.coordinator.asker import Asker, Refused
+from trainer.coordinator.asker import Refused, try_once
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from utils import JobOver, PeerLost, SetupError, printable
 
@@ -105,7 +105,6 @@ class Joining:
     ) -> None:
         self._call = call
         self._link = link
-        self._asker = Asker(link, clock, self._complete)
         self._clock = clock
         self._job = job
         self._about = about
@@ -193,10 +192,8 @@ class Joining:
 
     def _ask(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
         """The answer to a message; raises NoAnswer, or SetupError where the state server refuses it."""
+        whole = {"sender": self.name, "receiver": "state-server", "job": self._job, **message}
         try:
-            return self._asker.try_once(message, timeouts)
+            return try_once(self._link, whole, timeouts)
         except Refused as error:
             raise SetupError(str(error)) from None
-
-    def _complete(self, message: Message) -> Message:
-        return {"sender": self.name, "receiver": "state-server", "job": self._job, **message}

@@ -19,7 +19,7 @@ from server.router import Router
 class InProcessServer:
     """Answers messages over its links, which take the time; an answer itself takes none."""
 
-    router: Router  # has the server's state
+    handlers: Handlers  # have the server's state
 
     def __init__(self, clock: Clock) -> None:
         self.is_away = False  # the server does not answer
@@ -30,14 +30,15 @@ class InProcessServer:
     def restart(self) -> None:
         """Forgets its state, as a new process of the server; its answers tell the workers so."""
         self._name = f"start-{next(self._starts)}"
-        self.router = Router(Handlers(), self._clock.now)
+        self.handlers = Handlers()
+        self._router = Router(self.handlers, self._clock.now)
 
     def link(self, round_trip_s: float = 0.0) -> InProcessLink:
         return InProcessLink(self, self._clock, round_trip_s)
 
     def answer(self, message: Message) -> Reply:
         try:
-            response = self.router.ask(wire.understand(message, policies.POLICIES))
+            response = self._router.ask(wire.understand(message, policies.POLICIES))
         except (BadMessage, Conflict) as problem:
             status, said = refused(problem)
             return Reply(status, said, str(problem))
