@@ -27,7 +27,7 @@ class Handlers:
     """Own the state tables of the jobs."""
 
     def __init__(self, jobs: Jobs | None = None) -> None:
-        self.jobs = jobs or Jobs()
+        self.jobs = Jobs() if jobs is None else jobs
         self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
         self.rendezvous = Rendezvous(self.counts)
 
