@@ -56,7 +56,7 @@ class Job:
     @property
     def title(self) -> str:
         """The algorithm's name on the page."""
-        return self.settings.title or self.policy.watch.title
+        return self.settings.title or self.policy.title
 
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
         self._loss_of[rank] = loss
@@ -116,7 +116,7 @@ def table_of(settings: Settings, policy: Policy, now: float) -> Table:
         counted=not settings.resumed,
         batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
         anchor=settings.anchor,
-        all_aggregate=policy.watch.sync is Sync.AGGREGATES,
+        all_aggregate=policy.sync is Sync.AGGREGATES,
     )
 
 
@@ -174,7 +174,7 @@ class Jobs:
             self.published = job
         log.info(
             "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s | anchor %s",
-            job.id, "is taken over" if settings.resumed else "begins", settings.title or policy.watch.title,
+            job.id, "is taken over" if settings.resumed else "begins", settings.title or policy.title,
             message.sender, settings.num_workers, settings.policy, settings.epsilon, settings.anchor,
         )  # fmt: skip
         return job

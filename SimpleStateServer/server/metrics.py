@@ -42,7 +42,7 @@ class _JobMetrics:
         self.state, self.states = job_state(job, now), states_of(job, now).states
         self.work = work(job, self.states, now)
         at_work = self.state == AT_WORK
-        self.marks = job.policy.watch.marks(job.rows, job.table.slowest.rank) if at_work else {}
+        self.marks = job.policy.marks(job.rows, job.table.slowest.rank) if at_work else {}
         self.step_times = sorted(time for row in job.rows if (time := row.step_time) is not None)
 
 

@@ -43,18 +43,18 @@ def status(job: Job | None, jobs: Jobs, now: float) -> dict[str, Any]:
     """The state of the job for the page, as JSON; durations in seconds, ages in seconds before `now`."""
     if job is None:
         return {"job": None, "jobs": _jobs(jobs, now)}
-    table, rows, settings, watch = job.table, job.rows, job.settings, job.policy.watch
+    table, rows, settings, policy = job.table, job.rows, job.settings, job.policy
     done, state = worker_states.states_of(job, now), job_state(job, now)
     until = now if state == AT_WORK else job.heard or now
     works = work(job, done.states, now)
-    marks = watch.marks(rows, table.slowest.rank) if state == AT_WORK else {}
+    marks = policy.marks(rows, table.slowest.rank) if state == AT_WORK else {}
     shown = _shown(rows, done, marks)
     counts, best = Counter(done.states), job.curve.best
     return {
         "job": job.id,
         "title": job.title,
         "policy": settings.policy,
-        "caption": watch.caption,
+        "caption": policy.caption,
         "epsilon_s": settings.epsilon if settings.policy == "preprint" else None,
         "anchor": anchor.steps(settings.anchor, table.slowest) if settings.anchor else None,
         "way": _way(rows),
@@ -128,7 +128,7 @@ def _share(computing: float, seconds: float) -> float | None:
 def work(job: Job, states: Sequence[str], now: float) -> Work:
     """Each worker's work. A running step and its time do not count: they are reported at its end."""
     done, resumed = Work(), job.settings.resumed
-    told = job.policy.watch.sync is Sync.IS_NOT_SAID  # what was done is known up to each row's `since`
+    told = job.policy.sync is Sync.IS_NOT_SAID  # what was done is known up to each row's `since`
     for row, state in zip(job.rows, states, strict=True):
         past, samples, computing, begin = row.past, 0, 0.0, row.entered
         if len(past) == HISTORY_ROUNDS or resumed:
@@ -218,7 +218,7 @@ def _worker(
 
 def transmission_time(job: Job, row: Row) -> float | None:
     """Seconds; None where none was measured."""
-    is_known = row.step_times and job.policy.watch.sync is not Sync.IS_NOT_SAID
+    is_known = row.step_times and job.policy.sync is not Sync.IS_NOT_SAID
     return row.transmission_time if is_known else None
 
 

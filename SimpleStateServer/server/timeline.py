@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from server.jobs import Job
-from server.policies import Sync, Watch
+from server.policies import Policy, Sync
 from server.row import PastRound, Row
 from server.worker import Action
 from server.worker_states import (
@@ -43,9 +43,9 @@ def timeline(job: Job, shown: Sequence[Row], done: WorkerStates, now: float) -> 
     lanes = [(row.rank, _lane(job, row, done, now)) for row in shown[:LANES]]
     begin = _begin([stretches for _, stretches in lanes])
     end = _end(job, begin, now)
-    legend = dict(_LEGENDS[job.policy.watch.sync])
+    legend = dict(_LEGENDS[job.policy.sync])
     legend[EVALUATION] = "evaluating"
-    if job.policy.watch.leaves_out:
+    if job.policy.leaves_out:
         legend[OUT] = "left out"
     legend[NOTHING] = "silent"
     return {
@@ -104,9 +104,9 @@ def _lane(job: Job, row: Row, done: WorkerStates, now: float) -> list[Stretch]:
     parts = [
         part
         for past, (until, number, computing) in zip(row.past, following, strict=False)  # none in its first round
-        for part in _past(job.policy.watch, past, until, number, computing)
+        for part in _past(job.policy, past, until, number, computing)
     ]
-    for kind, begin, end, number in (*parts, *_current(job.policy.watch, row, done, now)):
+    for kind, begin, end, number in (*parts, *_current(job.policy, row, done, now)):
         if end <= begin:
             continue
         if stretches and stretches[-1][0] == kind and stretches[-1][3] == number and stretches[-1][2] >= begin:
@@ -116,15 +116,15 @@ def _lane(job: Job, row: Row, done: WorkerStates, now: float) -> list[Stretch]:
     return stretches
 
 
-def _past(watch: Watch, past: PastRound, until: float, following: int, computing: float) -> Iterator[Stretch]:
+def _past(policy: Policy, past: PastRound, until: float, following: int, computing: float) -> Iterator[Stretch]:
     """A past round's stretches, until the beginning of the next reported round, by which the worker had computed for
     `computing` seconds."""
     synced = past.synced
-    if watch.sync is Sync.IS_NOT_SAID:
+    if policy.sync is Sync.IS_NOT_SAID:
         # Rounds that were not told lie in between: all computing of a stretch stands at its beginning.
         synced = past.entered + max(computing - past.computing, 0.0)
-    if watch.sync is Sync.STAYS_IN_STEP:
-        if is_on_its_own(past) or (past.action is Action.TRAIN and not watch.leaves_out):
+    if policy.sync is Sync.STAYS_IN_STEP:
+        if is_on_its_own(past) or (past.action is Action.TRAIN and not policy.leaves_out):
             synced = None
         elif past.action is Action.TRAIN:
             out = past.asked or past.entered
@@ -140,16 +140,16 @@ def _past(watch: Watch, past: PastRound, until: float, following: int, computing
     yield EVALUATION, evaluating, until, past.round
 
 
-def _current(watch: Watch, row: Row, done: WorkerStates, now: float) -> Iterator[Stretch]:
+def _current(policy: Policy, row: Row, done: WorkerStates, now: float) -> Iterator[Stretch]:
     """The present round's stretches."""
     state, number = done.states[row.rank], row.round
     entered, heard = row.entered or 0.0, row.heard or 0.0
     if state in (ABSENT, ENDED, LOST):
         now = heard
     until = heard if state == SILENT else now
-    in_step = watch.sync is Sync.STAYS_IN_STEP
+    in_step = policy.sync is Sync.STAYS_IN_STEP
     synced = row.synced
-    if watch.sync is Sync.IS_NOT_SAID and state != TRAINING:
+    if policy.sync is Sync.IS_NOT_SAID and state != TRAINING:
         synced = row.since
     if in_step and (is_on_its_own(row) or row.action is Action.TRAIN):
         synced = None

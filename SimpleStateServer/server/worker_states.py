@@ -1,7 +1,7 @@
 """The state of each worker at a moment, and the workers that it waits for: inferred from the messages. Pure.
 
 A worker reports its steps and the rounds that it enters; its state in between follows from the last answer, and from
-the meaning of that under its policy (`policy.watch`).
+the meaning of that under its policy (`policy.sync`).
 """
 
 import heapq
@@ -80,7 +80,7 @@ def states_of(job: Job, now: float) -> WorkerStates:
     if job.ended is not None:
         left = [not job.is_cut_off or row.doing is Activity.ENDED for row in job.rows]
         return WorkerStates([ENDED if each else LOST for each in left])
-    return _BY_SYNC[job.policy.watch.sync](job, now)
+    return _BY_SYNC[job.policy.sync](job, now)
 
 
 def silence(job: Job, row: Row, now: float) -> float:
@@ -205,7 +205,7 @@ def is_on_its_own(row: Row | PastRound) -> bool:
 def _in_step(job: Job, now: float) -> WorkerStates:
     """A worker asks at the end of each step. Under BSP it waits for the workers that have asked nothing since it began
     its last step: they have not ended theirs."""
-    leaves_out = job.policy.watch.leaves_out
+    leaves_out = job.policy.leaves_out
     states: list[str] = []
     members: list[Row] = []  # workers that step together
     for row in job.rows:
