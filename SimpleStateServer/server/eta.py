@@ -31,21 +31,17 @@ def ending(job: Job, now: float) -> dict[str, Any]:
     None where there is no such limit. `share` is the progress to the nearest limit, 0 to 1; `left_s` the seconds to it
     by the recent rate of rounds, None where it is not known. The time to the target is never estimated."""
     limits, state, seconds = job.settings.limits, job_state(job, now), elapsed(job, now)
-    shares: list[float] = []
-    lefts: list[float] = []
-    rounds = None
+    done = max(job.table.round - (state != ENDED), 0)  # the running round is not done yet
+    shares, lefts = [], []
     if limits.rounds is not None:
-        done = max(job.table.round - (state != ENDED), 0)  # the running one is not done yet
-        rounds = [min(done, limits.rounds), limits.rounds]
         shares.append(done / limits.rounds)
-        pace = rounds_per_s(job.table.rates.marks, now)
-        if pace is not None:
+        if (pace := rounds_per_s(job.table.rates.marks, now)) is not None:
             lefts.append((limits.rounds - done) / pace)
     if limits.seconds is not None:
         shares.append(seconds / limits.seconds if limits.seconds else 1.0)
         lefts.append(limits.seconds - seconds)
     return {
-        "rounds": rounds,
+        "rounds": None if limits.rounds is None else [min(done, limits.rounds), limits.rounds],
         "seconds": None if limits.seconds is None else [round(min(seconds, limits.seconds), 1), limits.seconds],
         "accuracy": limits.accuracy,
         "target": limits.target,

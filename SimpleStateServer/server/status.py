@@ -24,18 +24,7 @@ BY_RANK = 16  # up to this many workers are sorted by rank; of more the slow and
 CELLS = 1000
 SHOWN_JOBS = 24
 
-# On the wire and in the page's style sheet.
-LETTERS = {
-    worker_states.TRAINING: "t",
-    worker_states.EVALUATING: "e",
-    worker_states.WAITING: "w",
-    worker_states.EXCHANGING: "p",
-    worker_states.LEFT_OUT: "l",
-    worker_states.SILENT: "s",
-    worker_states.ABSENT: "n",
-    worker_states.ENDED: "d",
-    worker_states.LOST: "x",
-}
+LETTERS = dict(zip(worker_states.ALL, "tewplsndx", strict=True))  # on the wire and in the page's style sheet
 _NOT_AT_WORK = (worker_states.SILENT, worker_states.ABSENT, worker_states.ENDED, worker_states.LOST)
 
 

@@ -142,8 +142,8 @@ def _listen(config: Config) -> socket.socket:
     """Listens for the other workers, at PORT where that is set, on the network card that DMLC_INTERFACE names, else on
     the one that leads to the state server; raises SetupError."""
     towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
-    remedy = "set PORT to a free one, another for each worker of this host"
-    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), remedy)
+    advice = "set PORT to a free one, another for each worker of this host"
+    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
 
 
 def _end_if_standing(joining: Joining, training: Training, name: str, since: float) -> None:
