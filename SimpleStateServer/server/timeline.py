@@ -28,11 +28,12 @@ COMPUTING, EXCHANGE, EVALUATION, OUT, NOTHING = "computing", "waiting", "evaluat
 # (kind, begin, end, round), in seconds on the server's clock
 Stretch = tuple[str, float, float, int]
 
+# What is computed and what is waited for, by the meaning of SYNC
 _LEGENDS = {
-    Sync.AGGREGATES: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
-    Sync.RELEASES: {COMPUTING: "computing and uploading", EXCHANGE: "releasing the global model"},
-    Sync.STAYS_IN_STEP: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling under BSP"},
-    Sync.IS_NOT_SAID: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
+    Sync.AGGREGATES: ("computing", "waiting, pushing, pulling"),
+    Sync.RELEASES: ("computing and uploading", "releasing the global model"),
+    Sync.STAYS_IN_STEP: ("computing", "waiting, pushing, pulling under BSP"),
+    Sync.IS_NOT_SAID: ("computing", "waiting, pushing, pulling"),
 }
 
 
@@ -43,15 +44,13 @@ def timeline(job: Job, shown: Sequence[Row], done: WorkerStates, now: float) -> 
     lanes = [(row.rank, _lane(job, row, done, now)) for row in shown[:LANES]]
     begin = _begin([stretches for _, stretches in lanes])
     end = _end(job, begin, now)
-    legend = dict(_LEGENDS[job.policy.sync])
-    legend[EVALUATION] = "evaluating"
-    if job.policy.leaves_out:
-        legend[OUT] = "left out"
-    legend[NOTHING] = "silent"
+    computing, waiting = _LEGENDS[job.policy.sync]
+    out = [[OUT, "left out"]] if job.policy.leaves_out else []
+    legend = [[COMPUTING, computing], [EXCHANGE, waiting], [EVALUATION, "evaluating"], *out, [NOTHING, "silent"]]
     return {
         "seconds": round(end - begin, 3),
         "ends_s": round(now - end, 3),
-        "legend": [[kind, text] for kind, text in legend.items()],
+        "legend": legend,
         "lanes": [
             {
                 "rank": rank,

@@ -8,6 +8,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.jobs import Job
 from server.policies import Sync
@@ -33,45 +34,38 @@ ASP = "ASP"
 NAMED = 3  # workers named where one waits for several
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(NamedTuple):
     """The workers that one waits for: the ranks of the most important ones, and their number. The first one evaluates,
     or is silent, or is the slowest."""
 
-    ranks: tuple[int, ...]
-    count: int
+    ranks: tuple[int, ...] = ()
+    number: int = 0
 
 
+@dataclass(slots=True)
 class WorkerStates:
     """The states of a job's workers."""
 
-    def __init__(
-        self, states: list[str], awaited: Callable[[Row], Awaited] | None = None, freed: float | None = None
-    ) -> None:
-        self.states = states  # by rank
-        self.freed = freed  # under BSP, when the training workers began their running step, by the messages
-        self._awaited = awaited
+    states: list[str]  # by rank
+    find_awaited: Callable[[Row], Awaited] = lambda row: Awaited()  # for whom a worker waits, of those that do
+    freed: float | None = None  # under BSP, when the training workers began their running step, by the messages
 
     def awaited(self, row: Row) -> Awaited:
-        if self.states[row.rank] != WAITING or self._awaited is None:
-            return Awaited((), 0)
-        return self._awaited(row)
+        return self.find_awaited(row) if self.states[row.rank] == WAITING else Awaited()
 
     def whom(self, row: Row) -> str:
         """The same in words; empty where it waits for none."""
-        awaited = self.awaited(row)
-        if not awaited.count:
+        ranks, number = self.awaited(row)
+        if not number:
             return ""
-        first, *others = awaited.ranks
-        more = awaited.count - 1
-        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[first])
+        more = number - 1
+        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[ranks[0]])
         if why is not None:
-            return f"worker {first}, which {why}" + (f", and {more} more" if more else "")
+            return f"worker {ranks[0]}, which {why}" + (f", and {more} more" if more else "")
         if not more:
-            return f"worker {first}"
-        unnamed = awaited.count - len(awaited.ranks)
-        names = [str(first), *map(str, others)]
-        last = f"{unnamed} more" if unnamed else names.pop()
+            return f"worker {ranks[0]}"
+        names = [str(rank) for rank in ranks]
+        last = f"{number - len(ranks)} more" if number > len(ranks) else names.pop()
         return f"workers {', '.join(names)} and {last}"
 
 
@@ -162,7 +156,7 @@ def _first_below(levels: dict[int, list[Row]], states: list[str]) -> Callable[[i
                 count += len(levels[each])
                 found.append((each, Awaited(tuple(row.rank for row in first), count)))
         place = bisect_left(found, level, key=lambda pair: pair[0])
-        return found[place - 1][1] if place else Awaited((), 0)
+        return found[place - 1][1] if place else Awaited()
 
     return below
 
@@ -184,14 +178,11 @@ def _releasing(job: Job, now: float) -> WorkerStates:
     """No worker waits. One that was told to release pushes and pulls until it reports the next round."""
 
     def state(row: Row) -> str:
-        known = _without_sync(job, row, now)
-        if known is not None:
-            return known
         if row.action is not Action.SYNC:
             return _training(row, now)
         return SILENT if _is_silent(row, now - (row.heard or 0.0), SILENCE_S) else EXCHANGING
 
-    return WorkerStates([state(row) for row in job.rows])
+    return WorkerStates([_without_sync(job, row, now) or state(row) for row in job.rows])
 
 
 # -------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
@@ -260,12 +251,13 @@ def _begin_of_step(row: Row) -> float:
 
 def _as_told(job: Job, now: float) -> WorkerStates:
     """A worker that waits does so for all that do not; where there are none, all exchange."""
-    states = []
-    for row in job.rows:
-        state = _without_sync(job, row, now)
-        if state is None and row.doing is Activity.WAITING:
-            state = SILENT if _is_silent(row, now - (row.heard or 0.0), EVALUATION_S) else WAITING
-        states.append(state or _training(row, now))
+
+    def state(row: Row) -> str:
+        if row.doing is not Activity.WAITING:
+            return _training(row, now)
+        return SILENT if _is_silent(row, now - (row.heard or 0.0), EVALUATION_S) else WAITING
+
+    states = [_without_sync(job, row, now) or state(row) for row in job.rows]
     busy = [row for row in job.rows if states[row.rank] not in (WAITING, ENDED)]
     if not busy:
         return WorkerStates([EXCHANGING if state == WAITING else state for state in states])
