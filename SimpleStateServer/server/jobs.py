@@ -203,23 +203,22 @@ class Jobs:
         """The jobs to forget for a new one of so many workers: ended ones first, then quiet ones, whose workers can
         begin them again. The job that is `replaced` counts as one that ends now. Raises Conflict where that is not
         enough."""
-        jobs, rows = len(self._by_id), sum(len(job.table.rows) for job in self)
-        if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
-            return []
+        jobs, rows = len(self._by_id), sum(len(job.rows) for job in self)
+        forgotten: list[Job] = []
 
         def order(job: Job) -> tuple[bool, float]:
             ended = now if job is replaced else job.ended
             return ended is None, 0.0 if ended is None else ended  # the oldest of each kind first
 
-        forgotten = []
-        for job in sorted(self, key=order):
-            if job is replaced or not job.is_at_work(now):
-                forgotten.append(job)
-                jobs, rows = jobs - 1, rows - len(job.table.rows)
-                if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
-                    return forgotten
-        raise Conflict(
-            "too-many-jobs",
-            f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} (ESYNC_MAX_JOBS) and "
-            f"{self._max_rows} workers: wait until one ends, or start another server",
-        )
+        candidates = iter(sorted(self, key=order))
+        while jobs >= self._max_jobs or rows + num_workers > self._max_rows:
+            job = next((job for job in candidates if job is replaced or not job.is_at_work(now)), None)
+            if job is None:
+                raise Conflict(
+                    "too-many-jobs",
+                    f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} (ESYNC_MAX_JOBS) "
+                    f"and {self._max_rows} workers: wait until one ends, or start another server",
+                )
+            forgotten.append(job)
+            jobs, rows = jobs - 1, rows - len(job.rows)
+        return forgotten
