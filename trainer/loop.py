@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithms import MEMBERS
-from trainer.coordinator.job import Watched
+from trainer.coordinator.job import PageReports
 from trainer.evaluation.evaluations import Evaluations
 from trainer.membership import lost_of, tells_loss
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
@@ -29,7 +29,7 @@ class Loop:
         self._evaluations = Evaluations(trainer)
         self._first_steps = FirstSteps(context.config, context.task.classes)
         self._report = RoundReport(trainer)
-        self._watched = Watched(trainer)
+        self._watched = PageReports(trainer)
         self._has_begun = False  # training
         self._changes = dict(context.peers.changes())  # losses and returns of workers so far
         self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured

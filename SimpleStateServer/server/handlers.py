@@ -1,4 +1,6 @@
-"""Applies messages to the state table, one at a time; the router calls it. Time is an argument.
+"""Applies messages to the state table, one at a time. Time is an argument.
+
+The event loop's own list of what is ready is the FIFO queue of the journal paper, and `handle` its message router.
 
 Messages may come twice (a client resends after a lost connection) or late, so every handler is idempotent: a repeated
 message changes nothing and gets the same answer; a stale one is refused.
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 from server.curve import Event, Point
 from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
-from server.messages import Query, Report, Reset, Response, WorkerMessage
+from server.messages import Message, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
 from server.rendezvous import Rendezvous
 from server.row import Row
@@ -30,6 +32,18 @@ class Handlers:
         self.jobs = Jobs() if jobs is None else jobs
         self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
         self.rendezvous = Rendezvous(self.counts)
+
+    def handle(self, message: Message, now: float) -> Response:
+        """Hands a message to the handler of its type. Raises Conflict or BadMessage as that says."""
+        match message:
+            case Query():
+                return self.query(message, now)
+            case Report():
+                return self.report(message, now)
+            case Reset():
+                return self.reset(message, now)
+            case _:
+                return self.rendezvous.handle(message, now)
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`

@@ -1,4 +1,4 @@
-"""Receiver and sender: a POST's head and body become a message, the router answers it, the answer goes back."""
+"""Receiver and sender: a POST's head and body become a message, its handler answers it, the answer goes back."""
 
 import hmac
 import secrets
@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 from server import published, wire
 from server.answers import Answer, Request, error, json_answer
 from server.errors import BadMessage
-from server.messages import Query, Report, Response
+from server.handlers import Handlers
+from server.messages import Message, Response
 from server.policies import POLICIES
-from server.router import Router
 from server.worker import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -23,13 +23,14 @@ class Receiver:
     """Answers the four calls that change state.
 
     Args:
-        router: takes the messages.
+        handlers: take the messages.
+        clock: monotonic seconds.
         token: when set, every call needs it.
         init_policy: of a `POST /init/` that names none.
     """
 
-    def __init__(self, router: Router, token: str, init_policy: str) -> None:
-        self._router = router
+    def __init__(self, handlers: Handlers, clock: Callable[[], float], token: str, init_policy: str) -> None:
+        self._handlers, self._clock = handlers, clock
         self._token = token.encode()
         self._init_policy = init_policy
         # A worker that sees it change knows that this server has lost its state.
@@ -61,27 +62,28 @@ class Receiver:
         """`POST /message/`: a message as JSON; answers with a RESPONSE."""
         _need_type(request, JSON_TYPE, "the message as JSON")
         message = wire.parse(request.body, POLICIES, _token(request.headers))
-        return json_answer(self._router.ask(message).to_wire(self._server))
+        return json_answer(self._ask(message).to_wire(self._server))
 
     def _init(self, request: Request) -> Answer:
         """`POST /init/` as published: begins a new job for the workers that name none."""
         job = f"init-{uuid.uuid4().hex}"
-        self._router.ask(published.init(_form(request), job, POLICIES, self._init_policy))
+        self._ask(published.init(_form(request), job, POLICIES, self._init_policy))
         return Answer()
 
     def _apply(self, request: Request) -> Answer:
         """`POST /apply/` as published: {"ready": 0} train, {"ready": 1} aggregate now."""
-        response = self._ask_published(published.apply(_form(request)))
+        with published.published_names():
+            response = self._ask(published.apply(_form(request)))
         return json_answer({"ready": int(response.action is Action.SYNC)})
 
     def _reset(self, request: Request) -> Answer:
         """`POST /reset/` as published: a worker has pulled and enters round t."""
-        self._ask_published(published.reset(_form(request)))
+        with published.published_names():
+            self._ask(published.reset(_form(request)))
         return Answer()
 
-    def _ask_published(self, message: Query | Report) -> Response:
-        with published.published_names():
-            return self._router.ask(message)
+    def _ask(self, message: Message) -> Response:
+        return self._handlers.handle(message, self._clock())
 
 
 def _token(headers: Mapping[str, str]) -> str:

@@ -1,5 +1,5 @@
-"""Answers every request, whichever HTTP server has read it: the page, the state as JSON, /metrics and /healthz here,
-calls that change state by the receiver.
+"""Answers every request: the page, the state as JSON, /metrics and /healthz here, calls that change state by the
+receiver.
 
 All is done in the loop that answers the workers. Responses that grow with the job come from `ResponseCache`, which
 bounds their share of the loop's time.
@@ -24,7 +24,6 @@ from django.template.loader import render_to_string
 
 from server.answers import JSON, Answer, Request, error, json_answer, refused
 from server.errors import BadMessage, Conflict
-from server.handlers import Handlers
 from server.jobs import Job
 from server.log_limit import note_refusal
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
@@ -139,7 +138,8 @@ def _misdirected(request: Request) -> Answer | None:
 
 def last_page() -> bytes:
     """The page as one file that asks no server: of the latest job, with links to the others. Empty: there is none."""
-    found = app().router.read(lambda its, now: {job.id: status(job, its.jobs, now) for job in its.jobs})
+    jobs, now = app().handlers.jobs, time.monotonic()
+    found = {job.id: status(job, jobs, now) for job in jobs}
     if not found:
         return b""
     *_, latest = found.values()
@@ -158,10 +158,10 @@ def _page_parts() -> tuple[bytes, bytes]:
 def _status(job: str | None) -> bytes:
     """The status as JSON that can stand in HTML. Raises _NoSuchJob if `job` is not known."""
 
-    def read(handlers: Handlers, now: float) -> dict[str, object]:
-        return status(_job(handlers, job), handlers.jobs, now)
+    def render() -> bytes:
+        return _json(status(_job(job), app().handlers.jobs, time.monotonic()))
 
-    return app().response_cache.get(("status", job), lambda: _json(app().router.read(read)))
+    return app().response_cache.get(("status", job), render)
 
 
 def _json(value: object) -> bytes:
@@ -170,29 +170,26 @@ def _json(value: object) -> bytes:
 
 def _published(job: str | None) -> bytes:
     """The state as published. Raises _NoSuchJob if `job` is not known."""
-
-    def render() -> bytes:
-        return _json(app().router.read(lambda handlers, now: _published_state(_job(handlers, job), now)))
-
-    found = app().router.read(lambda handlers, _: _job(handlers, job))
+    found = _job(job)
     if found is None or len(found.rows) <= SMALL_JOB:  # a program may check the effect of its POST
-        return render()
-    return app().response_cache.get(("published", job), render)
+        return _json(_published_state(found))
+    return app().response_cache.get(("published", job), lambda: _json(_published_state(found)))
 
 
-def _job(handlers: Handlers, id: str | None) -> Job | None:
+def _job(id: str | None) -> Job | None:
     """A job, by default the latest; None: there is none yet. Raises _NoSuchJob."""
-    found = handlers.jobs.latest if id is None else handlers.jobs.get(id)
+    jobs = app().handlers.jobs
+    found = jobs.latest if id is None else jobs.get(id)
     if id is not None and found is None:
         raise _NoSuchJob
     return found
 
 
-def _published_state(job: Job | None, now: float) -> dict[str, object]:
+def _published_state(job: Job | None) -> dict[str, object]:
     """The published keys, and as an addition the job and its policy; before the first job, of an empty one."""
     if job is None:
         return {"num_workers": 0, "t": 0, "epsilon": 0.5, "records": [], "job": None, "policy": None}
-    epoch = time.time() - now  # the table keeps monotonic times, the published field is seconds since 1970
+    epoch = time.time() - time.monotonic()  # the table keeps monotonic times, the published field is seconds since 1970
     return {
         "num_workers": job.settings.num_workers,
         "t": job.table.round,

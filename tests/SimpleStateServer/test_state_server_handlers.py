@@ -18,17 +18,16 @@ from server.handlers import Handlers
 from server.jobs import Job, Jobs
 from server.messages import (
     MAX_POINTS,
+    Left,
     PublishedReset,
     Query,
     Report,
     Reset,
-    Response,
     Settings,
     Status,
     Total,
 )
 from server.policies import POLICIES
-from server.router import Router
 from server.row import HISTORY_ROUNDS, Row
 from server.state import Table
 from server.worker import Action, Activity, Device
@@ -684,38 +683,17 @@ def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() ->
     assert (row.entered, row.since) == (2.0, 3.0)
 
 
-# ------------------------------------------------------------------------------------------------- the router
+# ---------------------------------------------------------------------------------------------- all messages
 
 
-class FailingOnce(Handlers):
-    """Its first query fails as no handler should."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failed = False
-
-    def query(self, message: Query, now: float) -> Response:
-        if not self.failed:
-            self.failed = True
-            raise ZeroDivisionError("a bug")
-        return super().query(message, now)
-
-
-def test_the_router_tells_the_sender_of_a_failure_and_goes_on() -> None:
-    router = Router(FailingOnce(), clock=lambda: 1.0)
-    router.ask(Reset("server-0", "a", Settings(1, "journal", 0.5)))
-    with pytest.raises(ZeroDivisionError):
-        router.ask(query(0, 1, 1))
-    assert router.ask(query(0, 1, 1)).action is SYNC
-
-
-def test_a_reader_sees_every_message_before_it() -> None:
+def test_each_message_has_its_handler_and_is_counted() -> None:
     handlers = Handlers()
-    router = Router(handlers, clock=lambda: 1.0)
-    router.ask(Reset("server-0", "a", Settings(1, "journal", 0.5)))
-    router.ask(query(0, 2, 1))
-    assert router.read(lambda its, now: (shown(its).table.round, now)) == (2, 1.0)
-    assert handlers.counts == {"RESET": 1, "QUERY": 1, "SYNC": 1}
+    handlers.handle(Reset("server-0", "a", Settings(1, "journal", 0.5)), 1.0)
+    handlers.handle(report(0, 1), 1.0)
+    assert handlers.handle(query(0, 2, 1), 1.0).action is SYNC
+    assert shown(handlers).table.round == 2
+    assert handlers.handle(Left("worker-0", "b"), 1.0).reason == "no worker waits for this one"
+    assert handlers.counts == {"RESET": 1, "REPORT": 1, "QUERY": 1, "SYNC": 1, "LEFT": 1}
 
 
 def test_a_job_of_many_workers_begins_without_making_them() -> None:

@@ -11,7 +11,6 @@ from server import wire
 from server.errors import BadMessage
 from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import StateCollector
-from server.router import Router
 
 from trainer.metric import NAME
 
@@ -91,7 +90,7 @@ def test_prometheus_has_the_metrics_name_as_a_label() -> None:
     job.report(0, 2, 1.0, value=4.0)
     job.report(0, 3, 2.0, value=4.5)
     registry = CollectorRegistry()
-    registry.register(StateCollector(Router(job.handlers, lambda: 3.0)))
+    registry.register(StateCollector(job.handlers, lambda: 3.0))
     text = generate_latest(registry).decode()
     for sample in ("target_metric{%s} 0.25", "test_metric{%s} 4.5", "best_test_metric{%s} 4.0"):
         assert "esync_" + sample % 'job="a",metric="rmse"' in text.splitlines()

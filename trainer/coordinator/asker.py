@@ -13,7 +13,7 @@ from utils import JobError
 
 # A page is looked at by people, and each message costs the training's process a millisecond.
 NOTICE_REST_S = 0.1
-WATCHED_REST_S = 1.0  # in modes in which no rule of the server decides
+PAGE_REST_S = 1.0  # in modes in which no rule of the server decides
 
 # Codes of the state server. The message is of a round that this worker has left, as where later ones were faster, or
 # another sender speaks for it.

@@ -78,7 +78,7 @@ class StateClient:
         self._progress = Progress()
         self._lock = clock.lock()
         self._newest: Message = {}  # the REPORT of the last step that was noted
-        self._is_running = False  # the job may have begun on a server before the next message
+        self._has_begun = False  # a message has left: the job may have begun on a server
         self._server = ""  # the process that has answered last
         self._knows = False  # it knows all that was told:
         self._told = (0, 0)  # numbers of events and of evaluations that the server has had
@@ -123,8 +123,6 @@ class StateClient:
         state = {"msg_type": "REPORT", **sender, "settings": self._settings, "status": status, "device": self._device}
         state["doing"] = self._progress.activity
         with self._lock:  # questions may overtake each other
-            if not self._newest:
-                self._is_running = self._is_running or round_ > 1
             if _at(state) >= _at(self._newest):
                 self._newest = state
         told = self._batch_size if asks and samples is None else samples
@@ -204,7 +202,7 @@ class StateClient:
             self._knows = False
             raise
         finally:
-            self._is_running = True
+            self._has_begun = True
         refusal = said.get("not_heard")
         if not refusal:
             before, self._server, self._told = self._server, said.get("server", ""), told
@@ -236,7 +234,8 @@ class StateClient:
                 more[all_] = [list(point) for point in points[:-1][-MAX_POINTS:]]
         if lost := self._lost():
             more["lost"] = sorted(lost)
-        return {**message, **more, "settings": {**message["settings"], "resumed": int(self._is_running)}}
+        resumed = int(self._has_begun or message["status"]["round"] > 1)
+        return {**message, **more, "settings": {**message["settings"], "resumed": resumed}}
 
     def _tell(self, message: Message) -> None:
         """One try; success and failure are logged where they change."""

@@ -67,7 +67,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
     `link` leads to the state server. Raises SetupError where the set-ups differ, or there is no address to listen at;
     PeerLost where the job was not complete in time."""
     with contextlib.ExitStack() as on_exit:
-        with roles.others_told(cluster, config):
+        with roles.tells_errors(cluster, config):
             listener = _listen(config)
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}

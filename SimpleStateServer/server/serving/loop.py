@@ -65,7 +65,7 @@ async def _serve(
 async def _part(page_file: Path) -> None:
     """Writes the page; an open one gets the time to ask once more."""
     app = apps.get_app_config("server")
-    app.router.read(lambda handlers, now: handlers.jobs.cut_off(now))
+    app.handlers.jobs.cut_off(time.monotonic())
     try:
         if page := last_page():
             page_file.write_bytes(page)

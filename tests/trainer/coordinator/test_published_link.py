@@ -14,13 +14,12 @@ from state_server_process import query, report
 
 from trainer import command_line
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.http import PublishedServer
 from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
 from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
 from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING
 from trainer.simulation.virtual_clock import VirtualClock
-from utils import JobError, PeerLost
+from utils import JobError, PeerLost, SetupError
 
 DJANGO_500 = "<html><head><title>IndexError\n   at /apply/</title></head>\n<body>" + 50_000 * "x" + "</body></html>"
 
@@ -49,8 +48,8 @@ class Published:
         self.num_workers, self.t = num_workers, 1
         self.records: list[list[Any]] = [[rank, 0, 0.0, 0.0, False, 1] for rank in range(num_workers)]
 
-    def check(self) -> None:
-        raise PublishedServer(self.address)
+    def is_published(self) -> bool:
+        return True
 
     def get(self, path: str, timeouts: Timeouts) -> Reply:
         state = {"num_workers": self.num_workers, "t": self.t, "epsilon": 0.5, "records": self.records}
@@ -337,7 +336,7 @@ def test_esync_speaks_the_published_form_and_says_what_is_lost(
     ],
 )
 def test_what_needs_this_projects_server_says_why(flags: str, said: str) -> None:
-    with pytest.raises(PublishedServer) as error:
+    with pytest.raises(SetupError) as error:
         checked(Published(), VirtualClock(), command_line.parse(flags.split()), 2)  # type: ignore[arg-type]
     assert said in str(error.value)
     assert "scripts/state_server.sh" in str(error.value)

@@ -78,8 +78,7 @@ class Command(BaseCommand):
         settings.ALLOWED_HOSTS.append(address)
         wanted = options["connections"]
         limits = ConnectionLimits(
-            **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)},
-            body_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+            **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)}
         )
         if limits.connections < (least := min(wanted, LEAST_CONNECTIONS)):
             _fail(f"{least} connections need {least + SPARE_FILES} open files: raise the limit of them (ulimit -Hn)")
@@ -88,9 +87,7 @@ class Command(BaseCommand):
         try:
             from server.serving.loop import serve
         except ModuleNotFoundError as missing:
-            _fail(
-                f"{missing.name} is missing: install requirements.txt, or use 'manage.py runserver' for a few workers"
-            )
+            _fail(f"{missing.name} is missing: install requirements.txt")
         launcher, *_ = os.environ.get("ESYNC_PROCESS", "").split("-")
         rendezvous = apps.get_app_config("server").handlers.rendezvous
         host, port = listener.getsockname()[:2]
