@@ -93,13 +93,6 @@ def patience_s(state: State | None) -> float:
     return max(SILENCE_S, SILENCE_STEPS * max(state.steps_s if state else (), default=0.0))
 
 
-class _Substitute(Exception):
-    """The client gets this reply in place of the answer to a form."""
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-
-
 class PublishedLink:
     """One worker's messages as forms. Fields that the forms lack are dropped."""
 
@@ -129,9 +122,6 @@ class PublishedLink:
         except NoAnswer:
             self._entered = 0  # the next answer may come from another process
             raise
-        except _Substitute as instead:
-            self._entered = 0
-            return instead.reply
         return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
 
     def _begin(self, message: Message, timeouts: Timeouts) -> bool:
@@ -204,7 +194,7 @@ class PublishedLink:
         if reply.status < 500:
             raise self._unfit(path, reply)
         self._is_known = path != "/init/" and self._holds(self._state(timeouts)) is not Holds.NONE
-        raise _Substitute(reply)
+        raise NoAnswer(f"{reply.status}: {reply.in_short}")
 
     def _state(self, timeouts: Timeouts) -> State | None:
         return State.read(self._http.get("/", timeouts).said)

@@ -24,7 +24,7 @@ from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer
 from utils import JobOver, PeerLost, SetupError, printable
 
 # isort: split
-from server.messages import Member
+from server.messages import Member, Place
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # likewise, at first
@@ -33,16 +33,11 @@ TEST_AGAIN_S = 1.0  # between two calls of the same worker
 REMIND_EVERY_S = 15.0
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(Place, frozen=True):
     """The answer START: a worker's place among the others."""
 
-    generation: int  # how many times workers of this job have started
-    rank: int
-    members: tuple[Member, ...]  # of all workers, by rank
     # Ranks of pairs in which the first one calls; in the others the higher rank does
     calls: frozenset[tuple[int, int]] = frozenset()
-    id: str = ""  # of the generation, as in server.messages.Place
-    lineage: str = ""  # likewise
 
     @property
     def secret(self) -> str:

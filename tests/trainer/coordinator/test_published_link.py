@@ -156,7 +156,9 @@ def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_o
         assert server.paths == ["/apply/", "/init/", "/reset/", "/apply/", "/apply/"]
 
     follow(work)
-    assert caplog.messages == ["the state server at http://published answered 500: IndexError at /apply/; asking again"]
+    assert caplog.messages == [
+        "the state server at http://published does not answer (500: IndexError at /apply/); asking again"
+    ]
 
 
 def test_a_server_that_was_away_is_told_the_round_again() -> None:
@@ -206,8 +208,8 @@ HTML = "<!doctype html>\n<html><title>Sign in\n please</title></html>"
         ("/apply/", Reply(200, {"ready": None}), "/apply/ gets 200"),
         ("/init/", Reply(403, {}, HTML), "/init/ gets 403 'Sign in please'"),
         ("/reset/", Reply(404, {}, "a\nb"), "/reset/ gets 404 'a b'"),
-        ("/apply/", Reply(500, {}, DJANGO_500), "answered 500: IndexError at /apply/; tried for 60 s"),
-        ("/init/", Reply(502, {}, "bad\ngateway"), "answered 502: bad gateway; tried for 60 s"),
+        ("/apply/", Reply(500, {}, DJANGO_500), "(500: IndexError at /apply/); tried for 60 s"),
+        ("/init/", Reply(502, {}, "bad\ngateway"), "(502: bad gateway); tried for 60 s"),
     ],
 )
 def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, said: str) -> None:
@@ -255,7 +257,7 @@ def test_a_server_that_answers_nothing_but_errors_is_given_up(root: Reply) -> No
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         server.instead = {"/": root, "/apply/": Reply(500, {}, DJANGO_500)}
         first = client(0)
-        with pytest.raises(PeerLost, match="answered 500: IndexError at /apply/; tried for 60 s"):
+        with pytest.raises(PeerLost, match=r"\(500: IndexError at /apply/\); tried for 60 s"):
             report(first, 1, 0.1, 0.0)
 
     follow(work)
