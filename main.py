@@ -35,7 +35,7 @@ def run_role(config: Config) -> int:
     from trainer.rendezvous import roles
 
     cluster = cluster_of(config)
-    with roles.others_told(cluster, config):
+    with roles.tells_errors(cluster, config):
         check_step_time(config)
         allow_files(cluster.num_processes if cluster else 1)
     if cluster is not None and cluster.role != "worker":
@@ -51,7 +51,7 @@ def run_role(config: Config) -> int:
         )
     if cluster is not None and not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} trains alone: unset DMLC_ROLE, or choose another mode with -m")
-    with roles.others_told(cluster, config):
+    with roles.tells_errors(cluster, config):
         if config.job:
             sources(Path(config.job))  # cannot be read, or parsed
         prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)

@@ -12,7 +12,7 @@ from flag_values import parse_schedule
 from trainer.clock import Clock
 from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
-from trainer.coordinator.asker import NOTICE_REST_S, WATCHED_REST_S
+from trainer.coordinator.asker import NOTICE_REST_S, PAGE_REST_S
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.protocol import Link, NoLink
 from trainer.datasets.samples import WHITE
@@ -125,7 +125,7 @@ def client_of(
         stop_requested=stop_requested,
         shares_batch=config.algorithm.shares_batch,
         anchor=config.anchor,
-        notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else WATCHED_REST_S,
+        notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else PAGE_REST_S,
         lost=lost,
     )
 

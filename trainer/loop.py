@@ -6,7 +6,7 @@ from pathlib import Path
 
 from algorithms import MEMBERS
 from trainer.company import How
-from trainer.coordinator.job import Watched
+from trainer.coordinator.job import PageReports
 from trainer.evaluation.evaluations import Evaluations
 from trainer.membership import lost_of
 from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH
@@ -29,7 +29,7 @@ class Loop:
         self._evaluations = Evaluations(trainer)
         self._first_steps = FirstSteps(context.config, context.task.classes)
         self._report = RoundReport(trainer)
-        self._watched = Watched(trainer)
+        self._page = PageReports(trainer)
         self._has_begun = False  # training
         self._changes = dict(context.peers.changes())  # losses and returns of workers so far
         self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured
@@ -54,7 +54,7 @@ class Loop:
         self._evaluations.begin()
         self._has_begun = True
         trainer.emulation.begin(self._elapsed_s)
-        self._watched.next_round()
+        self._page.next_round()
         reason = ""
         try:
             while not reason:
@@ -67,7 +67,7 @@ class Loop:
             raise
         trainer.company.part()
         trainer.end()
-        self._watched.end()
+        self._page.end()
         if run.checkpoints is not None:
             run.checkpoints.close()
         self._evaluations.end()
@@ -82,7 +82,7 @@ class Loop:
     def come_together(self) -> None:
         """All workers get the same model, and choose the one that evaluates."""
         trainer = self.trainer
-        self._watched.announce()
+        self._page.announce()
         trainer.broadcast()
         self.choose_evaluator()
         if trainer.is_evaluator:
@@ -132,7 +132,7 @@ class Loop:
         trainer, limits = self.trainer, self._run.limits
         samples = self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
-        self._watched.wait()
+        self._page.wait()
         agreed = trainer.company.exchange(bool(stop or (done and trainer.rounds_in_step)))
         # A reason may have arisen while this rank waited for others.
         stop = done or trainer.finished or trainer.stop_request()
@@ -150,7 +150,7 @@ class Loop:
         self._report.note_once(self._evaluations.take_notes())
         self._report.write(samples, loss, value)
         if not reason:
-            self._watched.next_round()
+            self._page.next_round()
         self._save_if_due(last=bool(reason))
         return reason
 
@@ -184,7 +184,7 @@ class Loop:
                 samples += size
             if trainer.ready():
                 return samples
-            self._watched.tell()
+            self._page.tell()
 
     def _save_if_due(self, last: bool) -> None:
         trainer, checkpoints = self.trainer, self._run.checkpoints

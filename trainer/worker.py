@@ -63,9 +63,9 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     if config.transport == MPI:
         config, cluster = mpi_job.begin(config)
     elif cluster is not None:
-        with roles.others_told(cluster, config):
+        with roles.tells_errors(cluster, config):
             config = named_by_task(config)
-    with roles.others_told(cluster, config):
+    with roles.tells_errors(cluster, config):
         if cluster is not None:
             if cluster.has_scheduler:
                 library.check_kvstore(library.has_kvstore())

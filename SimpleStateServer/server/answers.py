@@ -1,14 +1,34 @@
-"""HTTP answers of this server, independent of the HTTP implementation: JSON, and JSON errors that say what to do."""
+"""Requests to this server and their answers, independent of the HTTP server: JSON, and JSON errors that say what to
+do."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from server.errors import BadMessage, Conflict
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that has arrived."""
+
+    address: str  # of the sender
+    method: str = ""  # in upper case
+    target: bytes = b""  # path and query as sent
+    # By lower-case name; one that comes twice has its values joined by commas
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""  # all of it
+    keeps_alive: bool = True  # the connection stays open after the answer
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return unquote_to_bytes(self.target.partition(b"?")[0]).decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +53,6 @@ def refused(problem: BadMessage | Conflict) -> tuple[int, dict[str, Any]]:
     return 409, {"error": str(problem), "code": problem.code}
 
 
-def error(text: str, status: int, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
-    """A JSON error: what is wrong and what to do, for people, and more keys for programs."""
-    return json_answer({"error": text, **more}, status, headers)
+def error(text: str, status: int, headers: Mapping[str, str] | None = None) -> Answer:
+    """A JSON error: what is wrong and what to do."""
+    return json_answer({"error": text}, status, headers)

@@ -1,4 +1,4 @@
-"""The Django app: owns the router of this process and the parts around it."""
+"""The Django app: owns the state of this process and the parts around it."""
 
 import math
 import time
@@ -12,7 +12,6 @@ from server.jobs import Jobs
 from server.metrics import StateCollector
 from server.receiver import Receiver
 from server.response_cache import ResponseCache
-from server.router import Router
 from server.traffic import Traffic
 
 
@@ -28,11 +27,10 @@ class ServerConfig(AppConfig):
         self.response_cache = ResponseCache(time.monotonic)
         self.traffic = Traffic(self.registry)
         self.handlers = Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS))
-        self.router = Router(self.handlers, clock=time.monotonic)
         self.receiver = Receiver(
-            self.router, self.traffic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY
+            self.handlers, time.monotonic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY
         )
-        self.registry.register(StateCollector(self.router))
+        self.registry.register(StateCollector(self.handlers, time.monotonic))
         ProcessCollector(registry=self.registry)
         Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})
 

@@ -40,18 +40,15 @@ class Events:
 
 
 class Curve:
-    """Keeps every evaluation of a short job and evenly spaced ones of a long one, at most `limit`.
-
-    Beyond that, every second point is dropped and the stride of new ones doubles. The last and the best point are kept
-    besides.
-    """
+    """Keeps every evaluation of a short job and evenly spaced ones of a long one, at most `limit`: beyond, every second
+    one is dropped. The last and the best point are kept besides."""
 
     def __init__(self, limit: int = MAX_POINTS, more_is_better: bool = True) -> None:
         self._sign = -1 if more_is_better else 1
         self._limit = limit
         self._kept: dict[int, Point] = {}  # by round, in ascending order
-        self._stride = 1
-        self._to_skip = 0  # evaluations until the next one that is kept
+        self._stride = 1  # every n-th evaluation is kept
+        self._count = 0  # evaluations so far
         self.last: Point | None = None
         self.best: Point | None = None  # the first of equals
 
@@ -60,38 +57,25 @@ class Curve:
         if self.last is not None and point.round <= self.last.round:
             return
         self.last = point
-        self._is_best(point)
-        if self._to_skip:
-            self._to_skip -= 1
-            return
-        self._kept[point.round] = point
-        self._to_skip = self._stride - 1
-        self._thin()
+        if self._count % self._stride == 0:
+            self._kept[point.round] = point
+        self._count += 1
+        self._note([point])
 
     def merge(self, points: list[Point]) -> None:
         """Adds the points of the same job from before a restart."""
-        known = {point.round: point for point in points} | self._kept
-        if self.last is not None:
-            known.setdefault(self.last.round, self.last)
+        ends = [self.last] if self.last is not None else []
+        known = {point.round: point for point in (*ends, *points)} | self._kept
         self._kept = {point.round: point for point in sorted(known.values())}
-        for point in points:
-            self._is_best(point)
-        if self._kept:
-            self.last = list(self._kept.values())[-1]
-        self._thin()
+        self.last = max(self._kept.values(), default=None)
+        self._note(points)
 
-    def _is_best(self, point: Point) -> None:
-        if self.best is None or self._order(point) < self._order(self.best):
-            self.best = point
-
-    def _order(self, point: Point) -> tuple[float, int]:
-        return self._sign * point.value, point.round
-
-    def _thin(self) -> None:
+    def _note(self, points: list[Point]) -> None:
+        best = [self.best] if self.best is not None else []
+        self.best = min([*best, *points], key=lambda point: (self._sign * point.value, point.round), default=None)
         while len(self._kept) > self._limit:
             self._kept = dict(list(self._kept.items())[::2])
             self._stride *= 2
-            self._to_skip = self._stride - 1
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -1,4 +1,6 @@
-"""Applies messages to the state table, one at a time; the router calls it. Time is an argument.
+"""Applies messages to the state table, one at a time. Time is an argument.
+
+The event loop's own list of what is ready is the FIFO queue of the journal paper, and `handle` its message router.
 
 Messages may come twice (a client resends after a lost connection) or late, so every handler is idempotent: a repeated
 message changes nothing and gets the same answer; a stale one is refused.
@@ -14,11 +16,10 @@ from msgspec.structs import replace
 from server.curve import Event, Point
 from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
-from server.messages import Query, Report, Reset, Response, Settings, WorkerMessage
+from server.messages import Message, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
 from server.rendezvous import Rendezvous
 from server.row import Row
-from server.snapshot import Overview, Snapshot, overview, snapshot
 from server.worker import Action, Activity
 
 log = logging.getLogger(__name__)
@@ -28,15 +29,27 @@ class Handlers:
     """Own the state tables of the jobs."""
 
     def __init__(self, jobs: Jobs | None = None) -> None:
-        self.jobs = jobs or Jobs()
-        self._counts: Counter[str] = Counter()
-        self.rendezvous = Rendezvous(self._counts)
+        self.jobs = Jobs() if jobs is None else jobs
+        self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
+        self.rendezvous = Rendezvous(self.counts)
+
+    def handle(self, message: Message, now: float) -> Response:
+        """Hands a message to the handler of its type. Raises Conflict or BadMessage as that says."""
+        match message:
+            case Query():
+                return self.query(message, now)
+            case Report():
+                return self.report(message, now)
+            case Reset():
+                return self.reset(message, now)
+            case _:
+                return self.rendezvous.handle(message, now)
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`
-        replaces a job: that of the `/init/` before. Raises as `_settled`."""
-        self._counts["RESET"] += 1
-        job = self._settled(message, message.settings, now)
+        replaces a job: that of the `/init/` before. Raises as `_job_of`."""
+        self.counts["RESET"] += 1
+        job = self._job_of(message, now)
         reason = f"the job has {job.settings.num_workers} worker(s) and is in round {job.table.round}"
         return Response(message.sender, message.job, reason)
 
@@ -44,7 +57,7 @@ class Handlers:
         """A worker has pulled and enters a round, or tells its activity in it. Raises Conflict where there is no such
         job, it has other settings, or a guest's round is neither its own nor its next one; BadMessage where the job has
         no such rank."""
-        self._counts["REPORT"] += 1
+        self.counts["REPORT"] += 1
         job = self._job_of(message, now)
         row = self._heard(job, message, now)
         told = message.status
@@ -55,7 +68,7 @@ class Handlers:
         if told.local_iteration > row.local_iteration:  # else it repeats a known step
             row = row.stepping(told.local_iteration, step_time, message.samples or 0, now)
         elif (
-            (message.decision is not None or job.policy.watch.sync is Sync.IS_NOT_SAID)
+            (message.decision is not None or job.policy.sync is Sync.IS_NOT_SAID)
             and step_time
             and row.round > job.table.rows[row.rank].round
         ):
@@ -73,7 +86,7 @@ class Handlers:
 
     def query(self, message: Query, now: float) -> Response:
         """A worker asks what to do next. Raises as `report`."""
-        self._counts["QUERY"] += 1
+        self.counts["QUERY"] += 1
         job = self._job_of(message, now)
         row = self._heard(job, message, now)
         told = message.status
@@ -93,45 +106,29 @@ class Handlers:
         job.table.put(row)
         job.note_who_left(now)
         assert row.action is not None
-        self._counts[row.action.value] += 1
+        self.counts[row.action.value] += 1
         return Response(message.sender, job.id, row.reason, row.action, job.table.batch_size_of(row.rank))
 
-    def snapshot(self, id: str | None, now: float) -> Snapshot | None:
-        """One job, by default the latest; None where there is none."""
-        job = self.jobs.latest if id is None else self.jobs.get(id)
-        return None if job is None else snapshot(job, now)
-
-    def cut_off(self, now: float) -> None:
-        self.jobs.cut_off(now)
-
-    def overview(self, now: float) -> Overview:
-        return overview(self.jobs, now, self._counts)
-
-    def _job_of(self, message: WorkerMessage, now: float) -> Job:
+    def _job_of(self, message: Reset | WorkerMessage, now: float) -> Job:
+        """The job of a message. With settings it begins, goes on with other workers, or runs so already. Raises
+        Conflict if it runs with other settings, is not known, or there is no room for it."""
+        settings = message.settings
         if message.job is None:
             if self.jobs.published is None:
                 raise Conflict("no-job", "no job has begun; POST /init/ first, or wait for it")
             return self.jobs.published
-        if message.settings is not None:
-            return self._settled(message, message.settings, now)
         if (job := self.jobs.get(message.job)) is None:
-            raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET, or its settings")
-        check_token(job.token, message.token, job.id)
-        return job
-
-    def _settled(self, message: Reset | WorkerMessage, settings: Settings, now: float) -> Job:
-        """The job of a message, with these settings: it begins, goes on with another generation of workers, or runs so.
-        Raises Conflict if it runs with others, or there is no room for it."""
-        if (job := self.jobs.get(message.job or "")) is None:
+            if settings is None:
+                raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET, or its settings")
             return self.jobs.begin(message, settings, now)
-        running = job.settings
         check_token(job.token, message.token, job.id)
-        if settings.generation > running.generation:
+        running = job.settings
+        if settings is not None and settings.generation > running.generation:
             job.go_on_with(settings, now)
-        elif settings.generation < running.generation:
+        elif settings is not None and settings.generation < running.generation:
             why = f"job {job.id!r} is in generation {running.generation} of its workers"
             raise Conflict("stale", f"{why}, this is of generation {settings.generation}")
-        elif replace(settings, resumed=running.resumed) != running:
+        elif settings is not None and replace(settings, resumed=running.resumed) != running:
             raise Conflict(
                 "job-settings",
                 f"job {job.id!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
@@ -215,4 +212,4 @@ class Handlers:
 def _may_skip_rounds(job: Job, row: Row) -> bool:
     """Under Sync-Switch rounds count batches, not all with a question; under WBSP they are releases, of which a slow
     worker misses some. No worker waits for a round there. And a job that is taken over may be in any round."""
-    return job.policy.watch.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))
+    return job.policy.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))

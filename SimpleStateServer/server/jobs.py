@@ -10,7 +10,7 @@ from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
 from server.policies import POLICIES, Policy, Sync
-from server.row import SILENCE_S
+from server.row import SILENCE_S, Row
 from server.state import Table
 from server.worker import Activity
 
@@ -44,6 +44,20 @@ class Job:
     senders: dict[int, str] = field(default_factory=dict)  # of the first message of each rank in this generation
     _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
 
+    @property
+    def rows(self) -> list[Row]:
+        return self.table.rows
+
+    @property
+    def heard(self) -> float | None:
+        """When a worker sent the last message; None: none has."""
+        return self.table.rates.heard
+
+    @property
+    def title(self) -> str:
+        """The algorithm's name on the page."""
+        return self.settings.title or self.policy.title
+
     def note_loss(self, rank: int, round: int, loss: float, now: float) -> None:
         self._loss_of[rank] = loss
         last = self.losses.last
@@ -56,7 +70,7 @@ class Job:
         Every view of the list of jobs asks, so all rows are checked only without a recent message, and once all workers
         are gone, not again until the next message.
         """
-        heard = self.table.rates.heard
+        heard = self.heard
         if self.ended is not None or heard is None or heard == self.left_alone:
             return False
         if now - heard <= SILENCE_S and not self.table.num_ended:
@@ -102,7 +116,7 @@ def table_of(settings: Settings, policy: Policy, now: float) -> Table:
         counted=not settings.resumed,
         batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
         anchor=settings.anchor,
-        all_aggregate=policy.watch.sync is Sync.AGGREGATES,
+        all_aggregate=policy.sync is Sync.AGGREGATES,
     )
 
 
@@ -125,6 +139,9 @@ class Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def get(self, id: str) -> Job | None:
         return self._by_id.get(id)
@@ -157,7 +174,7 @@ class Jobs:
             self.published = job
         log.info(
             "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s | anchor %s",
-            job.id, "is taken over" if settings.resumed else "begins", settings.title or policy.watch.title,
+            job.id, "is taken over" if settings.resumed else "begins", settings.title or policy.title,
             message.sender, settings.num_workers, settings.policy, settings.epsilon, settings.anchor,
         )  # fmt: skip
         return job
@@ -186,23 +203,22 @@ class Jobs:
         """The jobs to forget for a new one of so many workers: ended ones first, then quiet ones, whose workers can
         begin them again. The job that is `replaced` counts as one that ends now. Raises Conflict where that is not
         enough."""
-        jobs, rows = len(self._by_id), sum(len(job.table.rows) for job in self)
-        if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
-            return []
+        jobs, rows = len(self._by_id), sum(len(job.rows) for job in self)
+        forgotten: list[Job] = []
 
         def order(job: Job) -> tuple[bool, float]:
             ended = now if job is replaced else job.ended
             return ended is None, 0.0 if ended is None else ended  # the oldest of each kind first
 
-        forgotten = []
-        for job in sorted(self, key=order):
-            if job is replaced or not job.is_at_work(now):
-                forgotten.append(job)
-                jobs, rows = jobs - 1, rows - len(job.table.rows)
-                if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
-                    return forgotten
-        raise Conflict(
-            "too-many-jobs",
-            f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} (ESYNC_MAX_JOBS) and "
-            f"{self._max_rows} workers: wait until one ends, or start another server",
-        )
+        candidates = iter(sorted(self, key=order))
+        while jobs >= self._max_jobs or rows + num_workers > self._max_rows:
+            job = next((job for job in candidates if job is replaced or not job.is_at_work(now)), None)
+            if job is None:
+                raise Conflict(
+                    "too-many-jobs",
+                    f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} (ESYNC_MAX_JOBS) "
+                    f"and {self._max_rows} workers: wait until one ends, or start another server",
+                )
+            forgotten.append(job)
+            jobs, rows = jobs - 1, rows - len(job.rows)
+        return forgotten

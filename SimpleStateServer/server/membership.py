@@ -43,14 +43,12 @@ from typing import NamedTuple
 
 from server.errors import Conflict
 from server.messages import MAX_MEMBERS, Beat, Call, Join, Launched, Left, Member, Place
-from server.reach import Cut, together
+from server.reach import Cut, heaviest_group
 from server.setups import Setup, differences, join_names, verdict
 
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
 ALIVE_S = 2.0  # likewise, where the others would wait for it again
-GONE_S = (
-    30.0  # without a message of its members a job is said to be silent; with one that ends with a loss, it has ended
-)
+GONE_S = 30.0  # without a message of its members a job is silent; one that ends with a loss has ended
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0  # of one that was left out for the second time, and for the seventh
 FORGET_S = 60.0  # without being left out
 SETTLE_S = 3.0  # for more to come, after a process with another number of processes
@@ -74,22 +72,24 @@ class Waiting(NamedTuple):
         return cls(event.member, event, now, None if event.reached is None else frozenset(event.reached))
 
 
-class Word(NamedTuple):
+class LauncherReport(NamedTuple):
     """What a launcher knew of its processes when it started one of them."""
 
-    of: Launched  # the process
+    process: Launched
     living: frozenset[int]  # numbers of the others that it had not seen end
 
     def has_ended(self, name: str) -> bool:
         """Whether the process of this name has certainly ended."""
         other = Launched.of(name)
-        if other is None or other.launcher != self.of.launcher:
+        if other is None or other.launcher != self.process.launcher:
             return False
-        return other.number < self.of.number and other.number not in self.living
+        return other.number < self.process.number and other.number not in self.living
 
     def unheard(self, heard_from: Collection[str]) -> list[str]:
         """The living whose names are not among these."""
-        heard = {found.number for found in map(Launched.of, heard_from) if found and found.launcher == self.of.launcher}
+        heard = {
+            found.number for found in map(Launched.of, heard_from) if found and found.launcher == self.process.launcher
+        }
         return [f"process {number} of the launcher" for number in sorted(self.living - heard)]
 
 
@@ -107,7 +107,7 @@ class Group:
     generation: int = 0  # how many times workers have started; 0: none have, or this server has no record of it
     id: str = ""  # of the generation, as in Place
     lineage: str = ""  # likewise
-    word: Word | None = None  # the newest one of a launcher
+    report: LauncherReport | None = None  # the newest one
     heard_from: Mapping[str, Place | None] = field(default_factory=dict)  # by name, while there is no record: places
     members: tuple[Member, ...] = ()  # those that started last, by rank
     # Ranks of pairs of members in which the first one calls; in the others the higher rank does
@@ -176,10 +176,10 @@ def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0, 
     begins. Raises Conflict where a worker expects another number of workers than those that wait."""
     if isinstance(event, Left):
         return _left(group, event, now)
-    group = replace(group, word=_newest_word(group.word, event))
+    group = replace(group, report=_newest_report(group.report, event))
     before = event.before
     if before is not None and before.generation > group.generation > 0 and before.lineage == group.lineage:
-        group = Group(word=group.word)  # the record is older than the job
+        group = Group(report=group.report)  # the record is older than the job
     if not group.generation and (before is not None or group.heard_from):
         group, missing = _recollect(group, event, now)
         if missing:
@@ -189,13 +189,14 @@ def decide(group: Group, event: Join | Beat | Left, now: float, plain: int = 0, 
     return _join(group, event, now, plain, drawn) if isinstance(event, Join) else _beat(group, event, now)
 
 
-def _newest_word(word: Word | None, event: Join | Beat) -> Word | None:
-    """With the one that the message may bring: of one launcher the later, of two that which speaks."""
+def _newest_report(known: LauncherReport | None, event: Join | Beat) -> LauncherReport | None:
+    """Of the known one and that of the message: of one launcher the later, of two launchers that of the sender's."""
     process = Launched.of(event.sender)
     if process is None or isinstance(event, Beat):
-        return word
-    is_older = word is not None and word.of.launcher == process.launcher and word.of.number >= process.number
-    return word if is_older else Word(process, frozenset(event.living))
+        return known
+    if known is not None and known.process.launcher == process.launcher and known.process.number >= process.number:
+        return known
+    return LauncherReport(process, frozenset(event.living))
 
 
 def _recollect(group: Group, event: Join | Beat, now: float) -> tuple[Group, str]:
@@ -208,21 +209,21 @@ def _recollect(group: Group, event: Join | Beat, now: float) -> tuple[Group, str
     places = [place for place in group.heard_from.values() if place is not None]
     newest = max(places, key=lambda place: place.generation)
     ended = frozenset(
-        rank for rank, member in enumerate(newest.members) if group.word and group.word.has_ended(member.name)
+        rank for rank, member in enumerate(newest.members) if group.report and group.report.has_ended(member.name)
     )
     missing = [
         member.called(rank)
         for rank, member in enumerate(newest.members)
         if rank not in ended and member.name not in group.heard_from
     ]
-    if ended and group.word is not None:
-        missing += group.word.unheard(group.heard_from)
+    if ended and group.report is not None:
+        missing += group.report.unheard(group.heard_from)
     if missing:
         return group, join_names(missing)
     known = Group(
         generation=newest.generation, id=newest.id, lineage=newest.lineage, members=newest.members, left=ended
     )
-    return replace(known, word=group.word, setup=event.setup, survives=True, heard=now), ""
+    return replace(known, report=group.report, setup=event.setup, survives=True, heard=now), ""
 
 
 def _join(group: Group, event: Join, now: float, plain: int, drawn: str) -> Outcome:
@@ -345,21 +346,21 @@ def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
     del by_name[event.member.name]
     wait = Assignment(Call.WAIT, others=tuple(by_name.values()))
     if group.forming is None:
-        return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
+        return Outcome(group, wait, f"job {event.job!r} is at work, and {_when_taken_in(group, event, now)}")
     is_late = now - group.forming > event.patience
     back = {one.member.name: one for one in waiting if group.rank_of(one.member.name) is not None}
     in_vain = set.intersection(*({*one.event.unreached} for one in back.values())) if back else set()
-    missing = [rank for rank, member in group.there.items() if member.name not in back.keys() | in_vain]
+    missing = {rank: one for rank, one in group.there.items() if one.name not in back.keys() | in_vain}
     if missing and not is_late:
         reason = f"generation {group.generation + 1} of job {event.job!r} waits for "
-        return Outcome(group, wait, reason + names([group.members[rank] for rank in missing], missing))
-    cuts, untested = _apart(waiting)
+        return Outcome(group, wait, reason + names(missing))
+    cuts, untested = _cuts(waiting)
     tests = set() if is_late else {pair for pair in untested if pair <= back.keys()}
     weights = {member.name: MEMBER for member in group.members if member.name in back}
     newcomers = (one.member.name for one in waiting if one.member.name not in back)
     are_few = len(back) < (event.min_workers or 1)
     weights |= {name: 1 for name in newcomers if are_few or group.due(name) <= now}
-    chosen = together(weights, cuts | (untested - tests))
+    chosen = heaviest_group(weights, cuts | (untested - tests))
     if any(pair <= chosen for pair in tests):
         reason = f"the workers of generation {group.generation + 1} of job {event.job!r} test whether they can exchange"
         return Outcome(group, wait, reason)
@@ -374,10 +375,10 @@ def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
     group = replace(group, waiting=left_out, lapses=lapses)
     if event.member.name in chosen:
         return _start(group, event.member)
-    return Outcome(group, wait, f"job {event.job!r} is at work, and {_outlook(group, event, now)}")
+    return Outcome(group, wait, f"job {event.job!r} is at work, and {_when_taken_in(group, event, now)}")
 
 
-def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
+def _cuts(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
     """Pairs that cannot exchange, since both have called in vain; pairs of which neither has reached the other yet."""
     tests = {one.member.name: one for one in waiting if one.reached is not None}
     cuts: set[Cut] = set()
@@ -390,14 +391,14 @@ def _apart(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
     return cuts, untested
 
 
-def _outlook(group: Group, event: Join, now: float) -> str:
+def _when_taken_in(group: Group, event: Join, now: float) -> str:
     """When a worker that waits takes part in a job at work, in words."""
     if now - max(group.heard, group.since) > GONE_S:
-        there = names([*group.there.values()], [*group.there])
+        there = names(group.there)
         return f"none of its workers is heard: {there}. If all have ended, start the state server with --begin-anew"
     unreached = {rank: member for rank, member in group.there.items() if member.name in event.unreached}
     if unreached:
-        return f"takes this worker in once it reaches {names([*unreached.values()], [*unreached])}"
+        return f"takes this worker in once it reaches {names(unreached)}"
     if group.due(event.sender) > now:
         return f"has lost this worker {group.lapses[event.sender][0]} times: it takes it in after a while"
     return "takes this worker in between two rounds"
@@ -413,7 +414,7 @@ def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool, 
         if other.member.name not in (one.reached or ()) and one.member.name in (other.reached or ())
     )
     members = tuple(one.member for one in found)
-    known = Group(setup=found[0].event.setup, survives=survives, heard=now, word=group.word)
+    known = Group(setup=found[0].event.setup, survives=survives, heard=now, report=group.report)
     known = replace(known, generation=group.generation + 1, members=members, calls=calls)
     return replace(known, id=drawn, lineage=group.lineage or drawn)
 
@@ -449,13 +450,13 @@ def _left(group: Group, event: Left, now: float) -> Outcome:
     rank = group.rank_of(event.sender)
     if rank is None:
         return Outcome(group, Assignment(), group.cause or "no worker waits for this one")
-    lost = [] if group.survives else [other for other in event.lost if other < len(group.members)]
+    lost = {} if group.survives else {other: group.members[other] for other in event.lost if other < len(group.members)}
     cause = group.cause
     if not cause and event.cause:
         cause = f"{group.members[rank].called(rank)} has ended: {event.cause}"
     elif not cause and lost:
         gone = "is gone: it was" if len(lost) == 1 else "are gone: they were"
-        cause = f"{names([group.members[other] for other in lost], lost)} {gone} killed or crashed"
+        cause = f"{names(lost)} {gone} killed or crashed"
     group = replace(group, left=group.left | {rank}, cause=cause)
     if group.survives and len(group.left | group.lost) == len(group.members):  # those that still wait came too late
         late = frozenset(one.member.name for one in group.waiting)
@@ -479,7 +480,7 @@ def _ended(group: Group, newcomer: Member) -> set[int]:
         rank
         for rank, member in enumerate(group.members)
         if member.name != newcomer.name
-        and (_is_replaced(member, newcomer) or (group.word is not None and group.word.has_ended(member.name)))
+        and (_is_replaced(member, newcomer) or (group.report is not None and group.report.has_ended(member.name)))
     }
 
 
@@ -491,7 +492,8 @@ def _place_of(member: Member) -> tuple[bool, int, str, int]:
         return (True, 0, member.address, member.port)
 
 
-def names(members: Sequence[Member], ranks: Sequence[int] | None = None) -> str:
-    """Several workers; of many the first ones."""
-    of_ranks = ranks if ranks is not None else [None] * len(members)
-    return join_names([member.called(rank) for member, rank in zip(members, of_ranks, strict=True)])
+def names(members: Mapping[int, Member] | Sequence[Member]) -> str:
+    """Several workers, with their ranks where these are given; of many the first ones."""
+    if isinstance(members, Mapping):
+        return join_names([member.called(rank) for rank, member in members.items()])
+    return join_names([member.called() for member in members])

@@ -42,72 +42,56 @@ def _number(minimum: float, maximum: float) -> Meta:
     return Meta(ge=minimum, le=maximum, description=f"a number from {minimum:g} to {maximum:g}")
 
 
-Name = Annotated[
-    str,
-    Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z", description="1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'"),
-]
+def _text(letters: str, description: str) -> Meta:
+    return Meta(pattern=rf"\A{letters}\Z", description=description)
+
+
+def _many(most: int, what: str) -> Meta:
+    return Meta(max_length=most, description=f"at most {most} {what}")
+
+
+Name = Annotated[str, _text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'")]
 Address = Annotated[
+    str, _text(r"[A-Za-z0-9._:-]{1,64}", "an IPv4 or IPv6 address or a host's name, of 1 to 64 characters")
+]
+Id = Annotated[str, _text(r"[0-9a-f]{0,16}", "at most 16 digits from 0 to f")]
+MetricName = Annotated[
     str,
-    Meta(
-        pattern=r"\A[A-Za-z0-9._:-]{1,64}\Z",
-        description="an IPv4 or IPv6 address or a host's name, of 1 to 64 characters",
-    ),
+    _text(r"(?=\S)[A-Za-z0-9 _.@()%/+-]{1,40}(?<=\S)", "1 to 40 characters out of A-Z, a-z, 0-9, ' ' and '_.-@()%/+'"),
 ]
 NumWorkers = Annotated[int, _whole(1, MAX_WORKERS)]
+NumServers = Annotated[int, _whole(0, MAX_WORKERS)]
+NumMembers = Annotated[int, _whole(1, MAX_MEMBERS)]
 Rank = Annotated[int, _whole(0, MAX_WORKERS - 1)]
+MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
+Generation = Annotated[int, _whole(1, MAX_GENERATION)]
+Port = Annotated[int, _whole(1, 65535)]
 Count = Annotated[int, _whole(0, MAX_COUNT)]
 Positive = Annotated[int, _whole(1, MAX_COUNT)]
 Sum = Annotated[int, _whole(0, MAX_SUM)]
 Seconds = Annotated[float, _number(0, MAX_SECONDS)]
 Elapsed = Annotated[float, _number(0, MAX_ELAPSED_S)]
 Share = Annotated[float, _number(0, 1)]
-Anchor = Annotated[Count | Literal["auto"], Meta(description=f"a whole number from 0 to {MAX_COUNT}, or auto")]
 Finite = Annotated[
     float, Meta(ge=-sys.float_info.max, le=sys.float_info.max, description="a finite number, or leave it out")
 ]
-Generation = Annotated[int, _whole(1, MAX_GENERATION)]
-Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,16}\Z", description="at most 16 digits from 0 to f")]
-NumMembers = Annotated[int, _whole(1, MAX_MEMBERS)]
-NumServers = Annotated[int, _whole(0, MAX_WORKERS)]
-Port = Annotated[int, _whole(1, 65535)]
-MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
+Anchor = Annotated[Count | Literal["auto"], Meta(description=f"a whole number from 0 to {MAX_COUNT}, or auto")]
+Role = Annotated[Literal["scheduler", "server", "worker"], Meta(description="one of scheduler, server, worker")]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=MAX_WORKERS, description="a list of ranks of this job")]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
-Numbers = Annotated[tuple[Count, ...], Meta(max_length=MAX_MEMBERS, description=f"at most {MAX_MEMBERS} whole numbers")]
-Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_WORKERS, description=f"at most {MAX_WORKERS} names")]
-ROLES = ("scheduler", "server", "worker")
-Role = Annotated[Literal["scheduler", "server", "worker"], Meta(description=f"one of {', '.join(ROLES)}")]
-_TEXTS = "texts of printable characters by name, of {0} characters at most, at most {1} of them"
-Reasons = Annotated[dict[Name, str], Meta(max_length=MAX_WORKERS, description=_TEXTS.format(MAX_TEXT, MAX_WORKERS))]
-Setup = Annotated[dict[str, str], Meta(max_length=MAX_SETUP, description=_TEXTS.format(MAX_VALUE, MAX_SETUP))]
-MetricName = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(?=\S)[A-Za-z0-9 _.@()%/+-]{1,40}(?<=\S)\Z",
-        description="1 to 40 characters out of A-Z, a-z, 0-9, ' ' and '_.-@()%/+'",
-    ),
-]
-_POINTS = f"at most {MAX_POINTS} lists of round, seconds and"
+Numbers = Annotated[tuple[Count, ...], _many(MAX_MEMBERS, "whole numbers")]
+Names = Annotated[tuple[Name, ...], _many(MAX_WORKERS, "names")]
+Reasons = Annotated[dict[Name, str], _many(MAX_WORKERS, f"texts of {MAX_TEXT} printable characters at most, by name")]
+Setup = Annotated[dict[str, str], _many(MAX_SETUP, f"texts of {MAX_VALUE} printable characters at most, by name")]
 Accuracies = Annotated[
-    tuple[tuple[Count, Elapsed, Share], ...],
-    Meta(
-        max_length=MAX_POINTS, description=f"{_POINTS} accuracy, from [0, 0, 0] to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, 1]"
-    ),
+    tuple[tuple[Count, Elapsed, Share], ...], _many(MAX_POINTS, "lists of round, seconds and accuracy from 0 to 1")
 ]
 Values = Annotated[
-    tuple[tuple[Count, Elapsed, Finite], ...],
-    Meta(max_length=MAX_POINTS, description=f"{_POINTS} a finite number, up to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, ...]"),
+    tuple[tuple[Count, Elapsed, Finite], ...], _many(MAX_POINTS, "lists of round, seconds and a finite number")
 ]
-
-
 Events = Annotated[
-    tuple[tuple[Count, Elapsed, str, str], ...],
-    Meta(
-        max_length=MAX_EVENTS,
-        description=f"at most {MAX_EVENTS} lists of round, seconds, kind and text, up to [{MAX_COUNT}, "
-        f"{MAX_ELAPSED_S:g}, ..., ...]",
-    ),
+    tuple[tuple[Count, Elapsed, str, str], ...], _many(MAX_EVENTS, "lists of round, seconds, kind and text")
 ]
 
 
@@ -301,14 +285,8 @@ class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return f"{self.role}{of_rank} ({', '.join(filter(None, (where, self.place)))})"
 
 
-Members = Annotated[
-    tuple[Member, ...],
-    Meta(
-        min_length=1,
-        max_length=MAX_MEMBERS,
-        description=f"1 to {MAX_MEMBERS} lists of name, address, port, host and device",
-    ),
-]
+_MEMBERS = f"1 to {MAX_MEMBERS} lists of name, address, port, host and device"
+Members = Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MAX_MEMBERS, description=_MEMBERS)]
 
 
 class Place(Struct, frozen=True):
@@ -446,19 +424,8 @@ class Response:
     def to_wire(self, server: str) -> dict[str, Any]:
         """The answer as the JSON object that is sent. `server`: drawn when this server started, so that a worker knows
         a restarted one."""
-        wire: dict[str, Any] = {
-            "msg_type": "RESPONSE",
-            "sender": STATE_SERVER,
-            "receiver": self.receiver,
-            "job": self.job,
-        }
-        if self.action is not None:
-            wire["action"] = self.action.value
-        if self.batch_size is not None:
-            wire["batch_size"] = self.batch_size
-        if self.place is not None:
-            wire |= to_builtins(self.place)
-        wire |= {name: to_builtins(told) for name in ("others", "calls") if (told := getattr(self, name))}
-        wire["reason"] = self.reason
-        wire["server"] = server
-        return wire
+        head = {"msg_type": "RESPONSE", "sender": STATE_SERVER, "receiver": self.receiver, "job": self.job}
+        told = {name: getattr(self, name) for name in ("action", "batch_size", "others", "calls")}
+        told = {name: to_builtins(value) for name, value in told.items() if value not in (None, ())}
+        place = {} if self.place is None else to_builtins(self.place)
+        return {**head, **told, **place, "reason": self.reason, "server": server}

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from server.errors import BadMessage
 from server.messages import Count, NumWorkers, PublishedReset, Query, Report, Seconds, Settings, Status
-from server.wire import check_policy, convert, need_round, prepare
+from server.wire import check_policy, convert, need_round
 
 _WIRE_NAMES = {
     "rank": "r",
@@ -28,9 +28,6 @@ class _Init(Struct):
 
 class _Apply(Status, frozen=True, kw_only=True):
     local_iteration: Count  # in the journal's messages it may be left out, here not
-
-
-prepare(_Init, _Apply, Status)
 
 
 def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: str) -> PublishedReset:
@@ -59,18 +56,16 @@ def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: s
 
 def apply(form: Mapping[str, str]) -> Query:
     """`POST /apply/`: r, k, c, te, and as an addition m, the seconds that a push takes."""
-    with published_names():
-        status: Status = convert(_values(form), _Apply)
-        return Query(f"worker-{status.rank}", None, status)
+    status: Status = convert(_values(form), _Apply)
+    return Query(f"worker-{status.rank}", None, status)
 
 
 def reset(form: Mapping[str, str]) -> Report:
     """`POST /reset/`: r, t, te. The worker has pulled and is in round t."""
     values = {name: value for name, value in _values(form).items() if name in ("rank", "round", "timestamp")}
-    with published_names():
-        status: Status = convert(values, Status)
-        need_round(status)
-        return Report(f"worker-{status.rank}", None, status)
+    status: Status = convert(values, Status)
+    need_round(status)
+    return Report(f"worker-{status.rank}", None, status)
 
 
 @contextlib.contextmanager

@@ -14,14 +14,14 @@ EXACT = 16  # workers with cuts, up to which the set is the heaviest; of more it
 Cut = frozenset[str]  # of the names of two workers
 
 
-def together(weights: Mapping[str, int], cuts: Collection[Cut]) -> frozenset[str]:
+def heaviest_group(weights: Mapping[str, int], cuts: Collection[Cut]) -> frozenset[str]:
     """Picks the workers that train together. The weights, above 0, are of all workers by name, the first ones first;
     cuts of others than these do not count."""
-    return _together(tuple(weights.items()), frozenset(cuts))
+    return _heaviest_group(tuple(weights.items()), frozenset(cuts))
 
 
 @functools.lru_cache(maxsize=64)  # workers that wait ask many times a second
-def _together(weighted: tuple[tuple[str, int], ...], cuts: frozenset[Cut]) -> frozenset[str]:
+def _heaviest_group(weighted: tuple[tuple[str, int], ...], cuts: frozenset[Cut]) -> frozenset[str]:
     weights = [weight for _, weight in weighted]
     places = {name: place for place, (name, _) in enumerate(weighted)}
     apart = [0] * len(weighted)  # by place: a bit for each one from which it is cut

@@ -102,29 +102,11 @@ class Row(NamedTuple):
         """The row at the start of `round`, in which the worker has computed for `computed` seconds already."""
         past = self.past
         if self.entered is not None:
-            over = PastRound(
-                self.round,
-                self.entered,
-                self.synced,
-                self.samples,
-                self.computing,
-                self.evaluating,
-                self.since,
-                self.action,
-                self.way,
-            )
-            past = (*past, over)[-HISTORY_ROUNDS:]
+            done = (self.round, self.entered, self.synced, self.samples, self.computing)
+            past = (*past, PastRound(*done, self.evaluating, self.since, self.action, self.way))[-HISTORY_ROUNDS:]
             computed = min(computed, now - (self.synced or self.entered))
-        return self._replace(
-            round=round,
-            local_iteration=0,
-            since=now,
-            entered=now - computed,
-            synced=None,
-            evaluating=None,
-            action=None,
-            past=past,
-        )
+        new = self._replace(round=round, local_iteration=0, since=now, entered=now - computed, past=past)
+        return new._replace(synced=None, evaluating=None, action=None)
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
         """The row after `local_iteration` local steps of `batch` samples in this round."""

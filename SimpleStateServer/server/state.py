@@ -1,6 +1,6 @@
 """The state table: one immutable row a worker, and indexes, so that a decision need not scan all rows.
 
-Only the router changes a table, one message at a time; a reader gets a tuple of the immutable rows. All times are
+Only the handlers change a table, one message at a time; a reader gets a tuple of the immutable rows. All times are
 seconds on the server's monotonic clock, given by the caller.
 """
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.policies import Sync
+from server.jobs import Job
+from server.policies import Policy, Sync
 from server.row import PastRound, Row
-from server.snapshot import Snapshot
 from server.worker import Action
 from server.worker_states import (
     ABSENT,
@@ -28,30 +28,29 @@ COMPUTING, EXCHANGE, EVALUATION, OUT, NOTHING = "computing", "waiting", "evaluat
 # (kind, begin, end, round), in seconds on the server's clock
 Stretch = tuple[str, float, float, int]
 
+# What is computed and what is waited for, by the meaning of SYNC
 _LEGENDS = {
-    Sync.AGGREGATES: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
-    Sync.RELEASES: {COMPUTING: "computing and uploading", EXCHANGE: "releasing the global model"},
-    Sync.STAYS_IN_STEP: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling under BSP"},
-    Sync.IS_NOT_SAID: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
+    Sync.AGGREGATES: ("computing", "waiting, pushing, pulling"),
+    Sync.RELEASES: ("computing and uploading", "releasing the global model"),
+    Sync.STAYS_IN_STEP: ("computing", "waiting, pushing, pulling under BSP"),
+    Sync.IS_NOT_SAID: ("computing", "waiting, pushing, pulling"),
 }
 
 
-def timeline(snapshot: Snapshot, shown: Sequence[Row], done: WorkerStates) -> dict[str, Any]:
+def timeline(job: Job, shown: Sequence[Row], done: WorkerStates, now: float) -> dict[str, Any]:
     """The lanes of some workers, as JSON: `seconds` that the lanes are long; `ends_s`, how long ago they end, 0 unless
     there was no message for long; `legend`, [kind, text]; `lanes`, rank and stretches [kind, begin, end, round], as
     ages in seconds before the end."""
-    lanes = [(row.rank, _lane(snapshot, row, done)) for row in shown[:LANES]]
+    lanes = [(row.rank, _lane(job, row, done, now)) for row in shown[:LANES]]
     begin = _begin([stretches for _, stretches in lanes])
-    end = _end(snapshot, begin)
-    legend = dict(_LEGENDS[snapshot.policy.watch.sync])
-    legend[EVALUATION] = "evaluating"
-    if snapshot.policy.watch.leaves_out:
-        legend[OUT] = "left out"
-    legend[NOTHING] = "silent"
+    end = _end(job, begin, now)
+    computing, waiting = _LEGENDS[job.policy.sync]
+    out = [[OUT, "left out"]] if job.policy.leaves_out else []
+    legend = [[COMPUTING, computing], [EXCHANGE, waiting], [EVALUATION, "evaluating"], *out, [NOTHING, "silent"]]
     return {
         "seconds": round(end - begin, 3),
-        "ends_s": round(snapshot.now - end, 3),
-        "legend": [[kind, text] for kind, text in legend.items()],
+        "ends_s": round(now - end, 3),
+        "legend": legend,
         "lanes": [
             {
                 "rank": rank,
@@ -85,17 +84,16 @@ def _first_of_last_rounds(lane: Sequence[Stretch]) -> tuple[float, int]:
     return begin, rounds
 
 
-def _end(snapshot: Snapshot, begin: float) -> float:
+def _end(job: Job, begin: float, now: float) -> float:
     """Now; the last message of an ended job; somewhat later for a quiet job, whose work would shrink to nothing."""
-    now = snapshot.now
-    if snapshot.heard is None or snapshot.at_work:
+    if job.heard is None or job.is_at_work(now):
         return now
-    if snapshot.ended is not None:
-        return snapshot.heard
-    return min(now, snapshot.heard + max(5.0, LONGEST_SILENCE * (snapshot.heard - begin)))
+    if job.ended is not None:
+        return job.heard
+    return min(now, job.heard + max(5.0, LONGEST_SILENCE * (job.heard - begin)))
 
 
-def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
+def _lane(job: Job, row: Row, done: WorkerStates, now: float) -> list[Stretch]:
     """One worker's stretches, in the order of time; neighbours of a kind and round are one."""
     if row.entered is None:
         return []
@@ -105,9 +103,9 @@ def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
     parts = [
         part
         for past, (until, number, computing) in zip(row.past, following, strict=False)  # none in its first round
-        for part in _past(snapshot, past, until, number, computing)
+        for part in _past(job.policy, past, until, number, computing)
     ]
-    for kind, begin, end, number in (*parts, *_current(snapshot, row, done)):
+    for kind, begin, end, number in (*parts, *_current(job.policy, row, done, now)):
         if end <= begin:
             continue
         if stretches and stretches[-1][0] == kind and stretches[-1][3] == number and stretches[-1][2] >= begin:
@@ -117,16 +115,15 @@ def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
     return stretches
 
 
-def _past(snapshot: Snapshot, past: PastRound, until: float, following: int, computing: float) -> Iterator[Stretch]:
+def _past(policy: Policy, past: PastRound, until: float, following: int, computing: float) -> Iterator[Stretch]:
     """A past round's stretches, until the beginning of the next reported round, by which the worker had computed for
     `computing` seconds."""
-    watch = snapshot.policy.watch
     synced = past.synced
-    if watch.sync is Sync.IS_NOT_SAID:
+    if policy.sync is Sync.IS_NOT_SAID:
         # Rounds that were not told lie in between: all computing of a stretch stands at its beginning.
         synced = past.entered + max(computing - past.computing, 0.0)
-    if watch.sync is Sync.STAYS_IN_STEP:
-        if is_on_its_own(past) or (past.action is Action.TRAIN and not watch.leaves_out):
+    if policy.sync is Sync.STAYS_IN_STEP:
+        if is_on_its_own(past) or (past.action is Action.TRAIN and not policy.leaves_out):
             synced = None
         elif past.action is Action.TRAIN:
             out = past.asked or past.entered
@@ -142,16 +139,16 @@ def _past(snapshot: Snapshot, past: PastRound, until: float, following: int, com
     yield EVALUATION, evaluating, until, past.round
 
 
-def _current(snapshot: Snapshot, row: Row, done: WorkerStates) -> Iterator[Stretch]:
+def _current(policy: Policy, row: Row, done: WorkerStates, now: float) -> Iterator[Stretch]:
     """The present round's stretches."""
-    state, now, number = done.states[row.rank], snapshot.now, row.round
+    state, number = done.states[row.rank], row.round
     entered, heard = row.entered or 0.0, row.heard or 0.0
     if state in (ABSENT, ENDED, LOST):
         now = heard
     until = heard if state == SILENT else now
-    in_step = snapshot.policy.watch.sync is Sync.STAYS_IN_STEP
+    in_step = policy.sync is Sync.STAYS_IN_STEP
     synced = row.synced
-    if snapshot.policy.watch.sync is Sync.IS_NOT_SAID and state != TRAINING:
+    if policy.sync is Sync.IS_NOT_SAID and state != TRAINING:
         synced = row.since
     if in_step and (is_on_its_own(row) or row.action is Action.TRAIN):
         synced = None

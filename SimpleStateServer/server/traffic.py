@@ -8,7 +8,7 @@ BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 
 class Traffic:
-    """Owns the metrics of HTTP; the state's are made from a snapshot (metrics.py). `registry` is this process's; its
+    """Owns the metrics of HTTP; metrics.py has the state's. `registry` is this process's; its
     own, so that several may live in one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -18,7 +18,7 @@ class Traffic:
         )  # fmt: skip
         # Made once, since every query counts here; of a fixed number, since a client may ask for any path.
         self._seconds = {path: seconds.labels(path) for path in (*PATHS, OTHER)}
-        self._refused = Counter(
+        self.refused = Counter(
             "esync_requests_refused", "Requests with another answer than 2xx.", ["status"], registry=registry
         )
         self.connections = Gauge("esync_connections", "Open connections.", registry=registry)
@@ -32,4 +32,4 @@ class Traffic:
             known = self._seconds["/jobs/" if path.startswith("/jobs/") else OTHER]
         known.observe(seconds)
         if status >= 300:
-            self._refused.labels(str(status)).inc()
+            self.refused.labels(str(status)).inc()

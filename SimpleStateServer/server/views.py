@@ -1,25 +1,32 @@
-"""Readers' views: the page, the state as JSON, /metrics and /healthz.
+"""Answers every request: the page, the state as JSON, /metrics and /healthz here, calls that change state by the
+receiver.
 
-They run in the loop that answers the workers. Responses that grow with the job come from `ResponseCache`, which bounds
-their share of the loop's time.
+All is done in the loop that answers the workers. Responses that grow with the job come from `ResponseCache`, which
+bounds their share of the loop's time.
 """
 
 from __future__ import annotations
 
 import functools
+import ipaddress
 import json
+import logging
+import re
 import time
+from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from django.apps import apps
 from django.conf import settings
 from django.http import HttpRequest
+from django.http.request import split_domain_port, validate_host
 from django.template.loader import render_to_string
 
-from server.answers import JSON, Answer, error, json_answer
-from server.http import reading
+from server.answers import JSON, Answer, Request, error, json_answer, refused
+from server.errors import BadMessage, Conflict
+from server.jobs import Job
+from server.log_limit import note_refusal
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
-from server.snapshot import Snapshot
 from server.status import status
 from server.worker import Action
 
@@ -42,6 +49,8 @@ PAGE_HEADERS = {
 _IN_HTML = {ord("<"): "\\u003C", ord(">"): "\\u003E", ord("&"): "\\u0026"}
 _STATUS_HERE = "STATUS-HERE"
 
+log = logging.getLogger(__name__)
+
 
 class _NoSuchJob(Exception):
     """A job is asked for by an id that is not known."""
@@ -52,53 +61,85 @@ def app() -> ServerConfig:
     return cast("ServerConfig", apps.get_app_config("server"))
 
 
-@reading
-def index(request: HttpRequest, job: str | None = None) -> Answer:
-    """`GET /` as published, the state as JSON; a browser gets the status page. Of the latest job, or of `/jobs/ID/`."""
+def answer(request: Request) -> Answer:
+    """Answers a request, also with an error, and counts it."""
+    begin, path = perf_counter(), request.path
+    is_call = path in app().receiver.calls
     try:
-        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-            return _page(job)
+        found = _call(request) if is_call else _reading(request, path)
+    except (BadMessage, Conflict) as problem:
+        code, said = refused(problem)
+        found = json_answer(said, code)
+    except Exception:  # the sender is told; the next request must not suffer from this one
+        log.exception("%s %r failed", request.method, path[:200])
+        found = error("the state server failed on this request; its log says why", 500)
+    app().traffic.answered(path, found.status, perf_counter() - begin)
+    if is_call and found.status != 200:
+        note_refusal(request.address, f"{request.method} {path}", found)
+    return found
+
+
+def _call(request: Request) -> Answer:
+    """A call that changes state."""
+    return app().receiver.post(request) if request.method == "POST" else _not_allowed(request, "POST")
+
+
+def _reading(request: Request, path: str) -> Answer:
+    """A request that changes nothing."""
+    job = None
+    if found := re.fullmatch(r"/jobs/([^/]+)(/(?:status\.json)?)", path):
+        job, path = found.groups()
+    if path not in ("/", "/status.json", "/metrics", "/healthz"):
+        return error(f"there is no {path[:200]!r} here; docs/state-server.md has the paths", 404)
+    if request.method not in ("GET", "HEAD"):
+        return _not_allowed(request, "GET, HEAD")
+    if path == "/healthz":  # by any name
+        return json_answer({"status": "ok", "version": settings.STATE_SERVER_VERSION})
+    if misdirected := _misdirected(request):
+        return misdirected
+    if path == "/metrics":
+        return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
+    try:
+        if path == "/status.json":
+            app().watched_at = time.monotonic()
+            return Answer(200, _status(job), JSON, NO_STORE)
+        if _wants_page(request):
+            before, after = _page_parts()
+            return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
         return Answer(200, _published(job), JSON, {"Vary": "Accept"})
     except _NoSuchJob:
-        return _no_such_job(job)
+        return error(f"there is no job {(job or '')[:200]!r} here, or not any more; / shows the present ones", 404)
 
 
-@reading
-def status_json(request: HttpRequest, job: str | None = None) -> Answer:
-    """`GET /status.json`, `GET /jobs/ID/status.json`: what the status page shows."""
-    app().watched_at = time.monotonic()
+def _wants_page(request: Request) -> bool:
+    """Whether a browser asks; programs get the published state as JSON."""
+    asks = HttpRequest()
+    asks.META["HTTP_ACCEPT"] = request.headers.get("accept", "*/*")
+    return asks.get_preferred_type([JSON, "text/html"]) == "text/html"
+
+
+def _not_allowed(request: Request, allowed: str) -> Answer:
+    return error(f"method {request.method} is not allowed; use {allowed}", 405, {"Allow": allowed})
+
+
+def _misdirected(request: Request) -> Answer | None:
+    """The answer where the name is not this server's. A page elsewhere can have its own name lead here (DNS rebinding):
+    its browser then gives what it reads to that page. No page can do so with an address."""
+    name, _ = split_domain_port(request.headers.get("host", "localhost"))
+    if validate_host(name, settings.ALLOWED_HOSTS):
+        return None
     try:
-        return Answer(200, _status(job), JSON, NO_STORE)
-    except _NoSuchJob:
-        return _no_such_job(job)
-
-
-@reading
-def metrics_text(request: HttpRequest) -> Answer:
-    """`GET /metrics`: for Prometheus."""
-    return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
-
-
-@functools.partial(reading, by_any_name=True)
-def healthz(request: HttpRequest) -> Answer:
-    """`GET /healthz`: 200 and the version while this server answers."""
-    return json_answer({"status": "ok", "version": settings.STATE_SERVER_VERSION})
-
-
-def _no_such_job(job: str | None) -> Answer:
-    name = repr((job or "")[:200])
-    return error(f"there is no job {name} here, or not any more; / shows the present ones", 404)
-
-
-def _page(job: str | None) -> Answer:
-    before, after = _page_parts()
-    return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        text = f"this server is not {name[:80]!r} (Host): ask by its address, or give it the name by ESYNC_HOSTS"
+        return error(text, 421)
+    return None
 
 
 def last_page() -> bytes:
     """The page as one file that asks no server: of the latest job, with links to the others. Empty: there is none."""
-    jobs = app().router.overview()
-    found = {line.id: status(_snapshot(line.id), jobs) for line in jobs.jobs}
+    jobs, now = app().handlers.jobs, time.monotonic()
+    found = {job.id: status(job, jobs, now) for job in jobs}
     if not found:
         return b""
     *_, latest = found.values()
@@ -116,7 +157,11 @@ def _page_parts() -> tuple[bytes, bytes]:
 
 def _status(job: str | None) -> bytes:
     """The status as JSON that can stand in HTML. Raises _NoSuchJob if `job` is not known."""
-    return app().response_cache.get(("status", job), lambda: _json(status(_snapshot(job), app().router.overview())))
+
+    def render() -> bytes:
+        return _json(status(_job(job), app().handlers.jobs, time.monotonic()))
+
+    return app().response_cache.get(("status", job), render)
 
 
 def _json(value: object) -> bytes:
@@ -125,28 +170,30 @@ def _json(value: object) -> bytes:
 
 def _published(job: str | None) -> bytes:
     """The state as published. Raises _NoSuchJob if `job` is not known."""
-    snapshot = _snapshot(job)
-    if snapshot is None or len(snapshot.rows) <= SMALL_JOB:  # a program may check the effect of its POST
-        return _json(_published_state(snapshot))
-    return app().response_cache.get(("published", job), lambda: _json(_published_state(snapshot)))
+    found = _job(job)
+    if found is None or len(found.rows) <= SMALL_JOB:  # a program may check the effect of its POST
+        return _json(_published_state(found))
+    return app().response_cache.get(("published", job), lambda: _json(_published_state(found)))
 
 
-def _snapshot(job: str | None) -> Snapshot | None:
-    snapshot = app().router.snapshot(job)
-    if job is not None and snapshot is None:
+def _job(id: str | None) -> Job | None:
+    """A job, by default the latest; None: there is none yet. Raises _NoSuchJob."""
+    jobs = app().handlers.jobs
+    found = jobs.latest if id is None else jobs.get(id)
+    if id is not None and found is None:
         raise _NoSuchJob
-    return snapshot
+    return found
 
 
-def _published_state(snapshot: Snapshot | None) -> dict[str, object]:
+def _published_state(job: Job | None) -> dict[str, object]:
     """The published keys, and as an addition the job and its policy; before the first job, of an empty one."""
-    if snapshot is None:
+    if job is None:
         return {"num_workers": 0, "t": 0, "epsilon": 0.5, "records": [], "job": None, "policy": None}
-    epoch = time.time() - snapshot.now  # the table keeps monotonic times, the published field is seconds since 1970
+    epoch = time.time() - time.monotonic()  # the table keeps monotonic times, the published field is seconds since 1970
     return {
-        "num_workers": snapshot.settings.num_workers,
-        "t": snapshot.round,
-        "epsilon": snapshot.settings.epsilon,
+        "num_workers": job.settings.num_workers,
+        "t": job.table.round,
+        "epsilon": job.settings.epsilon,
         "records": [
             [
                 row.rank,
@@ -156,8 +203,8 @@ def _published_state(snapshot: Snapshot | None) -> dict[str, object]:
                 row.action is Action.SYNC,
                 row.round,
             ]
-            for row in snapshot.rows
+            for row in job.rows
         ],
-        "job": snapshot.id,
-        "policy": snapshot.settings.policy,
+        "job": job.id,
+        "policy": job.settings.policy,
     }

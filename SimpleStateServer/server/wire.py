@@ -61,16 +61,6 @@ def check_policy(policy: Any, policies: Collection[str]) -> None:
         raise BadMessage.of_field("policy", policy, f"one of {', '.join(policies)}")
 
 
-def prepare(*kinds: Any) -> None:
-    """Makes msgspec read the definitions of these classes now, on import. It takes no lock for that: when the first two
-    messages come at once to a server with threads (`runserver`), the process would crash."""
-    for kind in kinds:
-        msgspec.json.Decoder(kind)
-
-
-prepare(*BY_TYPE.values())
-
-
 def convert(values: Mapping[str, Any], kind: Any) -> Any:
     """The object of a class that these fields give. Raises BadMessage, which names the field, its value and what is
     allowed."""

@@ -1,17 +1,18 @@
 """The state of each worker at a moment, and the workers that it waits for: inferred from the messages. Pure.
 
 A worker reports its steps and the rounds that it enters; its state in between follows from the last answer, and from
-the meaning of that under its policy (`policy.watch`).
+the meaning of that under its policy (`policy.sync`).
 """
 
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from server.jobs import Job
 from server.policies import Sync
 from server.row import EVALUATION_S, SILENCE_S, PastRound, Row
-from server.snapshot import Snapshot
 from server.worker import Action, Activity
 
 TRAINING = "training"  # computes local steps
@@ -33,59 +34,52 @@ ASP = "ASP"
 NAMED = 3  # workers named where one waits for several
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(NamedTuple):
     """The workers that one waits for: the ranks of the most important ones, and their number. The first one evaluates,
     or is silent, or is the slowest."""
 
-    ranks: tuple[int, ...]
-    count: int
+    ranks: tuple[int, ...] = ()
+    number: int = 0
 
 
+@dataclass(slots=True)
 class WorkerStates:
     """The states of a job's workers."""
 
-    def __init__(
-        self, states: list[str], awaited: Callable[[Row], Awaited] | None = None, freed: float | None = None
-    ) -> None:
-        self.states = states  # by rank
-        self.freed = freed  # under BSP, when the training workers began their running step, by the messages
-        self._awaited = awaited
+    states: list[str]  # by rank
+    find_awaited: Callable[[Row], Awaited] = lambda row: Awaited()  # for whom a worker waits, of those that do
+    freed: float | None = None  # under BSP, when the training workers began their running step, by the messages
 
     def awaited(self, row: Row) -> Awaited:
-        if self.states[row.rank] != WAITING or self._awaited is None:
-            return Awaited((), 0)
-        return self._awaited(row)
+        return self.find_awaited(row) if self.states[row.rank] == WAITING else Awaited()
 
     def whom(self, row: Row) -> str:
         """The same in words; empty where it waits for none."""
-        awaited = self.awaited(row)
-        if not awaited.count:
+        ranks, number = self.awaited(row)
+        if not number:
             return ""
-        first, *others = awaited.ranks
-        more = awaited.count - 1
-        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[first])
+        more = number - 1
+        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[ranks[0]])
         if why is not None:
-            return f"worker {first}, which {why}" + (f", and {more} more" if more else "")
+            return f"worker {ranks[0]}, which {why}" + (f", and {more} more" if more else "")
         if not more:
-            return f"worker {first}"
-        unnamed = awaited.count - len(awaited.ranks)
-        names = [str(first), *map(str, others)]
-        last = f"{unnamed} more" if unnamed else names.pop()
+            return f"worker {ranks[0]}"
+        names = [str(rank) for rank in ranks]
+        last = f"{number - len(ranks)} more" if number > len(ranks) else names.pop()
         return f"workers {', '.join(names)} and {last}"
 
 
-def states_of(snapshot: Snapshot) -> WorkerStates:
+def states_of(job: Job, now: float) -> WorkerStates:
     """The state of each worker. O(N)."""
-    if snapshot.ended is not None:
-        left = [not snapshot.cut_off or row.doing is Activity.ENDED for row in snapshot.rows]
+    if job.ended is not None:
+        left = [not job.is_cut_off or row.doing is Activity.ENDED for row in job.rows]
         return WorkerStates([ENDED if each else LOST for each in left])
-    return _BY_SYNC[snapshot.policy.watch.sync](snapshot)
+    return _BY_SYNC[job.policy.sync](job, now)
 
 
-def silence(snapshot: Snapshot, row: Row) -> float:
+def silence(job: Job, row: Row, now: float) -> float:
     """Seconds since the worker's last message, or since this server learned of the job where there was none."""
-    return snapshot.now - (snapshot.known_since if row.heard is None else row.heard)
+    return now - (job.table.started if row.heard is None else row.heard)
 
 
 def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> bool:
@@ -97,46 +91,45 @@ def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> boo
     return quiet_s > PAGE_SILENCE_STEPS * row.reach_server_time
 
 
-def _without_sync(snapshot: Snapshot, row: Row) -> str | None:
+def _without_sync(job: Job, row: Row, now: float) -> str | None:
     """The state where it does not depend on the policy."""
     if row.doing is Activity.ENDED:
         return ENDED
     if row.heard is None:
-        return SILENT if silence(snapshot, row) > SILENCE_S else ABSENT
+        return SILENT if silence(job, row, now) > SILENCE_S else ABSENT
     if row.doing is Activity.EVALUATING:
-        return SILENT if _is_silent(row, snapshot.now - row.heard, EVALUATION_S) else EVALUATING
+        return SILENT if _is_silent(row, now - row.heard, EVALUATION_S) else EVALUATING
     return None
 
 
-def _training(snapshot: Snapshot, row: Row, since: float = 0.0) -> str:
-    quiet_s = snapshot.now - max(row.heard or 0.0, since)
+def _training(row: Row, now: float, since: float = 0.0) -> str:
+    quiet_s = now - max(row.heard or 0.0, since)
     return SILENT if _is_silent(row, quiet_s) else TRAINING
 
 
 # ------------------------------------------------------------------------------- ESync: SYNC is to aggregate
 
 
-def _aggregating(snapshot: Snapshot) -> WorkerStates:
+def _aggregating(job: Job, now: float) -> WorkerStates:
     """A worker that was told to aggregate waits for all that were not, in this round or one before.
 
     A worker's level is twice its round, and one more once it was told.
     """
-    rows, now = snapshot.rows, snapshot.now
     states: list[str] = []
     levels: dict[int, list[Row]] = {}
     told: list[Row] = []
-    for row in rows:
-        state = _without_sync(snapshot, row)
+    for row in job.rows:
+        state = _without_sync(job, row, now)
         synced = row.action is Action.SYNC
         if state is None:
             if synced:
                 told.append(row)
                 state = EXCHANGING
             else:
-                state = _training(snapshot, row)
+                state = _training(row, now)
         states.append(state)
         # A worker without a message since the server's restart may be waiting itself.
-        if state is not ENDED and not (row.heard is None and snapshot.settings.resumed):
+        if state is not ENDED and not (row.heard is None and job.settings.resumed):
             levels.setdefault(2 * row.round + synced, []).append(row)
     lowest = min(levels, default=0)
     last_told = max((row.synced or 0.0 for row in told), default=0.0)
@@ -163,7 +156,7 @@ def _first_below(levels: dict[int, list[Row]], states: list[str]) -> Callable[[i
                 count += len(levels[each])
                 found.append((each, Awaited(tuple(row.rank for row in first), count)))
         place = bisect_left(found, level, key=lambda pair: pair[0])
-        return found[place - 1][1] if place else Awaited((), 0)
+        return found[place - 1][1] if place else Awaited()
 
     return below
 
@@ -181,18 +174,15 @@ def _first_of(rows: Iterable[Row], states: list[str]) -> list[Row]:
 # --------------------------------------------------------------------------- WBSP: SYNC is to publish a release
 
 
-def _releasing(snapshot: Snapshot) -> WorkerStates:
+def _releasing(job: Job, now: float) -> WorkerStates:
     """No worker waits. One that was told to release pushes and pulls until it reports the next round."""
 
     def state(row: Row) -> str:
-        known = _without_sync(snapshot, row)
-        if known is not None:
-            return known
         if row.action is not Action.SYNC:
-            return _training(snapshot, row)
-        return SILENT if _is_silent(row, snapshot.now - (row.heard or 0.0), SILENCE_S) else EXCHANGING
+            return _training(row, now)
+        return SILENT if _is_silent(row, now - (row.heard or 0.0), SILENCE_S) else EXCHANGING
 
-    return WorkerStates([state(row) for row in snapshot.rows])
+    return WorkerStates([_without_sync(job, row, now) or state(row) for row in job.rows])
 
 
 # -------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
@@ -203,14 +193,14 @@ def is_on_its_own(row: Row | PastRound) -> bool:
     return row.way == ASP
 
 
-def _in_step(snapshot: Snapshot) -> WorkerStates:
+def _in_step(job: Job, now: float) -> WorkerStates:
     """A worker asks at the end of each step. Under BSP it waits for the workers that have asked nothing since it began
     its last step: they have not ended theirs."""
-    leaves_out = snapshot.policy.watch.leaves_out
+    leaves_out = job.policy.leaves_out
     states: list[str] = []
     members: list[Row] = []  # workers that step together
-    for row in snapshot.rows:
-        state = _without_sync(snapshot, row)
+    for row in job.rows:
+        state = _without_sync(job, row, now)
         if state not in (None, EVALUATING):
             states.append(state or TRAINING)
             continue
@@ -227,9 +217,9 @@ def _in_step(snapshot: Snapshot) -> WorkerStates:
     training = [row for row in members if states[row.rank] == TRAINING]
     # The last of them to end the step before released the others.
     freed = max((row.since for row in training if row.since is not None), default=None)
-    for row in snapshot.rows:
+    for row in job.rows:
         if states[row.rank] == TRAINING:
-            states[row.rank] = _training(snapshot, row, (freed or 0.0) if row.action is Action.SYNC else 0.0)
+            states[row.rank] = _training(row, now, (freed or 0.0) if row.action is Action.SYNC else 0.0)
 
     return WorkerStates(states, _not_asked_since(members, states), freed)
 
@@ -259,22 +249,23 @@ def _begin_of_step(row: Row) -> float:
 # --------------------------------------------------------------------------------- no rule: the workers tell it
 
 
-def _as_told(snapshot: Snapshot) -> WorkerStates:
+def _as_told(job: Job, now: float) -> WorkerStates:
     """A worker that waits does so for all that do not; where there are none, all exchange."""
-    states = []
-    for row in snapshot.rows:
-        state = _without_sync(snapshot, row)
-        if state is None and row.doing is Activity.WAITING:
-            state = SILENT if _is_silent(row, snapshot.now - (row.heard or 0.0), EVALUATION_S) else WAITING
-        states.append(state or _training(snapshot, row))
-    busy = [row for row in snapshot.rows if states[row.rank] not in (WAITING, ENDED)]
+
+    def state(row: Row) -> str:
+        if row.doing is not Activity.WAITING:
+            return _training(row, now)
+        return SILENT if _is_silent(row, now - (row.heard or 0.0), EVALUATION_S) else WAITING
+
+    states = [_without_sync(job, row, now) or state(row) for row in job.rows]
+    busy = [row for row in job.rows if states[row.rank] not in (WAITING, ENDED)]
     if not busy:
         return WorkerStates([EXCHANGING if state == WAITING else state for state in states])
     awaited = Awaited(tuple(row.rank for row in _first_of(busy, states)), len(busy))
     return WorkerStates(states, lambda row: awaited)
 
 
-_BY_SYNC: dict[Sync, Callable[[Snapshot], WorkerStates]] = {
+_BY_SYNC: dict[Sync, Callable[[Job, float], WorkerStates]] = {
     Sync.AGGREGATES: _aggregating,
     Sync.RELEASES: _releasing,
     Sync.STAYS_IN_STEP: _in_step,

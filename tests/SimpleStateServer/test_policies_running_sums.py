@@ -105,7 +105,7 @@ def test_who_is_marked_is_who_would_be_told_so(policy: str, history: tuple[int, 
     table = Table(num_workers, POLICIES[policy].delay)
     for row in rows:
         table.put(row)
-    marked = set(POLICIES[policy].watch.marks(table.rows, table.slowest.rank))
+    marked = set(POLICIES[policy].marks(table.rows, table.slowest.rank))
     counted = [row for row in table.rows if row.counted]
     left_out = {row.rank for row in counted if policy == ELASTIC and row.action is TRAIN}
     others = {row.rank: samples_per_s(row) for row in counted if row.rank not in left_out}

@@ -24,7 +24,7 @@ def marked(policy: str, *rows: Row) -> Mapping[int, str]:
     table = Table(len(rows), POLICIES[policy].delay)
     for row in rows:
         table.put(row)
-    return POLICIES[policy].watch.marks(table.rows, table.slowest.rank)
+    return POLICIES[policy].marks(table.rows, table.slowest.rank)
 
 
 ONE_OF_FOUR = [worker(rank, 0.1 if rank == 2 else 0.05) for rank in range(4)]
@@ -45,15 +45,15 @@ ONE_OF_FOUR = [worker(rank, 0.1 if rank == 2 else 0.05) for rank in range(4)]
     ],
 )
 def test_what_a_watcher_is_told(policy: str, title: str, sync: Sync, leaves_out: bool, marks: dict[int, str]) -> None:
-    watch = POLICIES[policy].watch
+    watch = POLICIES[policy]
     assert (watch.title, watch.sync, watch.leaves_out) == (title, sync, leaves_out)
     assert marked(policy, *ONE_OF_FOUR) == marks
 
 
 def test_captions_tell_the_rules_of_an_algorithm_apart() -> None:
-    shown = [(policy.watch.title, policy.watch.caption) for policy in POLICIES.values()]
+    shown = [(policy.title, policy.caption) for policy in POLICIES.values()]
     assert len(set(shown)) == len(POLICIES)
-    assert "computing" in POLICIES["preprint"].watch.caption
+    assert "computing" in POLICIES["preprint"].caption
 
 
 @pytest.mark.parametrize("policy", POLICIES)

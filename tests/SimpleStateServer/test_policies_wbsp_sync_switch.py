@@ -166,7 +166,7 @@ def cluster(*seconds: float) -> list[Row]:
 
 def found(*rows: Row) -> list[int]:
     """Who is marked; and whenever anybody is, greedy leaves BSP."""
-    marks = POLICIES["sync-switch-greedy"].watch.marks(rows, 0)
+    marks = POLICIES["sync-switch-greedy"].marks(rows, 0)
     assert answers("sync-switch-greedy", *rows) == [TRAIN if marks else SYNC] * len(rows)
     return sorted(marks)
 

@@ -108,8 +108,7 @@ def test_whom_elastic_has_left_out_is_a_straggler_and_left_out() -> None:
         tell(job, rank, 7, 1, 0.5, 36.6, SYNC)
     assert job.states(36.7) == [TRAINING, TRAINING, TRAINING, "left out"]
     assert marks(job, 36.7) == ["", "", "", "straggler"]
-    snapshot = job.snapshot(36.7)
-    lanes = timeline(snapshot, snapshot.rows, job.worker_states(36.7))["lanes"]
+    lanes = timeline(job.job, job.job.rows, job.worker_states(36.7), 36.7)["lanes"]
     kind, begin, end, round = lanes[3]["spans"][-1]
     assert (kind, round, begin - end) == ("left-out", 6, pytest.approx(0.7))
 
@@ -121,4 +120,4 @@ def test_a_change_of_mind_in_a_round_counts() -> None:
     tell(job, 1, 1, 1, 0.5, 1.0, SYNC)
     tell(job, 1, 1, 1, 0.5, 1.1, TRAIN)
     assert job.states(1.2)[1] == "left out"
-    assert len(job.snapshot(1.2).rows[1].step_times) == 1  # it was one step
+    assert len(job.job.rows[1].step_times) == 1  # it was one step

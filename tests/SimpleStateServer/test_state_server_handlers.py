@@ -15,22 +15,20 @@ from hypothesis import strategies as st
 from scripted_job import ScriptedJob
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
-from server.jobs import Jobs
+from server.jobs import Job, Jobs
 from server.messages import (
     MAX_POINTS,
+    Left,
     PublishedReset,
     Query,
     Report,
     Reset,
-    Response,
     Settings,
     Status,
     Total,
 )
 from server.policies import POLICIES
-from server.router import Router
 from server.row import HISTORY_ROUNDS, Row
-from server.snapshot import Snapshot
 from server.state import Table
 from server.worker import Action, Activity, Device
 
@@ -44,11 +42,11 @@ def job_of(num_workers: int, policy: str = "journal", job: str = "a", **more: An
     return handlers
 
 
-def shown(handlers: Handlers, now: float, job: str | None = None) -> Snapshot:
+def shown(handlers: Handlers, id: str | None = None) -> Job:
     """A job, the latest where none is named."""
-    snapshot = handlers.snapshot(job, now)
-    assert snapshot is not None
-    return snapshot
+    job = handlers.jobs.latest if id is None else handlers.jobs.get(id)
+    assert job is not None
+    return job
 
 
 def enter(handlers: Handlers, rank: int, round: int, now: float = 0.0) -> None:
@@ -99,7 +97,7 @@ def test_a_test_step_before_the_first_round_makes_the_time_known() -> None:
 def test_a_computation_time_of_zero_in_a_report_means_that_none_is_known() -> None:
     handlers = job_of(2)
     handlers.report(Report("worker-1", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
-    assert shown(handlers, 0.0).rows[1].step_time is None
+    assert shown(handlers).rows[1].step_time is None
 
 
 def test_a_repeated_query_changes_nothing_and_gets_the_same_answer() -> None:
@@ -108,9 +106,9 @@ def test_a_repeated_query_changes_nothing_and_gets_the_same_answer() -> None:
     for rank in (0, 1):
         handlers.report(report(rank, 2), now=10.0)
     first = handlers.query(query(0, 2, 1, 1.0), now=11.0)
-    before = shown(handlers, 0.0).rows[0]
+    before = shown(handlers).rows[0]
     assert handlers.query(query(0, 2, 1, 1.0), now=13.9) == first
-    after = shown(handlers, 0.0).rows[0]
+    after = shown(handlers).rows[0]
     assert (before.heard, after.heard) == (11.0, 13.9)
     assert (after.since, after.step_times, after.steps) == (before.since, before.step_times, before.steps)
 
@@ -119,14 +117,14 @@ def test_a_repeated_report_does_not_restart_the_stragglers_clock() -> None:
     handlers = job_of(2)
     handlers.report(report(1, 1), now=5.0)
     handlers.report(report(1, 1), now=9.0)
-    assert shown(handlers, 9.0).rows[1].since == 5.0
+    assert shown(handlers).rows[1].since == 5.0
 
 
 def test_a_query_that_a_later_one_has_overtaken_gets_the_later_answer() -> None:
     handlers = job_of(1)
     assert handlers.query(query(0, 1, 3), now=3.0).action is SYNC
     assert handlers.query(query(0, 1, 2), now=3.1).action is SYNC
-    assert shown(handlers, 4.0).rows[0].local_iteration == 3
+    assert shown(handlers).rows[0].local_iteration == 3
 
 
 def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
@@ -136,7 +134,7 @@ def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
     assert handlers.query(query(0, 1, 1, 4.0), now=4.0).action is SYNC
     # Now the other one turns out to be far away: without the first answer there would be time for a step.
     handlers.report(Report("worker-1", "a", Status(1, 0, 1, 1.0, 100.0)), now=4.0)
-    assert shown(handlers, 4.0).slowest == 1
+    assert shown(handlers).table.slowest.rank == 1
     assert handlers.query(query(0, 1, 2, 4.0), now=8.0).action is SYNC
 
 
@@ -144,7 +142,7 @@ def test_a_report_that_comes_after_its_rounds_first_query_moves_nothing_back() -
     handlers = job_of(1)
     handlers.query(query(0, 2, 1), now=1.0)
     handlers.report(report(0, 2), now=1.1)
-    row = shown(handlers, 2.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.round, row.local_iteration, row.action) == (2, 1, SYNC)
 
 
@@ -152,11 +150,11 @@ def test_a_report_that_comes_after_its_rounds_first_query_moves_nothing_back() -
 def test_a_message_of_an_earlier_round_is_refused_and_moves_nothing_back(message: Report | Query) -> None:
     handlers = job_of(1)
     enter(handlers, 0, 3, now=1.0)
-    before = shown(handlers, 2.0).rows
+    before = [*shown(handlers).rows]
     with pytest.raises(Conflict, match="is in round 3 already") as refusal:
         (handlers.report if isinstance(message, Report) else handlers.query)(message, now=2.0)  # type: ignore[arg-type]
     assert refusal.value.code == "stale"
-    assert shown(handlers, 2.0).rows == before
+    assert shown(handlers).rows == before
 
 
 def test_a_repeated_reset_changes_nothing_even_from_another_sender() -> None:
@@ -164,7 +162,7 @@ def test_a_repeated_reset_changes_nothing_even_from_another_sender() -> None:
     enter(handlers, 0, 7)
     answer = handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5)), now=2.0)
     assert answer.reason == "the job has 2 worker(s) and is in round 7"
-    assert shown(handlers, 2.0).round == 7
+    assert shown(handlers).table.round == 7
 
 
 def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
@@ -204,21 +202,21 @@ def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_
     assert late.value.code == "stale"
     for rank in range(2):  # in whatever round they are
         handlers.report(report(rank, 9 + rank, settings=Settings(2, "journal", 0.5, generation=2)), now=5.0)
-    snapshot = shown(handlers, 6.0)
-    assert (len(snapshot.rows), snapshot.round, snapshot.began) == (2, 10, 0.0)
-    assert [(point.round, point.value) for point in snapshot.curve] == [(7, 0.5)]
+    job = shown(handlers)
+    assert (len(job.rows), job.table.round, job.began) == (2, 10, 0.0)
+    assert [(point.round, point.value) for point in job.curve.points] == [(7, 0.5)]
 
 
 def test_a_message_with_the_jobs_settings_begins_it_moves_it_on_and_may_be_of_any_round() -> None:
     handlers, settings = Handlers(), Settings(2, "journal", 0.5, resumed=1)
     handlers.query(query(1, 57, 3, settings=settings), now=5.0)
-    snapshot = shown(handlers, 5.0)
-    assert (len(snapshot.rows), snapshot.round, snapshot.history_lost) == (2, 57, True)
-    assert [row.counted for row in snapshot.rows] == [False, True]
+    job = shown(handlers)
+    assert (len(job.rows), job.table.round, job.history_lost) == (2, 57, True)
+    assert [row.counted for row in job.rows] == [False, True]
     handlers.report(report(1, 70, settings=msgspec.structs.replace(settings, resumed=0)), now=6.0)
     more = Settings(3, "journal", 0.5, generation=2)
     handlers.report(report(2, 80, settings=more), now=7.0)
-    assert (len(shown(handlers, 7.0).rows), shown(handlers, 7.0).settings.generation) == (3, 2)
+    assert (len(shown(handlers).rows), shown(handlers).settings.generation) == (3, 2)
     assert code_of(lambda: handlers.report(report(1, 71, settings=settings), now=8.0)) == "stale"
     other = msgspec.structs.replace(more, policy="preprint")
     assert code_of(lambda: handlers.report(report(2, 81, settings=other), now=8.0)) == "job-settings"
@@ -241,10 +239,10 @@ def test_a_straggler_without_which_the_others_go_on_holds_nobody_until_it_is_hea
     assert ask(0, 1, 1.0, 62.0) is TRAIN  # as worker 2 has 58 s to go
     assert ask(1, 1, 2.0, 63.0, lost=(2,)) is SYNC  # the slowest of the others
     assert ask(0, 2, 1.0, 63.1) is SYNC
-    assert [row.counted for row in shown(handlers, 64.0).rows] == [True, True, False]
+    assert [row.counted for row in shown(handlers).rows] == [True, True, False]
     successor = Report("worker-2-b", "a", Status(2, 0, 3, 60.0, 0.0), settings)
     handlers.report(successor, now=65.0)  # a new process speaks for the rank
-    assert shown(handlers, 65.0).rows[2].counted
+    assert shown(handlers).rows[2].counted
     for rank in (0, 1):
         handlers.report(report(rank, 3, settings=settings), now=65.0)
     told = Status(1, 1, 3, 2.0, 0.0)
@@ -257,7 +255,7 @@ def test_a_straggler_without_which_the_others_go_on_holds_nobody_until_it_is_hea
 def test_a_worker_is_there_whatever_its_own_message_says_of_it() -> None:
     handlers = job_of(2)
     handlers.report(report(1, 1, lost=(1,)), now=1.0)
-    assert shown(handlers, 1.0).rows[1].counted
+    assert shown(handlers).rows[1].counted
 
 
 def test_messages_before_the_first_job_are_refused() -> None:
@@ -267,7 +265,7 @@ def test_messages_before_the_first_job_are_refused() -> None:
     with pytest.raises(Conflict) as refusal:
         Handlers().query(query(0, 1, 1, job=None), now=0.0)
     assert refusal.value.code == "no-job"
-    assert Handlers().snapshot(None, 0.0) is None
+    assert Handlers().jobs.latest is None
 
 
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
@@ -280,7 +278,7 @@ def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
 def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_restarted() -> None:
     handlers = job_of(2, resumed=True)
     handlers.report(Report("worker-0", "a", Status(0, 3, 57, 1.0, 0.0), samples=64), now=0.0)
-    row = shown(handlers, 0.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.round, row.local_iteration, row.step_times) == (57, 3, (1.0,))
     handlers.report(report(1, 57), now=0.1)
     assert handlers.query(query(0, 57, 3), now=0.1).action is TRAIN
@@ -305,7 +303,7 @@ def test_a_job_may_be_taken_over_by_several_workers_at_once() -> None:
     handlers = job_of(2)
     answer = handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5, resumed=True)), now=1.0)
     assert answer.reason == "the job has 2 worker(s) and is in round 1"
-    assert not shown(handlers, 1.0).settings.resumed
+    assert not shown(handlers).settings.resumed
 
 
 def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
@@ -314,9 +312,9 @@ def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
     handlers.report(report(0, 2), now=2.0)
     assert handlers.query(query(0, 2, 1, 0.5), now=31.9).action is TRAIN  # it has not entered the round
     assert handlers.query(query(0, 2, 2, 0.5), now=32.1).action is SYNC
-    assert not shown(handlers, 32.1).rows[1].counted
+    assert not shown(handlers).rows[1].counted
     handlers.report(report(1, 2), now=40.0)
-    assert shown(handlers, 40.0).slowest == 1
+    assert shown(handlers).table.slowest.rank == 1
 
 
 def test_a_straggler_that_cannot_tell_of_the_round_counts_as_having_entered_it_with_the_others() -> None:
@@ -330,7 +328,7 @@ def test_a_straggler_that_cannot_tell_of_the_round_counts_as_having_entered_it_w
     for round in range(4, 40):
         handlers.report(report(0, round), now=3.0 * round)
         assert handlers.query(query(0, round, 1, 0.5), now=3.0 * round + 0.5).action is TRAIN
-    assert shown(handlers, 120.0).rows[1].counted  # the others' rounds go on, so it lives
+    assert shown(handlers).rows[1].counted  # the others' rounds go on, so it lives
 
 
 def code_of(call: Callable[[], object]) -> str:
@@ -372,7 +370,7 @@ def test_a_round_beyond_the_next_one_is_refused_unless_the_message_has_the_jobs_
     enter(handlers, 0, 5)
     assert code_of(lambda: handlers.report(report(0, 9), now=90.0)) == "round-ahead"
     handlers.report(report(0, 9, settings=Settings(2, "journal", 0.5)), now=90.0)
-    assert shown(handlers, 90.0).rows[0].round == 9
+    assert shown(handlers).rows[0].round == 9
 
 
 def test_the_table_keeps_what_a_status_page_shows() -> None:
@@ -382,7 +380,7 @@ def test_the_table_keeps_what_a_status_page_shows() -> None:
         begin = 10.0 * round
         handlers.report(report(0, round, device=where, accuracy=0.5), now=begin)
         handlers.query(query(0, round, 3, samples=64), now=begin + 6)
-    row = shown(handlers, 311.0).rows[0]
+    row = shown(handlers).rows[0]
     assert row.device == where
     assert (row.steps, row.samples) == (90, 90 * 64)
     assert len(row.past) == HISTORY_ROUNDS
@@ -392,16 +390,16 @@ def test_the_table_keeps_what_a_status_page_shows() -> None:
 
 def test_accuracies_come_from_whichever_worker_evaluates_and_stay_bounded() -> None:
     handlers = job_of(2)
-    assert shown(handlers, 1.0).curve == ()
+    assert shown(handlers).curve.points == ()
     for round in range(1, 2001):
         handlers.report(report(1, round, accuracy=0.95 if round == 6 else 0.5 + round / 5000), now=float(round))
-    snapshot = shown(handlers, 2000.0)
-    rounds = [point.round for point in snapshot.curve]
+    job = shown(handlers)
+    rounds = [point.round for point in job.curve.points]
     assert (rounds[0], rounds[-1]) == (0, 1999)  # after which they were measured: a report enters the next one
     assert len(rounds) <= MAX_POINTS + 2
     assert max(after - before for before, after in itertools.pairwise(rounds)) <= 8  # evenly, not the latest alone
-    assert snapshot.best is not None
-    assert (snapshot.best.round, snapshot.best.value) == (5, 0.95)
+    assert job.curve.best is not None
+    assert (job.curve.best.round, job.curve.best.value) == (5, 0.95)
 
 
 def lines_run(call: Callable[[], object]) -> int:
@@ -502,7 +500,7 @@ def test_rounds_and_steps_never_go_back(conversation: list[tuple[str, int, int, 
                 handlers.query(Query("w", "a", status), 1.0)
         except Conflict:
             pass
-        rows = shown(handlers, 1.0).rows
+        rows = shown(handlers).rows
         now = [(row.round, row.local_iteration) for row in rows]
         assert all(after >= before for before, after in zip(seen, now, strict=True))
         seen = now
@@ -512,7 +510,7 @@ def test_rounds_and_steps_never_go_back(conversation: list[tuple[str, int, int, 
 
 
 def ids(handlers: Handlers) -> list[str]:
-    return [job.id for job in handlers.overview(0.0).jobs]
+    return [job.id for job in handlers.jobs]
 
 
 def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -> None:
@@ -522,7 +520,7 @@ def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -
     assert handlers.query(query(0, 1, 1, job="b"), now=2.0).action is SYNC
     assert handlers.query(query(0, 1, 1, job="a"), now=2.0).action is TRAIN
     assert ids(handlers) == ["a", "b"]
-    assert [shown(handlers, 2.0, job).settings.policy for job in ("a", "b", None)] == [
+    assert [shown(handlers, job).settings.policy for job in ("a", "b", None)] == [
         "journal",
         "preprint",
         "preprint",
@@ -535,7 +533,7 @@ def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> 
         handlers.reset(PublishedReset("published", f"init-{number}", Settings(1, "preprint", 0.5)), now=float(number))
     assert handlers.query(query(0, None, 1, job=None), now=3.0).job == "init-2"
     assert handlers.query(query(0, 1, 1, job="a"), now=3.0).job == "a"
-    ended = {job.id: job.ended for job in handlers.overview(4.0).jobs}
+    ended = {job.id: job.ended for job in handlers.jobs}
     assert ended == {"a": None, "init-1": 2.0, "init-2": None}
 
 
@@ -595,18 +593,18 @@ def test_that_a_worker_evaluates_may_be_heard_after_it_has_left_and_changes_noth
     handlers.report(report(0, 1), now=1.0)
     handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
     handlers.report(report(0, 1, doing=Activity.EVALUATING), now=2.1)
-    assert shown(handlers, 3.0).ended == 2.0
+    assert shown(handlers).ended == 2.0
 
 
 def test_a_round_beyond_the_next_is_refused_and_changes_nothing() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=0.0)
-    before = shown(handlers, 1.0).rows
+    before = [*shown(handlers).rows]
     for message in (report(0, 3), report(0, 10**9), query(0, 3, 1)):
         with pytest.raises(Conflict) as refusal:
             (handlers.report if isinstance(message, Report) else handlers.query)(message, now=1.0)  # type: ignore[arg-type]
         assert refusal.value.code == "round-ahead"
-    assert shown(handlers, 1.0).rows == before
+    assert shown(handlers).rows == before
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.startswith(("sync-switch", "wbsp"))])
@@ -614,16 +612,16 @@ def test_rounds_of_batches_or_releases_may_skip(policy: str) -> None:
     handlers = job_of(1, policy)
     handlers.report(report(0, 1), now=0.0)
     handlers.query(query(0, 40, 1), now=1.0)
-    assert shown(handlers, 1.0).round == 40
+    assert shown(handlers).table.round == 40
 
 
 def test_what_a_worker_has_done_is_by_its_own_count_where_it_tells_it() -> None:
     handlers = job_of(1)
     handlers.query(query(0, 1, 1, total=Total(7, 448, 3.5)), now=0.0)
-    row = shown(handlers, 0.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.steps, row.samples, row.computing) == (7, 448, 3.5)
     handlers.query(query(0, 1, 2, total=Total(6, 384, 3.0)), now=0.0)  # overtaken
-    row = shown(handlers, 0.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.steps, row.samples, row.computing) == (7, 448, 3.5)
 
 
@@ -631,11 +629,11 @@ def test_an_evaluation_lasts_until_the_worker_speaks_again() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=0.0)
     handlers.report(report(0, 1, doing=Activity.EVALUATING), now=5.0)
-    row = shown(handlers, 6.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.doing, row.evaluating) == (Activity.EVALUATING, 5.0)
     assert row.silence_limit > 60  # ResNet-50 on a slow CPU
     handlers.report(report(0, 2), now=8.0)
-    row = shown(handlers, 8.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Activity.TRAINING, None, 5.0)
 
 
@@ -645,9 +643,9 @@ def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixt
     for rank in (0, 1):
         handlers.report(report(rank, 1), now=1.0)
     handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
-    assert shown(handlers, 2.0).ended is None
+    assert shown(handlers).ended is None
     handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
-    assert shown(handlers, 3.0).ended == 3.0
+    assert shown(handlers).ended == 3.0
     assert [line for line in caplog.messages if "has ended" in line] == [
         "job a has ended: all 2 worker(s) have left | round 1 | 3.0 s"
     ]
@@ -657,23 +655,23 @@ def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
     """The job began 100 s before this server; the curve comes from the worker that evaluates."""
     handlers = job_of(2, resumed=True)
     handlers.report(report(1, 57, elapsed=100.0, total=Total(300, 19200, 90.0)), now=5.0)
-    snapshot = shown(handlers, 6.0)
-    assert (snapshot.began, snapshot.history_lost, snapshot.rows[1].samples) == (-95.0, True, 19200)
+    job = shown(handlers)
+    assert (job.began, job.history_lost, job.rows[1].samples) == (-95.0, True, 19200)
     handlers.report(report(0, 57, elapsed=100.0, accuracies=((10, 20.0, 0.5), (40, 80.0, 0.8))), now=5.0)
     handlers.report(report(0, 58, accuracy=0.7), now=10.0)
-    snapshot = shown(handlers, 10.0)
-    points = [(point.round, point.time - snapshot.began, point.value) for point in snapshot.curve]
+    job = shown(handlers)
+    points = [(point.round, point.time - job.began, point.value) for point in job.curve.points]
     assert points == [(10, 20.0, 0.5), (40, 80.0, 0.8), (57, 105.0, 0.7)]
-    assert not snapshot.history_lost
-    assert snapshot.best is not None and snapshot.best.value == 0.8
+    assert not job.history_lost
+    assert job.curve.best is not None and job.curve.best.value == 0.8
 
 
 def test_before_the_first_evaluation_a_restart_loses_no_accuracy() -> None:
     handlers = job_of(2, resumed=True)
     handlers.report(report(1, 57, elapsed=100.0), now=5.0)
-    assert shown(handlers, 6.0).history_lost
+    assert shown(handlers).history_lost
     handlers.report(report(0, 57, elapsed=100.0, accuracies=()), now=7.0)
-    assert not shown(handlers, 7.0).history_lost
+    assert not shown(handlers).history_lost
 
 
 def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() -> None:
@@ -681,43 +679,21 @@ def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() ->
     handlers.report(report(0, 1), now=0.0)
     handlers.query(query(0, 1, 1, 1.0), now=1.0)
     handlers.query(query(0, 2, 1, 1.0), now=3.0)
-    row = shown(handlers, 3.0).rows[0]
+    row = shown(handlers).rows[0]
     assert (row.entered, row.since) == (2.0, 3.0)
 
 
-# ------------------------------------------------------------------------------------------------- the router
+# ---------------------------------------------------------------------------------------------- all messages
 
 
-class FailingOnce(Handlers):
-    """Its first query fails as no handler should."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failed = False
-
-    def query(self, message: Query, now: float) -> Response:
-        if not self.failed:
-            self.failed = True
-            raise ZeroDivisionError("a bug")
-        return super().query(message, now)
-
-
-def test_the_router_tells_the_sender_of_a_failure_and_goes_on() -> None:
-    router = Router(FailingOnce(), clock=lambda: 1.0)
-    router.ask(Reset("server-0", "a", Settings(1, "journal", 0.5)))
-    with pytest.raises(ZeroDivisionError):
-        router.ask(query(0, 1, 1))
-    assert router.ask(query(0, 1, 1)).action is SYNC
-
-
-def test_a_snapshot_holds_every_message_before_it() -> None:
-    router = Router(Handlers(), clock=lambda: 1.0)
-    router.ask(Reset("server-0", "a", Settings(1, "journal", 0.5)))
-    router.ask(query(0, 2, 1))
-    snapshot = router.snapshot()
-    assert snapshot is not None
-    assert snapshot.round == 2
-    assert router.overview().counts == {"RESET": 1, "QUERY": 1, "SYNC": 1}
+def test_each_message_has_its_handler_and_is_counted() -> None:
+    handlers = Handlers()
+    handlers.handle(Reset("server-0", "a", Settings(1, "journal", 0.5)), 1.0)
+    handlers.handle(report(0, 1), 1.0)
+    assert handlers.handle(query(0, 2, 1), 1.0).action is SYNC
+    assert shown(handlers).table.round == 2
+    assert handlers.handle(Left("worker-0", "b"), 1.0).reason == "no worker waits for this one"
+    assert handlers.counts == {"RESET": 1, "REPORT": 1, "QUERY": 1, "SYNC": 1, "LEFT": 1}
 
 
 def test_a_job_of_many_workers_begins_without_making_them() -> None:
@@ -758,8 +734,8 @@ def test_a_job_whose_worker_speaks_after_all_have_left_goes_on() -> None:
     handlers = job_of(2)
     for rank in range(2):
         handlers.report(report(rank, 1, doing=Activity.ENDED), now=1.0)
-    assert shown(handlers, 1.0).ended == 1.0
+    assert shown(handlers).ended == 1.0
     handlers.query(query(1, 1, 1), now=2.0)
-    assert (shown(handlers, 2.0).ended, shown(handlers, 2.0).at_work) == (None, True)
+    assert (shown(handlers).ended, shown(handlers).is_at_work(2.0)) == (None, True)
     handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
-    assert shown(handlers, 3.0).ended == 3.0
+    assert shown(handlers).ended == 3.0

@@ -17,7 +17,7 @@ from server.row import Row
 
 def train(job: ScriptedJob, rounds: int, seconds: float = 2.0, begin: float = 0.0) -> float:
     """Rounds of one step of a second each; returns when the last ended."""
-    num_workers = len(job.snapshot(begin).rows)
+    num_workers = len(job.job.rows)
     for round in range(1, rounds + 1):
         for rank in range(num_workers):
             job.report(rank, round, begin + seconds * (round - 1))
@@ -62,8 +62,8 @@ def test_the_curve_of_samples_per_second_is_what_was_trained_on_in_its_windows()
 def test_the_curve_falls_when_nothing_comes_any_more() -> None:
     job = ScriptedJob(1)
     end = train(job, 50)
-    assert rates(job.snapshot(end).marks, end)[-1][1] > 20
-    assert rates(job.snapshot(end).marks, end + 20)[-1][1] < 10
+    assert rates(job.job.table.rates.marks, end)[-1][1] > 20
+    assert rates(job.job.table.rates.marks, end + 20)[-1][1] < 10
 
 
 def test_what_was_done_before_a_restart_is_no_pace() -> None:
@@ -171,10 +171,8 @@ def test_after_a_restart_the_clock_is_the_workers_and_what_is_lost_is_said() -> 
 def test_the_rows_of_a_job_that_was_left_alone_are_not_gone_through_again() -> None:
     job = ScriptedJob(3)
     train(job, 3)
-    (line,) = job.overview(1000.0).jobs
-    assert not line.at_work
-    kept = job.handlers.jobs.latest
-    assert kept is not None
+    kept = job.job
+    assert not kept.is_at_work(1000.0)
     kept.table.rows = _Unreadable(kept.table.rows)
     assert not kept.is_at_work(1001.0)
 
@@ -187,9 +185,9 @@ class _Unreadable(list):  # type: ignore[type-arg]
 def test_a_job_that_was_left_alone_is_at_work_again_when_a_worker_is_heard() -> None:
     job = ScriptedJob(2)
     end = train(job, 3)
-    assert not job.snapshot(end + 1000).at_work
+    assert not job.job.is_at_work(end + 1000)
     job.report(0, 4, end + 1001)
-    assert job.snapshot(end + 1002).at_work
+    assert job.job.is_at_work(end + 1002)
 
 
 # ------------------------------------------------------------------------------------------------ what is kept

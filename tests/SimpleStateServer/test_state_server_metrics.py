@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripted_job import ENDED, ScriptedJob
 from server.messages import Limits, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
-from server.router import Router
 from server.worker import Device
 from state_server_process import StateServerProcess
 
@@ -22,7 +21,7 @@ TIMEOUT_S = 10
 def exposed(job: ScriptedJob, now: float) -> str:
     """What a scrape at that moment gets."""
     registry = CollectorRegistry()
-    registry.register(StateCollector(Router(job.handlers, lambda: now)))
+    registry.register(StateCollector(job.handlers, lambda: now))
     return generate_latest(registry).decode()
 
 

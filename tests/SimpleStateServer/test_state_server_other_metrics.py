@@ -11,7 +11,6 @@ from server import wire
 from server.errors import BadMessage
 from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import StateCollector
-from server.router import Router
 
 from trainer.metric import NAME
 
@@ -60,8 +59,8 @@ def test_a_job_tells_values_of_its_own_metric_alone() -> None:
         assert refused.value.field == name
     with pytest.raises(BadMessage):
         job.report(0, 1, 0.5, accuracies=((1, 0.5, 0.5),))
-    assert job.snapshot(1.0).curve == plain.snapshot(1.0).curve == ()
-    assert job.snapshot(1.0).rows[0].heard is None  # nothing of it was taken over
+    assert job.job.curve.points == plain.job.curve.points == ()
+    assert job.job.rows[0].heard is None  # nothing of it was taken over
 
 
 def test_the_best_is_that_of_the_metrics_direction_also_after_a_restart() -> None:
@@ -91,7 +90,7 @@ def test_prometheus_has_the_metrics_name_as_a_label() -> None:
     job.report(0, 2, 1.0, value=4.0)
     job.report(0, 3, 2.0, value=4.5)
     registry = CollectorRegistry()
-    registry.register(StateCollector(Router(job.handlers, lambda: 3.0)))
+    registry.register(StateCollector(job.handlers, lambda: 3.0))
     text = generate_latest(registry).decode()
     for sample in ("target_metric{%s} 0.25", "test_metric{%s} 4.5", "best_test_metric{%s} 4.0"):
         assert "esync_" + sample % 'job="a",metric="rmse"' in text.splitlines()

@@ -14,15 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from server.answers import Answer, json_answer
+from server.answers import Answer, Request, json_answer
 from server.curve import Curve, Point
 from server.jobs import Jobs
 from server.log_limit import AT_ONCE, MAX_KINDS, PAUSE_S, LogLimit, note_refusal
 from server.messages import Reset, Settings
-from server.serving.connections import Connections
-from server.serving.limits import ConnectionLimits
-from server.serving.protocol import LINGER_BYTES, Connection, Service
-from server.serving.request import Request
+from server.serving.connections import ConnectionLimits, Connections
+from server.serving.protocol import LINGER_BYTES, Connection
 from server.traffic import Traffic
 from state_server_process import SERVER_FOLDER
 
@@ -83,23 +81,23 @@ class House:
     """A service that answers with what it was asked, and its connections."""
 
     def __init__(self, **limits: Any) -> None:
-        traffic = Traffic(CollectorRegistry())
-        self.limits = ConnectionLimits(**limits)
-        self.connections = Connections(self.limits, traffic.connections, traffic.connections_closed)
+        self._traffic = Traffic(CollectorRegistry())
+        self.connections = Connections(ConnectionLimits(**limits), self._traffic, self.answer)
         self.asked: list[Request] = []
-        self.refused: list[int] = []
         self.loop = FakeLoop()
-        self.service = Service(self.limits, self.connections, self.answer, self.refuse)
 
     def answer(self, request: Request) -> Answer:
         self.asked.append(request)
-        return json_answer({"path": request.path.decode()})
+        return json_answer({"path": request.path})
 
-    def refuse(self, address: str, answer: Answer) -> None:
-        self.refused.append(answer.status)
+    @property
+    def refused(self) -> list[int]:
+        """The status of each request that was refused."""
+        (counted,) = self._traffic.refused.collect()
+        return [int(one.labels["status"]) for one in counted.samples if one.name.endswith("_total") and one.value]
 
     def connect(self, address: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
-        connection, transport = Connection(self.service, self.loop), FakeTransport(address)  # type: ignore[arg-type]
+        connection, transport = Connection(self.connections, self.loop), FakeTransport(address)  # type: ignore[arg-type]
         connection.connection_made(transport)  # type: ignore[arg-type]
         return connection, transport
 
@@ -138,7 +136,7 @@ def test_whoever_sends_many_requests_at_once_gets_one_answered_a_turn() -> None:
     other, _ = house.connect()
     greedy.data_received(post("/greedy") * 100)
     other.data_received(post("/other"))
-    assert [request.path for request in house.asked] == [b"/greedy", b"/other"]
+    assert [request.path for request in house.asked] == ["/greedy", "/other"]
     assert transport.is_paused  # no more is read until all of it is answered
     house.loop.run()
     assert len(house.asked) == 101

@@ -271,6 +271,6 @@ def test_whoever_has_not_left_a_job_that_was_cut_off_is_lost() -> None:
     job = ScriptedJob(3, "watched")
     tell(job, 0, 1, 1.0, 1.0, doing=ENDED)
     tell(job, 1, 1, 1.0, 1.0)
-    job.handlers.cut_off(5.0)
+    job.handlers.jobs.cut_off(5.0)
     assert job.states(5.0) == ["ended", "lost", "lost"]
     assert job.status(5.0)["state"] == "ended"

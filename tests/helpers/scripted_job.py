@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from server.handlers import Handlers
-from server.jobs import Jobs
+from server.jobs import Job, Jobs
 from server.messages import Limits, Query, Report, Reset, Settings, Status
-from server.snapshot import Overview, Snapshot
 from server.status import status
 from server.worker import Activity
 from server.worker_states import WorkerStates, states_of
@@ -48,7 +47,7 @@ class ScriptedJob:
 
     def all_report(self, round: int, now: float) -> None:
         """All workers enter a round."""
-        for row in self.snapshot(now).rows:
+        for row in self.job.rows:
             self.report(row.rank, round, now)
 
     def query(self, rank: int, round: int, steps: int, seconds: float, now: float, **more: Any) -> str:
@@ -59,23 +58,20 @@ class ScriptedJob:
         assert action is not None
         return action.value
 
-    def snapshot(self, now: float) -> Snapshot:
-        """The job at a moment."""
-        snapshot = self.handlers.snapshot(self.id, now)
-        assert snapshot is not None
-        return snapshot
-
-    def overview(self, now: float) -> Overview:
-        """The list of jobs."""
-        return self.handlers.overview(now)
+    @property
+    def job(self) -> Job:
+        """The job on the server."""
+        job = self.handlers.jobs.get(self.id)
+        assert job is not None
+        return job
 
     def status(self, now: float) -> dict[str, Any]:
         """What the page gets."""
-        return status(self.snapshot(now), self.overview(now))
+        return status(self.job, self.handlers.jobs, now)
 
     def worker_states(self, now: float) -> WorkerStates:
         """What each worker does."""
-        return states_of(self.snapshot(now))
+        return states_of(self.job, now)
 
     def states(self, now: float) -> list[str]:
         """The same by rank."""
@@ -83,4 +79,4 @@ class ScriptedJob:
 
     def whom(self, rank: int, now: float) -> str:
         """For whom a worker waits."""
-        return self.worker_states(now).whom(self.snapshot(now).rows[rank])
+        return self.worker_states(now).whom(self.job.rows[rank])

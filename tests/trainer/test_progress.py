@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from run_all import run_all
 
 from trainer.clock import RealClock
-from trainer.coordinator.asker import NOTICE_REST_S, Asker
+from trainer.coordinator.asker import NOTICE_REST_S, Notices
 from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
-from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.trainer_state import resume_progress
 
@@ -78,16 +77,16 @@ def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait() 
         done.append((number, clock.now()))
 
     def work() -> None:
-        background = Asker(InProcessServer(clock).link(), clock, dict)
+        background = Notices(clock, NOTICE_REST_S, clock.event())
         background.wait_until_idle(9.0)  # there is nothing to wait for
         for number in range(5):
-            background.notify(partial(task, number))
+            background.begin(partial(task, number))
             clock.sleep(0.2)
         background.wait_until_idle(0.5)
         assert done == [(0, 1.0)]
         background.wait_until_idle(9.0)
         assert done == [(0, 1.0), (4, 2.0 + NOTICE_REST_S)]
-        background.notify(partial(task, 5))
+        background.begin(partial(task, 5))
         background.wait_until_idle(9.0)
 
     run_all(clock, [work])
@@ -97,8 +96,8 @@ def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait() 
 def test_the_background_works_beside_its_caller_in_real_time_too() -> None:
     clock, go_on = RealClock(), threading.Event()
     done: list[int] = []
-    background = Asker(InProcessServer(clock).link(), clock, dict)
-    background.notify(lambda: (go_on.wait(SOON_S), done.append(0)))
+    background = Notices(clock, NOTICE_REST_S, clock.event())
+    background.begin(lambda: (go_on.wait(SOON_S), done.append(0)))
     assert done == []
     go_on.set()
     background.wait_until_idle(SOON_S)

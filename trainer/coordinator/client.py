@@ -17,12 +17,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from trainer.clock import Clock
-from trainer.coordinator.asker import NOTICE_REST_S, Asker
+from trainer.coordinator.asker import NOTICE_REST_S, Notices, try_once
 from trainer.coordinator.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeouts
 from trainer.progress import ENDED, EVALUATING, MAX_EVENTS, MAX_POINTS, Progress
-from utils import FLOAT32_COUNTS_TO, JobError
+from utils import FLOAT32_COUNTS_TO, JobError, PeerLost
 
 PATIENCE_S = 60.0  # for a server that is restarted
+FIRST_PAUSE_S = 0.05  # before the second try
+LONGEST_PAUSE_S = 1.0
+
+# In place of a missing answer, for a worker that leaves: stop the local steps, stay in step, release.
+LEAVE = {"action": "SYNC"}
 
 
 def draw_job_number() -> list[int]:
@@ -64,13 +69,16 @@ class StateClient:
         self._device, self._batch_size = {"host": host_name, "device": device}, batch_size
         self._patience_s, self._lost = patience_s, lost
         self._link, self._clock = link, clock
-        self._asker = Asker(link, clock, dict, stop_requested, notice_rest_s)
+        self._stop_requested = stop_requested
+        self._leaves = clock.event()  # from then on unanswered messages are not sent again
+        self._notices = Notices(clock, notice_rest_s, self._leaves)
+        self._is_heard = True  # no line has said since the last answer that none comes
         self._name = _name_of(self._device)
         self.job, self._rank, self._settings = "", 0, self._rule
         self._progress = Progress()
         self._lock = clock.lock()
         self._newest: Message = {}  # the REPORT of the last step that was noted
-        self._is_running = False  # the job may have begun on a server before the next message
+        self._has_begun = False  # a message has left: the job may have begun on a server
         self._server = ""  # the process that has answered last
         self._knows = False  # it knows all that was told:
         self._told = (0, 0)  # numbers of events and of evaluations that the server has had
@@ -115,8 +123,6 @@ class StateClient:
         state = {"msg_type": "REPORT", **sender, "settings": self._settings, "status": status, "device": self._device}
         state["doing"] = self._progress.activity
         with self._lock:  # questions may overtake each other
-            if not self._newest:
-                self._is_running = self._is_running or round_ > 1
             if _at(state) >= _at(self._newest):
                 self._newest = state
         told = self._batch_size if asks and samples is None else samples
@@ -126,8 +132,22 @@ class StateClient:
         """Sends a message until it is answered, for `patience_s` seconds; None: this client's; 0: one short try. Raises
         PeerLost without an answer in time, JobError where the server refuses the message."""
         patience_s = self._patience_s if patience_s is None else patience_s
-        timeouts = PATIENT if patience_s else BRIEF if self._asker.is_heard else QUICK
-        said = self._asker.ask(lambda: self._once(message, timeouts), patience_s)
+        timeouts = PATIENT if patience_s else BRIEF if self._is_heard else QUICK
+        give_up, pause, said = self._clock.now() + patience_s, FIRST_PAUSE_S, None
+        while said is None:
+            try:
+                said = self._try(message, timeouts)
+            except NoAnswer as error:
+                if patience_s and (self._leaves.is_set() or self._stop_requested()):
+                    return LEAVE
+                if self._clock.now() + pause > give_up:
+                    tried = f"; tried for {patience_s:g} s" if patience_s else ""
+                    raise PeerLost(f"the state server at {self._link.address} {error}{tried}") from None
+                if self._is_heard:
+                    self._is_heard = False
+                    logging.warning("the state server at %s %s; asking again", self._link.address, error)
+                self._leaves.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
         if message["msg_type"] == "QUERY" and self._progress.activity == EVALUATING:
             self.tell_doing()  # the question came from beside the training; the server takes it for a sign of training
         return said
@@ -143,17 +163,17 @@ class StateClient:
         message = self.note(round_, steps, step_s, transmission_s)
         if decision is not None:
             message["decision"] = {"action": decision[0], "reason": decision[1]}
-        self._asker.notify(lambda: self._tell(message))
+        self._notices.begin(lambda: self._tell(message))
 
     def tell_doing(self) -> None:
         """Likewise this worker's activity. The next message tells the rest if it is lost."""
         if self._newest:
             message = {**self._newest, "doing": self._progress.activity}
-            self._asker.notify(lambda: self._tell(message))
+            self._notices.begin(lambda: self._tell(message))
 
     def stop_waiting(self) -> None:
         """From now on unanswered messages are not sent again."""
-        self._asker.stop_waiting()
+        self._leaves.set()
 
     def leave(self, round_: int = 0) -> None:
         """Tells, once and without patience, that this worker has left the job in order. `round_`: its last, where that
@@ -165,23 +185,24 @@ class StateClient:
         told = self._newest["status"]
         steps, step_s, transmission_s = told["local_iteration"], told["computation_time"], told["transmission_time"]
         last = self.note(max(round_, told["round"]), steps, step_s, transmission_s)
-        self._asker.wait_until_idle(BRIEF.answer_s)  # earlier notices must not arrive after this
+        self._notices.wait_until_idle(BRIEF.answer_s)  # earlier notices must not arrive after this
         self._knows = False  # no later message tells what a server that is new does not know
         with contextlib.suppress(JobError):
             self.send(last, 0.0)
 
     # ------------------------------------------------------------------------------------------------- sending
 
-    def _once(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
-        """One try."""
+    def _try(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
+        """One try, as `try_once`."""
         tells_all, told = not self._knows, (len(self._progress.events), len(self._progress.evaluations))
         try:
-            said = self._asker.try_once(self._complete(message, None if tells_all else self._told), timeouts)
+            said = try_once(self._link, self._complete(message, None if tells_all else self._told), timeouts)
+            self._is_heard = True
         except (NoAnswer, JobError):
             self._knows = False
             raise
         finally:
-            self._is_running = True
+            self._has_begun = True
         refusal = said.get("not_heard")
         if not refusal:
             before, self._server, self._told = self._server, said.get("server", ""), told
@@ -213,18 +234,19 @@ class StateClient:
                 more[all_] = [list(point) for point in points[:-1][-MAX_POINTS:]]
         if lost := self._lost():
             more["lost"] = sorted(lost)
-        return {**message, **more, "settings": {**message["settings"], "resumed": int(self._is_running)}}
+        resumed = int(self._has_begun or message["status"]["round"] > 1)
+        return {**message, **more, "settings": {**message["settings"], "resumed": resumed}}
 
     def _tell(self, message: Message) -> None:
         """One try; success and failure are logged where they change."""
-        was_heard = self._asker.is_heard
+        was_heard = self._is_heard
         try:
             self.send(message, 0.0)
         except JobError as error:
             if was_heard:
                 level = logging.INFO if message["status"]["rank"] else logging.WARNING
                 logging.log(level, "%s; training goes on without it", error)
-            self._asker.is_heard = False
+            self._is_heard = False
         else:
             if not was_heard:
                 logging.info("the state server at %s hears this worker again", self._link.address)

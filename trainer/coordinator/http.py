@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import requests
@@ -15,18 +13,8 @@ from trainer.clock import Clock
 from trainer.coordinator.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
 from utils import SetupError, authority
 
+MAX_CONNECTIONS = 32  # that are kept open
 ROUND_TRIPS = 5  # whose median is the round trip time
-
-
-class PublishedServer(SetupError):
-    """A published state server answers, without this project's messages."""
-
-    def __init__(self, address: str, why: str = "which this project's workers ask") -> None:
-        """`why`: the job needs /message/."""
-        super().__init__(
-            f"{address} is a published ESync state server: it has no /healthz and no /message/, {why}; start this "
-            "project's with scripts/state_server.sh: published workers may use it too"
-        )
 
 
 class HttpLink:
@@ -38,7 +26,11 @@ class HttpLink:
         self._clock = clock
         self._delay_s = delay_s
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
-        self._idle: list[requests.Session] = []  # the last used is the next; threads may take and return
+        self._session = requests.Session()  # threads share it: each message under way has a connection
+        self._session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=MAX_CONNECTIONS))
+        self._session.trust_env = False  # no proxy between a worker and its state server
+        if token := os.environ.get("ESYNC_TOKEN"):
+            self._session.headers["Authorization"] = f"Bearer {token}"
 
     @property
     def round_trip_s(self) -> float:
@@ -61,60 +53,29 @@ class HttpLink:
 
     def _request(self, method: str, path: str, timeouts: Timeouts, **body: Any) -> Reply:
         try:
-            with self._session() as session:
-                answer = session.request(method, f"{self.address}{path}", timeout=timeouts, **body)
+            answer = self._session.request(method, f"{self.address}{path}", timeout=timeouts, **body)
         except requests.RequestException as error:
             raise NoAnswer(reason_of(error)) from None
         return Reply(answer.status_code, json_object(answer), answer.content.decode(errors="replace"))
 
-    def check(self) -> None:
-        """Raises SetupError, or PublishedServer where a published server answers."""
+    def is_published(self) -> bool:
+        """Whether a published server answers, in place of this project's: without /healthz and /message/, but with the
+        published paths or the published state. Raises SetupError where no state server answers."""
+        advice = "with scripts/state_server.sh, or name its address with -ip and -port"
         try:
             answer = self.get("/healthz")
             if answer.status == 200 and answer.said.get("status") == "ok":
-                return
-            is_published = self._is_published(answer)
+                return False
+            asked = self.post("/message/", PATIENT, json={})
+            if asked.status == 404 or not asked.said:
+                if all(path in answer.text for path in ("init/", "apply/", "reset/")):  # Django's page lists the paths
+                    return True
+                if {"num_workers", "t", "epsilon", "records"} <= self.get("/").said.keys():
+                    return True
         except NoAnswer as error:
-            raise SetupError(
-                f"no state server answers at {self.address} ({error}): start it with "
-                "scripts/state_server.sh, or name its address with -ip and -port"
-            ) from None
-        if is_published:
-            raise PublishedServer(self.address)
-        raise SetupError(
-            f"{self.address} is not a state server: it answers {answer.status} {answer.in_short!r}; start one "
-            "with scripts/state_server.sh, or name its address with -ip and -port"
-        )
-
-    def _is_published(self, not_found: Reply) -> bool:
-        """Whether the server has no /message/, and knows the published paths or has the published state."""
-        answer = self.post("/message/", PATIENT, json={})
-        if answer.status != 404 and answer.said:
-            return False
-        if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists the paths
-            return True
-        return {"num_workers", "t", "epsilon", "records"} <= self.get("/").said.keys()
-
-    @contextlib.contextmanager
-    def _session(self) -> Iterator[requests.Session]:
-        """A connection that no other thread uses meanwhile."""
-        try:
-            session = self._idle.pop()
-        except IndexError:
-            session = _new_session()
-        try:
-            yield session
-        finally:
-            self._idle.append(session)
-
-
-def _new_session() -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False  # no proxy between a worker and its state server
-    token = os.environ.get("ESYNC_TOKEN")
-    if token:
-        session.headers["Authorization"] = f"Bearer {token}"
-    return session
+            raise SetupError(f"no state server answers at {self.address} ({error}): start it {advice}") from None
+        told = f"it answers {answer.status} {answer.in_short!r}"
+        raise SetupError(f"{self.address} is not a state server: {told}; start one {advice}")
 
 
 def json_object(answer: requests.Response) -> dict[str, Any]:

@@ -19,9 +19,10 @@ def join_job(context: Context, progress: Progress) -> None:
     context.state.join(job_id(number), membership.rank, membership.num_workers, progress)
 
 
-class Watched:
-    """Tells what a worker does in whose mode no rule of the state server decides. Training never waits: a notice takes
-    it a few microseconds. In other modes, whose trainers tell it themselves, and without one, this does nothing."""
+class PageReports:
+    """Tells the state server what this worker does, for its page, in modes in which no rule of the server decides.
+    Training never waits: a notice takes it a few microseconds. In other modes the trainers tell it themselves, and this
+    does nothing; nor without a state server."""
 
     def __init__(self, trainer: Trainer) -> None:
         algorithm = trainer.context.config.algorithm
@@ -30,7 +31,7 @@ class Watched:
         self._waits = algorithm.waits and algorithm.is_distributed
 
     def announce(self) -> None:
-        """All workers agree on the job's name. Every worker of the job's begin calls it."""
+        """All workers agree on the job's name. Each worker that is there when the job begins calls it."""
         if self._state is None:
             return
         trainer, membership = self._trainer, self._trainer.membership
@@ -42,7 +43,7 @@ class Watched:
         self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
 
     def tell(self) -> None:
-        """Tells of the last local step."""
+        """Reports the last local step."""
         if self._state is not None:
             self._state.tell(self._trainer.rounds, self._trainer.steps, self._trainer.step_s, 0.0)
 

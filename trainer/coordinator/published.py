@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from config import AMONG_WORKERS, POLICIES, Config
 from trainer.clock import Clock
-from trainer.coordinator.http import HttpLink, PublishedServer
+from trainer.coordinator.http import HttpLink
 from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
-from utils import PeerLost
+from utils import PeerLost, SetupError
 
 # This project's server ignores a worker after this silence. The published rule has no such limit, so a worker that is
 # not told to aggregate for this long aggregates all the same.
@@ -29,18 +29,20 @@ SILENCE_STEPS = 10  # of the slowest device, where that is longer
 def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> Link:
     """The link to the server at the address, in its protocol. Raises SetupError if there is no state server, or a
     published one, and the job needs more than that."""
-    try:
-        http.check()
-    except PublishedServer:
-        if config.transport in AMONG_WORKERS:
-            why = f"through which the workers of --exchange {config.transport} find each other"
-            raise PublishedServer(http.address, why) from None
-        if config.rule not in POLICIES:
-            raise PublishedServer(http.address, f"and its rule is not that of mode {config.mode}") from None
-        if config.anchor:
-            raise PublishedServer(http.address, f"and its rule has no --anchor {config.anchor}") from None
-    else:
+    if not http.is_published():
         return http
+    why = ""
+    if config.transport in AMONG_WORKERS:
+        why = f"through which the workers of --exchange {config.transport} find each other"
+    elif config.rule not in POLICIES:
+        why = f"and its rule is not that of mode {config.mode}"
+    elif config.anchor:
+        why = f"and its rule has no --anchor {config.anchor}"
+    if why:
+        raise SetupError(
+            f"{http.address} is a published ESync state server: it has no /healthz and no /message/, {why}; start this "
+            "project's with scripts/state_server.sh: published workers may use it too"
+        )
     without = "" if config.policy == "preprint" else f", and --policy {config.policy} does nothing"
     logging.warning(
         "%s is a published ESync state server: its rule is the preprint's (computing time, epsilon %g s)%s. It counts "
@@ -91,13 +93,6 @@ def patience_s(state: State | None) -> float:
     return max(SILENCE_S, SILENCE_STEPS * max(state.steps_s if state else (), default=0.0))
 
 
-class _Substitute(Exception):
-    """The client gets this reply in place of the answer to a form."""
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-
-
 class PublishedLink:
     """One worker's messages as forms. Fields that the forms lack are dropped."""
 
@@ -127,9 +122,6 @@ class PublishedLink:
         except NoAnswer:
             self._entered = 0  # the next answer may come from another process
             raise
-        except _Substitute as instead:
-            self._entered = 0
-            return instead.reply
         return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
 
     def _begin(self, message: Message, timeouts: Timeouts) -> bool:
@@ -202,7 +194,7 @@ class PublishedLink:
         if reply.status < 500:
             raise self._unfit(path, reply)
         self._is_known = path != "/init/" and self._holds(self._state(timeouts)) is not Holds.NONE
-        raise _Substitute(reply)
+        raise NoAnswer(f"{reply.status}: {reply.in_short}")
 
     def _state(self, timeouts: Timeouts) -> State | None:
         return State.read(self._http.get("/", timeouts).said)

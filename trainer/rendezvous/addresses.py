@@ -90,11 +90,10 @@ def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> st
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
-    is_ipv6 = family == socket.AF_INET6
-    address = first_ipv6_address(card) if is_ipv6 else first_address(card)
-    if not address:
-        raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv{6 if is_ipv6 else 4} address; choose another card")
-    return address
+    find, version = (first_ipv6_address, 6) if family == socket.AF_INET6 else (first_address, 4)
+    if address := find(card):
+        return address
+    raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv{version} address; choose another card")
 
 
 def first_address(card: str) -> str:
@@ -139,11 +138,11 @@ def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
     return int(text)
 
 
-def listen(address: str, port: int | None, remedy: str) -> socket.socket:
-    """A listening socket; at any free port where `port` is None. Raises SetupError, with `remedy` at its end, where the
-    address is not this host's, or the port is in use."""
+def listen(address: str, port: int | None, advice: str) -> socket.socket:
+    """A listening socket; at any free port where `port` is None. Raises SetupError, with the advice at its end, where
+    the address is not this host's, or the port is in use."""
     if port is None:
-        return listen_anywhere(address)
+        port, advice = reserve(address), "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST"
     try:
         return socket.create_server((address, port), backlog=256, family=family_of(address))
     except (OSError, UnicodeError) as error:
@@ -154,12 +153,7 @@ def listen(address: str, port: int | None, remedy: str) -> socket.socket:
             problem = f"{address} is no address of this host"
         else:
             problem = f"{authority(address, port)} cannot be listened at ({_reason(error)})"
-        raise SetupError(f"{problem}: {remedy}") from None
-
-
-def listen_anywhere(address: str) -> socket.socket:
-    """A listening socket at a free port of this host's address, empty for all; raises SetupError."""
-    return listen(address, reserve(address), "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST")
+        raise SetupError(f"{problem}: {advice}") from None
 
 
 def reserve(address: str) -> int:

@@ -55,8 +55,8 @@ class ClusterSpec:
             raise SetupError(f"DMLC_ROLE={role!r} is unknown; choose from {', '.join(ROLES)}")
         missing = [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]
         if missing:
-            whose = "server" if has_hub else "scheduler"
-            raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the {whose}'s address")
+            named = "server" if has_hub else "scheduler"
+            raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the {named}'s address")
         return cls(
             role=role,
             root_uri=environment["DMLC_PS_ROOT_URI"],

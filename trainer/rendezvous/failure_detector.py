@@ -15,9 +15,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from trainer.collectives.tcp import Awaited
+from trainer.collectives.tcp import Awaited, TcpMesh
 from trainer.hub.wire import SILENT
 from trainer.rendezvous.silence import Silence
 from utils import die_on_error
@@ -29,22 +29,13 @@ _BEAT = struct.Struct("!Q")  # messages begun to send to the receiver of the hea
 _OVER = bytes([255]) * _BEAT.size  # in place of a heartbeat: what they do together is over
 
 
-class Exchanges(Protocol):
-    """Part of TcpMesh."""
-
-    idle_since: float
-
-    def num_begun(self, rank: int) -> int: ...
-    def awaited(self) -> Awaited | None: ...
-
-
 class FailureDetector:
     """Each worker sends heartbeats to each other one, over connections that carry nothing else."""
 
     def __init__(
         self,
         connections: Mapping[int, socket.socket],  # by rank, for the detector alone; it closes them
-        exchanges: Exchanges,  # with the same workers
+        exchanges: TcpMesh,  # with the same workers
         # Called with the lost ranks and the reason, empty where their connections have ended; with no ranks where
         # another worker has lost some and begins again
         on_lost: Callable[[list[int], str], Any],

@@ -15,11 +15,11 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from trainer.clock import Clock
 from trainer.collectives.group import Group
 from trainer.rendezvous.joining import Joining, Start
+from trainer.rendezvous.tcp_connections import TcpConnections
 from utils import JobError, PeerLost, die_on_error
 
 ASK_EVERY_S = 1.0  # whether a worker waits to take part
@@ -27,31 +27,11 @@ OTHERS_ASK_EVERY_S = 5.0  # workers other than rank 0, which may be cut off from
 FORMED_S = 10.0  # for the next generation, before a worker that is to stop gives it up
 
 
-class Connections(Protocol):
-    """Connects a worker with the others of one generation."""
-
-    @property
-    def group(self) -> Group:
-        """What the workers do together."""
-
-    def interrupt(self) -> None:
-        """Ends all exchanges, also those that another thread or another worker waits for."""
-
-    def let_leave(self) -> None:
-        """From here on a worker that ends is not lost."""
-
-    def stop_watching(self) -> None:
-        """Reports losses no more; the others see that this worker has left."""
-
-    def close(self) -> None:
-        """Closes all connections."""
-
-
 # Called with the ranks whose connections have ended, with none where an exchange has failed, or with those of silent
 # workers, which may be alive, and why.
 Report = Callable[[Sequence[int], str], object]
 # Connects with the workers that have started, by these names; raises JobError if it cannot.
-Connect = Callable[[Start, Sequence[str], Report], Connections]
+Connect = Callable[[Start, Sequence[str], Report], TcpConnections]
 
 
 class Generation:
@@ -59,7 +39,7 @@ class Generation:
 
     def __init__(self, start: Start) -> None:
         self.start = start  # this worker's rank, and the members
-        self.connections: Connections | None = None  # None where they could not be connected
+        self.connections: TcpConnections | None = None  # None where they could not be connected
         # Ranks that this worker has seen to be gone; of silent ones tests tell (joining.py)
         self.lost: set[int] = set()
         self.is_broken = False

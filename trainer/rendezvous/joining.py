@@ -19,12 +19,12 @@ import msgspec
 
 from trainer.clock import Clock
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
-from trainer.coordinator.asker import Asker, Refused
+from trainer.coordinator.asker import Refused, try_once
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from utils import JobOver, PeerLost, SetupError, printable
 
 # isort: split
-from server.messages import Member
+from server.messages import Member, Place
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # likewise, at first
@@ -33,16 +33,11 @@ TEST_AGAIN_S = 1.0  # between two calls of the same worker
 REMIND_EVERY_S = 15.0
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(Place, frozen=True):
     """The answer START: a worker's place among the others."""
 
-    generation: int  # how many times workers of this job have started
-    rank: int
-    members: tuple[Member, ...]  # of all workers, by rank
     # Ranks of pairs in which the first one calls; in the others the higher rank does
     calls: frozenset[tuple[int, int]] = frozenset()
-    id: str = ""  # of the generation, as in server.messages.Place
-    lineage: str = ""  # likewise
 
     @property
     def secret(self) -> str:
@@ -105,7 +100,6 @@ class Joining:
     ) -> None:
         self._call = call
         self._link = link
-        self._asker = Asker(link, clock, self._complete)
         self._clock = clock
         self._job = job
         self._about = about
@@ -193,10 +187,8 @@ class Joining:
 
     def _ask(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
         """The answer to a message; raises NoAnswer, or SetupError where the state server refuses it."""
+        whole = {"sender": self.name, "receiver": "state-server", "job": self._job, **message}
         try:
-            return self._asker.try_once(message, timeouts)
+            return try_once(self._link, whole, timeouts)
         except Refused as error:
             raise SetupError(str(error)) from None
-
-    def _complete(self, message: Message) -> Message:
-        return {"sender": self.name, "receiver": "state-server", "job": self._job, **message}

@@ -67,7 +67,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
     `link` leads to the state server. Raises SetupError where the set-ups differ, or there is no address to listen at;
     PeerLost where the job was not complete in time."""
     with contextlib.ExitStack() as on_exit:
-        with roles.others_told(cluster, config):
+        with roles.tells_errors(cluster, config):
             listener = _listen(config)
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
@@ -142,8 +142,8 @@ def _listen(config: Config) -> socket.socket:
     """Listens for the other workers, at PORT where that is set, on the network card that DMLC_INTERFACE names, else on
     the one that leads to the state server; raises SetupError."""
     towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
-    remedy = "set PORT to a free one, another for each worker of this host"
-    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), remedy)
+    advice = "set PORT to a free one, another for each worker of this host"
+    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
 
 
 def _end_if_standing(joining: Joining, training: Training, name: str, since: float) -> None:

@@ -25,6 +25,11 @@ from trainer.runtime import environment, library, zmq_guard
 from trainer.runtime.library import ServingStore
 from trainer.runtime.stop_signals import SignalWatch
 
+_SCHEDULERS_PORT = (
+    "start the scheduler on the host of DMLC_PS_ROOT_URI, and set DMLC_PS_ROOT_PORT to a port that is free there, in "
+    "every process of the job"
+)
+
 
 def check_address(cluster: ClusterSpec) -> None:
     """Checks the addresses for MXNet, where there is a scheduler, and PORT. Raises SetupError where a name does not
@@ -45,10 +50,13 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
     where the job was not complete in time."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # mpiexec passes it on to all, and it is for the workers
     signals = SignalWatch(on_first="the job ends when its workers do")
-    with others_told(cluster):
+    with tells_errors(cluster):
         environment.prepare_environment()
         check_address(cluster)
-        server = _open_rendezvous(cluster) if cluster.role == "scheduler" else None
+        server = None
+        if cluster.role == "scheduler":
+            listener = addresses.listen(socket.gethostbyname(cluster.root_uri), cluster.root_port, _SCHEDULERS_PORT)
+            server = RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
         library.check_kvstore(library.has_kvstore())
     session = _join_job(cluster, "", {}, start_timeout_s, signals.be_patient)
     zmq_guard.install()
@@ -62,9 +70,9 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
 
 
 @contextlib.contextmanager
-def others_told(cluster: ClusterSpec | None, config: Config | None = None) -> Iterator[None]:
-    """Tells the job's other processes of an error in the block, which ends this one before it joins them. `config` is
-    a worker's."""
+def tells_errors(cluster: ClusterSpec | None, config: Config | None = None) -> Iterator[None]:
+    """An error in the block ends this process before it joins the others, which are told of it. `config` is a
+    worker's."""
     try:
         yield
     except Exception as error:
@@ -81,16 +89,6 @@ def others_told(cluster: ClusterSpec | None, config: Config | None = None) -> It
                 link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
                 Joining(link, clock, config.job_name, {}).leave(cause=why)
         raise
-
-
-def _open_rendezvous(cluster: ClusterSpec) -> RendezvousServer:
-    listener = addresses.listen(
-        socket.gethostbyname(cluster.root_uri),
-        cluster.root_port,
-        "start the scheduler on the host of DMLC_PS_ROOT_URI, and set DMLC_PS_ROOT_PORT to a port that is free there, "
-        "in every process of the job",
-    )
-    return RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
 
 
 def _join_job(
@@ -140,12 +138,8 @@ def join(
         session.tell_rank(store.rank)
         me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
         members, is_sum = session.gather("members", me), transport is TransportKind.SUM
-        yield RendezvousInfo(
-            KVStoreTransport(store) if is_sum else None,
-            session.gather,
-            members,
-            hub=None if is_sum else KVStoreExchange(store),
-        )
+        transport_of_sums, hub = (KVStoreTransport(store), None) if is_sum else (None, KVStoreExchange(store))
+        yield RendezvousInfo(transport_of_sums, session.gather, members, hub=hub)
         mx.nd.waitall()
         store._barrier()
     except Exception as error:

@@ -16,7 +16,10 @@ LEAVING_S = 60.0  # for the last exchange, in which workers that end are not los
 
 
 class TcpConnections:
-    """Connections of generations.py over TCP; of a job that does not survive, for its one generation."""
+    """Connects a worker with the others of one generation; raises JobError where not all of them could be reached.
+
+    `group` is what the workers do together. `interrupt()` ends all exchanges, also those that another thread or another
+    worker waits for. `stop_watching()` reports losses no more; the others see that this worker has left."""
 
     def __init__(
         self,
@@ -30,7 +33,6 @@ class TcpConnections:
         report: Callable[[Sequence[int], str], object],  # as generations.Report
         on_idle: Callable[[float], object] = lambda since: None,  # as the detector calls it
     ) -> None:
-        """Raises JobError where not all workers could be reached."""
         places = [(member.address, member.port) for member in start.members]
         all_connected = functools.partial(
             connect, start.rank, places, acceptor, start.secret, connect_s, names, start.calls
@@ -51,6 +53,7 @@ class TcpConnections:
         self.stop_watching = self._detector.close
 
     def let_leave(self) -> None:
+        """From here on a worker that ends is not lost."""
         self._mesh.patience_s = LEAVING_S
         self._detector.let_leave()
 

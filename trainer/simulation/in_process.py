@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 from trainer.clock import Clock
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports of the server below need it)
@@ -13,31 +14,33 @@ from server import policies, wire
 from server.answers import refused
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
-from server.router import Router
 
 
 class InProcessServer:
     """Answers messages over its links, which take the time; an answer itself takes none."""
 
-    router: Router  # has the server's state
+    handlers: Handlers  # have the server's state
 
     def __init__(self, clock: Clock) -> None:
         self.is_away = False  # the server does not answer
         self._clock = clock
         self._starts = itertools.count(1)
+        self._turn = threading.Lock()  # of one message
         self.restart()
 
     def restart(self) -> None:
         """Forgets its state, as a new process of the server; its answers tell the workers so."""
         self._name = f"start-{next(self._starts)}"
-        self.router = Router(Handlers(), self._clock.now)
+        self.handlers = Handlers()
 
     def link(self, round_trip_s: float = 0.0) -> InProcessLink:
         return InProcessLink(self, self._clock, round_trip_s)
 
     def answer(self, message: Message) -> Reply:
         try:
-            response = self.router.ask(wire.understand(message, policies.POLICIES))
+            with self._turn:
+                now = self._clock.now()
+                response = self.handlers.handle(wire.understand(message, policies.POLICIES), now)
         except (BadMessage, Conflict) as problem:
             status, said = refused(problem)
             return Reply(status, said, str(problem))

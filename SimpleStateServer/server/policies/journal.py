@@ -17,7 +17,7 @@ round with the asker, since all leave an aggregation together.
 from collections.abc import Callable
 
 from server import anchor
-from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, sync, train
 from server.row import Row
 from server.state import Table
 from server.worker import Action, Activity, Decision
@@ -78,5 +78,4 @@ def while_one_fits(asker: Row, left: float, who: str) -> Decision:
     return train(f"{who} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")
 
 
-WATCH = Watch("ESync", "balances the reach-server time", Sync.AGGREGATES, mark_slowest("straggler"))
-POLICY = Policy("journal", delay, decide, WATCH)
+POLICY = Policy("journal", "ESync", "balances the reach-server time", Sync.AGGREGATES, delay, decide, mark="straggler")

@@ -15,7 +15,7 @@ than DEAD_BAND, so that noise moves nothing. Times are smoothed (row.py): the lo
 import math
 from collections.abc import Sequence
 
-from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, sync, train
 from server.row import Row
 from server.state import Table
 from server.throughputs import in_units, throughput
@@ -76,5 +76,7 @@ def _longest_s(sizes: Sequence[int], delays: Sequence[float]) -> float:
     return max(size * each for size, each in zip(sizes, delays, strict=True))
 
 
-WATCH = Watch("LB-BSP", "batches in proportion to the speeds", Sync.STAYS_IN_STEP, mark_slowest("slowest"))
-POLICY = Policy("lb-bsp", delay, decide, WATCH, share_out)
+POLICY = Policy(
+    "lb-bsp", "LB-BSP", "batches in proportion to the speeds", Sync.STAYS_IN_STEP, delay, decide, mark="slowest",
+    share_out=share_out,
+)  # fmt: skip

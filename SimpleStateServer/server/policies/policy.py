@@ -1,7 +1,7 @@
 """The parts of a policy."""
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from server.row import Row
@@ -28,45 +28,27 @@ class Sync(enum.Enum):
     IS_NOT_SAID = "is not said"  # the workers tell themselves when they wait
 
 
-# (all rows by rank, rank of the slowest) -> the page's marks by rank, of the marked workers only. O(N), for readers.
-Marks = Callable[[Sequence[Row], int], Mapping[int, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """A policy's description for the page."""
-
-    title: str  # name of the algorithm
-    caption: str  # a few words after the title
-    sync: Sync  # what SYNC means. TRAIN is another local step.
-    marks: Marks  # the marked workers
-    leaves_out: bool = False  # TRAIN means that the others continue without the worker
-
-
-def mark_slowest(mark: str) -> Marks:
-    """Marks the slowest worker as `mark`, once its step time is known. If it is not counted, no worker is, and it is
-    the slowest by its rank alone: it gets no mark."""
-
-    def marks(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
-        row = rows[slowest]
-        return {slowest: mark} if row.counted and row.step_times else {}
-
-    return marks
-
-
-def mark_none(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
-    """For a policy without stragglers."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A rule that tells each worker when to aggregate."""
+    """A rule that tells each worker when to aggregate, and its description for the page."""
 
     name: str  # as in flags and messages
+    title: str  # of the algorithm
+    caption: str  # a few words after the title
+    sync: Sync  # what SYNC means. TRAIN is another local step
     delay: Callable[[Row], float]  # seconds by which the policy compares workers
     # (table, rank of the asker, now) -> Decision; the table already holds the asker's message
     decide: Callable[[Table, int, float], Decision]
-    watch: Watch  # its description for the page
+    mark: str = ""  # the page's, of the slowest worker or of the stragglers; empty: none is marked
+    stragglers: Callable[[Sequence[Row]], Collection[int]] | None = None  # their ranks; None: the slowest is marked
+    leaves_out: bool = False  # TRAIN means that the others continue without the worker
     # Of a policy that decides on batch sizes: table -> sizes of the next round, by rank
     share_out: Callable[[Table], tuple[int, ...]] | None = None
+
+    def marks(self, rows: Sequence[Row], slowest: int) -> dict[int, str]:
+        """The page's marks by rank, of the marked workers only. O(N), for readers. A slowest worker that is not counted
+        is the slowest by its rank alone, since none is."""
+        if self.stragglers is not None:
+            return dict.fromkeys(self.stragglers(rows), self.mark)
+        is_known = rows[slowest].counted and rows[slowest].step_times
+        return {slowest: self.mark} if self.mark and is_known else {}

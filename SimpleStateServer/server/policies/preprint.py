@@ -9,7 +9,7 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 """
 
 from server import anchor
-from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, sync, train
 from server.row import Row
 from server.state import Table
 from server.worker import Action, Decision
@@ -41,5 +41,4 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return train(f"time for another step before the slowest device {slowest.rank} is done: {comparison}")
 
 
-WATCH = Watch("ESync", "balances the computing time", Sync.AGGREGATES, mark_slowest("straggler"))
-POLICY = Policy("preprint", delay, decide, WATCH)
+POLICY = Policy("preprint", "ESync", "balances the computing time", Sync.AGGREGATES, delay, decide, mark="straggler")

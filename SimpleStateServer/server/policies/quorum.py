@@ -7,11 +7,11 @@ that wait. A worker that is lost or silent is not waited for; what it has upload
 """
 
 from server.policies.journal import delay
-from server.policies.policy import Policy, Sync, Watch, mark_none, sync, train
+from server.policies.policy import Policy, Sync, sync, train
 from server.state import Table
 from server.worker import Decision
 
-WATCH = Watch("Quorum merge", "the uploads of K workers make the next global model", Sync.RELEASES, mark_none)
+CAPTION = "the uploads of K workers make the next global model"
 
 
 def merging(quorum: int = 0, grace_s: float | None = None) -> Policy:
@@ -42,7 +42,7 @@ def merging(quorum: int = 0, grace_s: float | None = None) -> Policy:
             return sync(f"{are_in}, the quorum since {waited:.3g} s")
         return train(f"{are_in}: waits for others until {grace_s:g} s after the quorum")
 
-    return Policy("quorum", delay, decide, WATCH)
+    return Policy("quorum", "Quorum merge", CAPTION, Sync.RELEASES, delay, decide)
 
 
 POLICY = merging()

@@ -18,11 +18,12 @@ always more than one standard deviation below their mean, however small that is.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 
 from server.max_tree import OUT
-from server.policies.policy import Marks, Policy, Sync, Watch, mark_none, sync, train
+from server.policies.policy import Policy, Sync, sync, train
 from server.row import STEP_TIME_WINDOW, Row
 from server.state import Table
 from server.throughputs import Throughputs, throughput
@@ -85,38 +86,23 @@ def elastic(table: Table, rank: int, now: float) -> Decision:
     return sync(f"worker {rank} is no straggler: {compared}")
 
 
-def _mark_stragglers(of_row: Callable[[Row], float]) -> Marks:
-    """Marks the stragglers among the counted workers, and the workers left out. `of_row` is the policy's delay."""
-
-    def marks(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
-        delays = {row.rank: of_row(row) for row in rows if row.counted}
-        all_of_them = Throughputs(delays.values())
-        return {rank: "straggler" for rank, each in delays.items() if each == OUT or _is_straggler(each, all_of_them)}
-
-    return marks
+def _stragglers(of_row: Callable[[Row], float], rows: Sequence[Row]) -> list[int]:
+    """The ranks of the stragglers among the counted workers, and of workers left out. `of_row` is the policy's
+    delay."""
+    delays = {row.rank: of_row(row) for row in rows if row.counted}
+    all_of_them = Throughputs(delays.values())
+    return [rank for rank, each in delays.items() if each == OUT or _is_straggler(each, all_of_them)]
 
 
-def _policy(
-    name: str,
-    decide: Callable[[Table, int, float], Decision],
-    caption: str,
-    of_row: Callable[[Row], float],
-    marks: Marks,
-    leaves_out: bool = False,
-) -> Policy:
-    watch = Watch("Sync-Switch", caption, Sync.STAYS_IN_STEP, marks, leaves_out)
-    return Policy(f"sync-switch-{name}", of_row, decide, watch)
-
-
+_POLICY = partial(Policy, title="Sync-Switch", sync=Sync.STAYS_IN_STEP, delay=delay)
 SYNC_SWITCH_POLICIES = (
-    _policy("none", none, "waits for a straggler under BSP", delay, mark_none),
-    _policy("greedy", greedy, "goes over to ASP while there is a straggler", delay, _mark_stragglers(delay)),
-    _policy(
-        "elastic",
-        elastic,
-        "leaves a straggler out under BSP",
-        elastic_delay,
-        _mark_stragglers(elastic_delay),
-        leaves_out=True,
+    _POLICY("sync-switch-none", caption="waits for a straggler under BSP", decide=none),
+    _POLICY(
+        "sync-switch-greedy", caption="goes over to ASP while there is a straggler", decide=greedy,
+        mark="straggler", stragglers=partial(_stragglers, delay),
     ),
-)
+    _POLICY(
+        "sync-switch-elastic", caption="leaves a straggler out under BSP", decide=elastic, delay=elastic_delay,
+        mark="straggler", stragglers=partial(_stragglers, elastic_delay), leaves_out=True,
+    ),
+)  # fmt: skip

@@ -9,7 +9,7 @@ This is not in the paper. Of equal links it makes little difference: m_s is then
 """
 
 from server.policies import journal
-from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync
+from server.policies.policy import Policy, Sync, sync
 from server.row import Row
 from server.state import Table
 from server.worker import Decision
@@ -27,10 +27,5 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return journal.decide_until(table, rank, now, stepped)
 
 
-WATCH = Watch(
-    "ESync",
-    "balances the reach-server time, and trains on while the straggler uploads",
-    Sync.AGGREGATES,
-    mark_slowest("straggler"),
-)
-POLICY = Policy("upload-aware", journal.delay, decide, WATCH)
+CAPTION = "balances the reach-server time, and trains on while the straggler uploads"
+POLICY = Policy("upload-aware", "ESync", CAPTION, Sync.AGGREGATES, journal.delay, decide, mark="straggler")

@@ -1,7 +1,7 @@
 """Of a job without a rule here: its workers ask nothing, they only tell what they do, for the page."""
 
 from server.policies.journal import delay
-from server.policies.policy import Policy, Sync, Watch, mark_slowest, train
+from server.policies.policy import Policy, Sync, train
 from server.state import Table
 from server.worker import Decision
 
@@ -11,5 +11,6 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return train("no rule of the state server decides")
 
 
-WATCH = Watch("Training", "no rule of the state server decides", Sync.IS_NOT_SAID, mark_slowest("slowest"))
-POLICY = Policy("watched", delay, decide, WATCH)
+POLICY = Policy(
+    "watched", "Training", "no rule of the state server decides", Sync.IS_NOT_SAID, delay, decide, mark="slowest"
+)

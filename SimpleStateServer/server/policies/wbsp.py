@@ -9,7 +9,7 @@ slowest has uploaded and was not the slowest then. Otherwise no worker would rel
 """
 
 from server.policies.journal import delay
-from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, sync, train
 from server.state import Table
 from server.worker import Action, Decision
 
@@ -26,5 +26,6 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return train(f"the slowest worker {slowest.rank} releases, after {delay(slowest):.3g} s a step")
 
 
-WATCH = Watch("WBSP", "the slowest worker releases the global model", Sync.RELEASES, mark_slowest("slowest"))
-POLICY = Policy("wbsp", delay, decide, WATCH)
+POLICY = Policy(
+    "wbsp", "WBSP", "the slowest worker releases the global model", Sync.RELEASES, delay, decide, mark="slowest"
+)

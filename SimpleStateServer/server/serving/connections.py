@@ -1,28 +1,51 @@
-"""The open connections by address, the longest silent one first."""
+"""The open connections by address, the longest silent one first, and what they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import Counter, Gauge
-
-from server.serving.limits import ConnectionLimits
+from server.answers import Answer, Request
+from server.log_limit import note_refusal
+from server.traffic import Traffic
 
 if TYPE_CHECKING:
     from server.serving.protocol import Connection
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on what clients may use of this server."""
+
+    connections: int = 10_000  # open at a time; beyond, the longest silent one closes, of the address with the most
+    # Likewise, of one address. A worker that does not wait for answers keeps up to 16.
+    connections_per_address: int = 4_096
+    # Seconds in which a request must arrive, from its first byte to its last, and an answer be taken
+    request_s: float = 10.0
+    # Seconds without a request after which a connection is closed; workers open another one unasked
+    idle_s: float = 300.0
+    head_bytes: int = 16 * 1024  # of a request's line and headers
+    headers: int = 100  # number of them
+    body_bytes: int = 64 * 1024  # of a request's body
+
+
 class Connections:
     """Closes the longest silent connections where new ones exceed the limits, so an active worker keeps its own.
-    `number` counts the open connections, `closed` the closed ones by reason."""
 
-    def __init__(self, limits: ConnectionLimits, number: Gauge, closed: Counter) -> None:
-        self._limits = limits
+    Args:
+        limits: bounds of requests and connections.
+        traffic: counts them.
+        answer: answers a request.
+    """
+
+    def __init__(self, limits: ConnectionLimits, traffic: Traffic, answer: Callable[[Request], Answer]) -> None:
+        self.limits, self.answer, self._traffic = limits, answer, traffic
+        self.date = ""  # of now, for the answers' heads
+        self.accepting: set[asyncio.Task[Any]] = set()  # connections that are being set up; a loop keeps none itself
         self._by_address: dict[str, dict[Connection, None]] = {}  # in the order in which they last spoke
         self._number = 0
-        self._gauge = number
-        self._closed = closed
 
     def __iter__(self) -> Iterator[Connection]:
         return (connection for of_address in list(self._by_address.values()) for connection in list(of_address))
@@ -35,9 +58,9 @@ class Connections:
         of_address = self._by_address.setdefault(connection.address, {})
         of_address[connection] = None
         self._count(+1)
-        if len(of_address) > self._limits.connections_per_address:
+        if len(of_address) > self.limits.connections_per_address:
             self.close(next(iter(of_address)), "too many from its address")
-        elif self._number > self._limits.connections:
+        elif self._number > self.limits.connections:
             self.close_one("too many")
 
     def spoke(self, connection: Connection) -> None:
@@ -52,20 +75,24 @@ class Connections:
             self.close(next(iter(most)), why)
 
     def close(self, connection: Connection, why: str) -> None:
-        self._closed.labels(why).inc()
+        self._traffic.connections_closed.labels(why).inc()
         self.remove(connection)
         connection.close()
 
     def remove(self, connection: Connection) -> None:
         """Idempotent."""
         of_address = self._by_address.get(connection.address, {})
-        if connection not in of_address:
-            return
-        del of_address[connection]
-        if not of_address:
-            del self._by_address[connection.address]
-        self._count(-1)
+        if connection in of_address:
+            del of_address[connection]
+            if not of_address:
+                del self._by_address[connection.address]
+            self._count(-1)
 
     def _count(self, change: int) -> None:
         self._number += change
-        self._gauge.set(self._number)
+        self._traffic.connections.set(self._number)
+
+    def note_refused(self, address: str, answer: Answer) -> None:
+        """A request was refused before it was complete."""
+        self._traffic.answered("", answer.status, 0.0)
+        note_refusal(address, "a request", answer)

@@ -13,14 +13,9 @@ from pathlib import Path
 import uvloop
 from django.apps import apps
 
-from server.answers import Answer, error
-from server.log_limit import note_refusal
-from server.serving.connections import Connections
-from server.serving.django import DjangoAnswers
-from server.serving.limits import ConnectionLimits
-from server.serving.protocol import Connection, Service
-from server.serving.request import Request
-from server.views import last_page
+from server.serving.connections import ConnectionLimits, Connections
+from server.serving.protocol import Connection
+from server.views import answer, last_page
 
 BACKLOG = 4096  # connections that wait to be accepted: a whole cluster may start at the same moment
 ACCEPTED_A_TURN = 64
@@ -52,25 +47,25 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         if number != signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # see SignalWatch
             loop.add_signal_handler(number, over.set)
-    service = make_service(listener, limits)
+    connections = Connections(limits, apps.get_app_config("server").traffic, answer)
     listener.setblocking(False)
     listener.listen(BACKLOG)
-    loop.add_reader(listener, _accept, listener, service, loop)
+    loop.add_reader(listener, _accept, listener, connections, loop)
     ready()
-    sweeping = loop.create_task(_sweep(service, loop))
+    sweeping = loop.create_task(_sweep(connections, loop))
     await over.wait()
     if page_file is not None:
         await _part(page_file)
     sweeping.cancel()
     loop.remove_reader(listener)
-    for connection in service.connections:
+    for connection in connections:
         connection.close()
 
 
 async def _part(page_file: Path) -> None:
     """Writes the page; an open one gets the time to ask once more."""
     app = apps.get_app_config("server")
-    app.router.cut_off()
+    app.handlers.jobs.cut_off(time.monotonic())
     try:
         if page := last_page():
             page_file.write_bytes(page)
@@ -80,7 +75,7 @@ async def _part(page_file: Path) -> None:
         await asyncio.sleep(OPEN_PAGE_S)
 
 
-def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+def _accept(listener: socket.socket, connections: Connections, loop: asyncio.AbstractEventLoop) -> None:
     """Accepts waiting connections. uvloop's own server accepts one a turn: on a busy server, 200 waited for 2 s."""
     for _ in range(ACCEPTED_A_TURN):
         try:
@@ -89,46 +84,22 @@ def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEve
             return
         except OSError as problem:  # no file descriptor is left, say
             log.error("cannot accept a connection: %s", problem)
-            service.connections.close_one("no room")
+            connections.close_one("no room")
             loop.remove_reader(listener)  # closing takes a moment, and a retry at once would use all the time
-            loop.call_later(SWEEP_S, loop.add_reader, listener, _accept, listener, service, loop)
+            loop.call_later(SWEEP_S, loop.add_reader, listener, _accept, listener, connections, loop)
             return
         client.setblocking(False)
-        task = loop.create_task(loop.connect_accepted_socket(lambda: Connection(service, loop), client))
-        service.accepting.add(task)
-        task.add_done_callback(service.accepting.discard)
+        task = loop.create_task(loop.connect_accepted_socket(lambda: Connection(connections, loop), client))
+        connections.accepting.add(task)
+        task.add_done_callback(connections.accepting.discard)
 
 
-def make_service(listener: socket.socket, limits: ConnectionLimits) -> Service:
-    """Binds the loop to this process's receiver and to Django."""
-    app = apps.get_app_config("server")
-    receiver, django = app.receiver, DjangoAnswers(listener.getsockname()[:2])
-    calls = {path.encode(): path for path in receiver.paths}
-
-    def answer(request: Request) -> Answer:
-        path = calls.get(request.target)
-        if path is not None and request.method == "POST":
-            return receiver.post(path, request.headers, request.body, request.address)
-        try:
-            return django(request)
-        except Exception:
-            log.exception("%s %r failed", request.method, request.target[:200])
-            return error("the state server failed on this request; its log says why", 500)
-
-    def refused(address: str, answer: Answer) -> None:
-        app.traffic.answered("", answer.status, 0.0)
-        note_refusal(address, "a request", answer)
-
-    connections = Connections(limits, app.traffic.connections, app.traffic.connections_closed)
-    return Service(limits, connections, answer, refused)
-
-
-async def _sweep(service: Service, loop: asyncio.AbstractEventLoop) -> None:
+async def _sweep(connections: Connections, loop: asyncio.AbstractEventLoop) -> None:
     """Closes overdue connections, and updates the date."""
     while True:
-        service.date = email.utils.formatdate(time.time(), usegmt=True)
+        connections.date = email.utils.formatdate(time.time(), usegmt=True)
         now = loop.time()
-        for connection in service.connections:
+        for connection in connections:
             if why := connection.overdue(now):
-                service.connections.close(connection, why)
+                connections.close(connection, why)
         await asyncio.sleep(SWEEP_S)

@@ -1,44 +1,24 @@
 """One connection: bytes -> requests, one at a time -> answers. HTTP itself is read by httptools (Node's parser)."""
 
 import asyncio
+import http
 from collections import deque
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import httptools
 
-from server.answers import Answer, error
+from server.answers import Answer, Request, error
 from server.serving.connections import Connections
-from server.serving.limits import ConnectionLimits
-from server.serving.request import Request, answer_bytes
 
+_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 LINGER_BYTES = 1 << 20  # discarded, so that a sender of too much can still read the refusal
-
-
-class Service:
-    """The parts that all connections share."""
-
-    def __init__(
-        self,
-        limits: ConnectionLimits,  # bounds of requests and connections
-        connections: Connections,  # those that are open
-        answer: Callable[[Request], Answer],  # answers a request
-        refused: Callable[[str, Answer], None],  # called for each request that was refused before it was complete
-    ) -> None:
-        self.limits = limits
-        self.connections = connections
-        self.answer = answer
-        self.refused = refused
-        self.date = ""  # of now, for the answers' heads
-        self.accepting: set[asyncio.Task[Any]] = set()  # connections that are being set up; a loop keeps none itself
 
 
 class Connection(asyncio.Protocol):
     """Reads requests, answers them in order, one a turn, and enforces the bounds."""
 
-    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
-        self._service = service
-        self._loop = loop
+    def __init__(self, connections: Connections, loop: asyncio.AbstractEventLoop) -> None:
+        self._connections, self._limits, self._loop = connections, connections.limits, loop
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self.address = ""
@@ -46,7 +26,6 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()  # complete requests of a sender that does not wait for answers
         self._body: list[bytes] = []
         self._body_bytes = self._headers = 0
-        self._head_bytes = 0  # of the target and of headers that are complete
         self._received_in_head = 0  # of a head that is not complete
         self._in_head = True
         self._refusal: Answer | None = None
@@ -63,17 +42,19 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
         self._silent_since = self._loop.time()
-        self._service.connections.add(self)
+        self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Drops what was not received completely."""
-        self._service.connections.remove(self)
+        self._connections.remove(self)
         self._transport = None
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
-            self._throw_away(len(data))
+            self._lingering += len(data)
+            if self._lingering > LINGER_BYTES:
+                self.close()
             return
         if self._in_head:
             self._received_in_head += len(data)
@@ -88,7 +69,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as problem:
             # An exception of a callback of ours comes as one of the parser's.
             self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
-        if self._in_head and self._received_in_head > self._service.limits.head_bytes:
+        if self._in_head and self._received_in_head > self._limits.head_bytes:
             self._head_too_large()
         if self._waiting:
             self._next()
@@ -116,39 +97,36 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._request = Request(self.address)
-        self._body, self._body_bytes, self._headers, self._head_bytes = [], 0, 0, 0
+        self._body, self._body_bytes, self._headers = [], 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
         self._request.target += url
-        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers += 1
-        if self._headers > self._service.limits.headers:
-            self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
+        if self._headers > self._limits.headers:
+            self._refuse(error(f"there are more than {self._limits.headers} headers", 431))
             raise ValueError("too many headers")
-        self._head_bytes += len(name) + len(value)
         key, text, headers = name.decode("latin-1").lower(), value.decode("latin-1"), self._request.headers
         headers[key] = f"{headers[key]},{text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
         """Refuses what the head alone forbids."""
         self._in_head, self._received_in_head = False, 0
-        if self._head_bytes > self._service.limits.head_bytes:
+        self._request.method, headers = self._parser.get_method().decode("latin-1"), self._request.headers
+        if len(self._request.target) + sum(map(len, (*headers, *headers.values()))) > self._limits.head_bytes:
             self._head_too_large()
             raise ValueError("head too large")
-        self._request.method = self._parser.get_method().decode("latin-1")
-        headers = self._request.headers
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self._service.limits.body_bytes:
+        if length.isdigit() and int(length) > self._limits.body_bytes:
             self._too_large()
         if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes > self._service.limits.body_bytes:  # of a chunked body, which has no length
+        if self._body_bytes > self._limits.body_bytes:  # of a chunked body, which has no length
             self._too_large()
         self._body.append(body)
 
@@ -167,9 +145,11 @@ class Connection(asyncio.Protocol):
             return
         request = self._waiting.popleft()
         self._silent_since = self._loop.time()
-        self._service.connections.spoke(self)
-        answer = self._service.answer(request)
-        self._transport.write(answer_bytes(answer, self._service.date, request.keeps_alive, request.method != "HEAD"))
+        self._connections.spoke(self)
+        answer = self._connections.answer(request)
+        self._transport.write(
+            answer_bytes(answer, self._connections.date, request.keeps_alive, request.method != "HEAD")
+        )
         if not request.keeps_alive:
             self._waiting.clear()
             self._transport.close()
@@ -180,11 +160,10 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _head_too_large(self) -> None:
-        self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
+        self._refuse(error(f"the head is larger than {self._limits.head_bytes} bytes", 431))
 
     def _too_large(self) -> None:
-        limit = self._service.limits.body_bytes
-        self._refuse(error(f"the body is larger than {limit} bytes", 413))
+        self._refuse(error(f"the body is larger than {self._limits.body_bytes} bytes", 413))
         raise ValueError("too large")
 
     def _refuse(self, answer: Answer) -> None:
@@ -193,17 +172,12 @@ class Connection(asyncio.Protocol):
             return
         self._refusal = answer
         self._due_since = self._loop.time()
-        self._service.refused(self.address, answer)
+        self._connections.note_refused(self.address, answer)
         self._waiting.clear()
-        self._transport.write(answer_bytes(answer, self._service.date, keeps_alive=False))
+        self._transport.write(answer_bytes(answer, self._connections.date, keeps_alive=False))
         # Closing with unread bytes would reset the connection and lose the answer.
         if self._transport.can_write_eof():
             self._transport.write_eof()
-
-    def _throw_away(self, num_bytes: int) -> None:
-        self._lingering += num_bytes
-        if self._lingering > LINGER_BYTES:
-            self.close()
 
     def close(self) -> None:
         """Ends the connection at once."""
@@ -213,7 +187,7 @@ class Connection(asyncio.Protocol):
 
     def overdue(self, now: float) -> str:
         """Reason to close this connection; empty if it may stay."""
-        limits = self._service.limits
+        limits = self._limits
         if self._refusal is not None:
             return "refused" if now - (self._due_since or 0.0) > 1.0 else ""
         if self._untaken_since is not None and now - self._untaken_since > limits.request_s:
@@ -221,3 +195,12 @@ class Connection(asyncio.Protocol):
         if self._due_since is not None:
             return "request not complete in time" if now - self._due_since > limits.request_s else ""
         return "idle" if now - self._silent_since > limits.idle_s else ""
+
+
+def answer_bytes(answer: Answer, date: str, keeps_alive: bool, with_body: bool = True) -> bytes:
+    """Head and body in one piece: two writes would make a client wait for its own delayed ACK. `date` is the Date
+    header's value; the answer to a HEAD has no body."""
+    headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body)), "Date": date}
+    headers |= answer.headers if keeps_alive else {**answer.headers, "Connection": "close"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{_LINES[answer.status]}{head}\r\n".encode("latin-1") + (answer.body if with_body else b"")

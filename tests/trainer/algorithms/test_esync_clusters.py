@@ -235,26 +235,26 @@ def test_a_worker_that_falls_silent_does_not_keep_the_others_from_being_told_to_
     """They are told within its silence limit since it was heard, and two steps with their round trips."""
     rank = data.draw(st.integers(0, len(workers) - 1))
     silent = changing(workers, rank, pace=lambda round_, step: math.inf if round_ == last_round else 1.0)
-    snapshot = follow(silent, 1000, waits=waits, until=200.0).state_server.router.snapshot()
-    assert snapshot is not None
-    heard = snapshot.rows[rank].heard
+    job = follow(silent, 1000, waits=waits, until=200.0).state_server.handlers.jobs.latest
+    assert job is not None
+    heard = job.rows[rank].heard
     step_s = max(worker.step_s + worker.round_trip_s for worker in workers)
     assert heard is not None
-    for row in snapshot.rows:
+    for row in job.rows:
         if row.rank != rank:
             assert row.action is Action.SYNC
             assert row.synced is not None
-            assert row.synced <= heard + snapshot.rows[rank].silence_limit + 2 * step_s
+            assert row.synced <= heard + job.rows[rank].silence_limit + 2 * step_s
 
 
 def test_a_straggler_that_falls_silent_in_its_step_is_not_waited_for_longer_than_it_would_have_taken() -> None:
     """Steps of 1 and 4 s, rounds of 6 s: silent in its step of round 3, where it is due 5 s after the round's begin."""
     workers = [Worker(1.0, 1.0), Worker(4.0, 1.0, pace=lambda round_, step: math.inf if round_ == 3 else 1.0)]
     outcome = follow(workers, 10, until=200.0)
-    snapshot = outcome.state_server.router.snapshot()
-    assert snapshot is not None and snapshot.rows[0].synced is not None
+    job = outcome.state_server.handlers.jobs.latest
+    assert job is not None and job.rows[0].synced is not None
     assert [len(history) for history in outcome.history] == [2, 2]
-    assert snapshot.rows[0].synced - outcome.began_s == 2 * 6.0 + 4.0
+    assert job.rows[0].synced - outcome.began_s == 2 * 6.0 + 4.0
 
 
 @either_way

@@ -144,8 +144,8 @@ def test_a_state_server_that_was_restarted_goes_on_with_the_sizes_that_fit() -> 
 
     trained = train(TransportKind.SUM, two_workers(), build, rounds=7, state_server=running)
     assert [trainer.sizes for trainer in trained.trainers] == [[4, *[6] * 6], [4, *[2] * 6]]
-    snapshot = running.running.router.snapshot()
-    assert snapshot is not None and [row.samples for row in snapshot.rows] == [40, 16]
+    job = running.running.handlers.jobs.latest
+    assert job is not None and [row.samples for row in job.rows] == [40, 16]
 
 
 def test_while_the_state_server_is_gone_all_go_on_with_their_sizes() -> None:

@@ -239,7 +239,7 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
     for rank in range(6):
         np.testing.assert_allclose(trained.weights(rank), expected, rtol=1e-3, atol=1e-4)
         np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
-    job = server.running.router.snapshot()
+    job = server.running.handlers.jobs.latest
     assert job is not None and job.ended is not None  # all have taken leave
 
 

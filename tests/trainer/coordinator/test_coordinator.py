@@ -64,8 +64,8 @@ class InProcess:
         return self._server.link(round_trip_s=0.01)
 
     def status(self, job: str) -> dict[str, Any]:
-        router = self._server.router
-        return status(router.snapshot(job), router.overview())
+        jobs = self._server.handlers.jobs
+        return status(jobs.get(job), jobs, self.clock.now())
 
     def start(self) -> None:
         self._server.restart()

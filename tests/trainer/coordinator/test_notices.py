@@ -37,7 +37,7 @@ def joined(recorder, progress=None):
 
 
 def told(client):
-    client._asker.wait_until_idle(SOON_S)
+    client._notices.wait_until_idle(SOON_S)
 
 
 def test_a_notice_says_where_the_worker_is_and_what_was_decided_on_it(recorder):

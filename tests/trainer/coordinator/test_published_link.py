@@ -14,13 +14,12 @@ from state_server_process import query, report
 
 from trainer import command_line
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.http import PublishedServer
 from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
 from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
 from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING
 from trainer.simulation.virtual_clock import VirtualClock
-from utils import JobError, PeerLost
+from utils import JobError, PeerLost, SetupError
 
 DJANGO_500 = "<html><head><title>IndexError\n   at /apply/</title></head>\n<body>" + 50_000 * "x" + "</body></html>"
 
@@ -49,8 +48,8 @@ class Published:
         self.num_workers, self.t = num_workers, 1
         self.records: list[list[Any]] = [[rank, 0, 0.0, 0.0, False, 1] for rank in range(num_workers)]
 
-    def check(self) -> None:
-        raise PublishedServer(self.address)
+    def is_published(self) -> bool:
+        return True
 
     def get(self, path: str, timeouts: Timeouts) -> Reply:
         state = {"num_workers": self.num_workers, "t": self.t, "epsilon": 0.5, "records": self.records}
@@ -157,7 +156,9 @@ def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_o
         assert server.paths == ["/apply/", "/init/", "/reset/", "/apply/", "/apply/"]
 
     follow(work)
-    assert caplog.messages == ["the state server at http://published answered 500: IndexError at /apply/; asking again"]
+    assert caplog.messages == [
+        "the state server at http://published does not answer (500: IndexError at /apply/); asking again"
+    ]
 
 
 def test_a_server_that_was_away_is_told_the_round_again() -> None:
@@ -207,8 +208,8 @@ HTML = "<!doctype html>\n<html><title>Sign in\n please</title></html>"
         ("/apply/", Reply(200, {"ready": None}), "/apply/ gets 200"),
         ("/init/", Reply(403, {}, HTML), "/init/ gets 403 'Sign in please'"),
         ("/reset/", Reply(404, {}, "a\nb"), "/reset/ gets 404 'a b'"),
-        ("/apply/", Reply(500, {}, DJANGO_500), "answered 500: IndexError at /apply/; tried for 60 s"),
-        ("/init/", Reply(502, {}, "bad\ngateway"), "answered 502: bad gateway; tried for 60 s"),
+        ("/apply/", Reply(500, {}, DJANGO_500), "(500: IndexError at /apply/); tried for 60 s"),
+        ("/init/", Reply(502, {}, "bad\ngateway"), "(502: bad gateway); tried for 60 s"),
     ],
 )
 def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, said: str) -> None:
@@ -256,7 +257,7 @@ def test_a_server_that_answers_nothing_but_errors_is_given_up(root: Reply) -> No
     def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
         server.instead = {"/": root, "/apply/": Reply(500, {}, DJANGO_500)}
         first = client(0)
-        with pytest.raises(PeerLost, match="answered 500: IndexError at /apply/; tried for 60 s"):
+        with pytest.raises(PeerLost, match=r"\(500: IndexError at /apply/\); tried for 60 s"):
             report(first, 1, 0.1, 0.0)
 
     follow(work)
@@ -337,7 +338,7 @@ def test_esync_speaks_the_published_form_and_says_what_is_lost(
     ],
 )
 def test_what_needs_this_projects_server_says_why(flags: str, said: str) -> None:
-    with pytest.raises(PublishedServer) as error:
+    with pytest.raises(SetupError) as error:
         checked(Published(), VirtualClock(), command_line.parse(flags.split()), 2)  # type: ignore[arg-type]
     assert said in str(error.value)
     assert "scripts/state_server.sh" in str(error.value)

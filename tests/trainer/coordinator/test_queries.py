@@ -354,7 +354,7 @@ def test_an_address_where_nobody_answers_is_named():
     client = http_client(port)
     client.join("job", 0, 1)
     with pytest.raises(SetupError, match=f"http://127.0.0.1:{port} .Connection refused"):
-        HttpLink("127.0.0.1", str(port), RealClock()).check()
+        HttpLink("127.0.0.1", str(port), RealClock()).is_published()
     with pytest.raises(PeerLost, match=f"http://127.0.0.1:{port} does not answer"):
         report(client, 1, 0.5, 0.0, patience_s=0.2)
 

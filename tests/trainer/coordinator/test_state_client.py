@@ -163,7 +163,7 @@ def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(reco
         client.tell_doing()
     assert time.monotonic() - began < AT_ONCE_S
     recorder.is_awake.set()
-    client._asker.wait_until_idle(SOON_S)
+    client._notices.wait_until_idle(SOON_S)
 
 
 def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorder):

@@ -65,9 +65,9 @@ class Cluster:
 
     def curve(self) -> dict[int, float]:
         """What the server knows of it."""
-        snapshot = self.server.router.snapshot()
-        assert snapshot is not None
-        return {point.round: point.value for point in snapshot.curve}
+        job = self.server.handlers.jobs.latest
+        assert job is not None
+        return {point.round: point.value for point in job.curve.points}
 
 
 def with_a_cluster(work: Callable[[Cluster], None]) -> None:
@@ -182,8 +182,8 @@ def test_a_server_that_was_restarted_gets_the_job_and_the_curve_with_what_is_tol
             cluster.clock.sleep(5.0)
         assert cluster.told()[2:] == [(4, None), (4, [0.25, 0.5])]
         assert cluster.curve() == {1: 0.25, 2: 0.5}
-        snapshot = cluster.server.router.snapshot()
-        assert snapshot is not None and snapshot.settings.resumed and not snapshot.history_lost
+        job = cluster.server.handlers.jobs.latest
+        assert job is not None and job.settings.resumed and not job.history_lost
 
     with_a_cluster(work)
 
@@ -194,8 +194,8 @@ def test_who_leaves_is_not_overtaken_by_what_was_told_before() -> None:
         cluster.client.tell(2, 1, 0.5, 0.0)
         cluster.client.leave()
         assert [message["doing"] for _, message in cluster.said] == ["training", "ended"]
-        snapshot = cluster.server.router.snapshot()
-        assert snapshot is not None and snapshot.ended is not None
+        job = cluster.server.handlers.jobs.latest
+        assert job is not None and job.ended is not None
         assert cluster.curve() == {1: 0.25}
 
     with_a_cluster(work)
@@ -205,8 +205,8 @@ def test_who_leaves_does_so_in_the_newest_generation() -> None:
     def work(cluster: Cluster) -> None:
         cluster.client.join("job", 0, 1, cluster.progress, generation=2)  # the others are lost at the end
         cluster.client.leave()
-        snapshot = cluster.server.router.snapshot()
-        assert snapshot is not None and (snapshot.settings.generation, snapshot.ended is None) == (2, False)
+        job = cluster.server.handlers.jobs.latest
+        assert job is not None and (job.settings.generation, job.ended is None) == (2, False)
 
     with_a_cluster(work)
 
@@ -219,8 +219,8 @@ def test_who_leaves_tells_a_server_that_did_not_hear_the_last_notice() -> None:
         cluster.server.is_away = False
         cluster.progress.measured(2, 0.25)
         cluster.client.leave(2)
-        snapshot = cluster.server.router.snapshot()
-        assert snapshot is not None and snapshot.ended is not None
+        job = cluster.server.handlers.jobs.latest
+        assert job is not None and job.ended is not None
         assert cluster.curve() == {2: 0.25}
 
     with_a_cluster(work)
@@ -267,8 +267,8 @@ def test_what_belongs_to_an_earlier_generation_does_not_count_in_the_next_one() 
         told = [(message["settings"]["generation"], message["status"]["round"]) for _, message in cluster.said]
         assert told[:4] == [(1, 5), (1, 5), (1, 5), (2, 52)]
         assert not client.is_refused
-        snapshot = cluster.server.router.snapshot("survives")
-        assert snapshot is not None and [row.round for row in snapshot.rows] == [52, 52]
+        job = cluster.server.handlers.jobs.get("survives")
+        assert job is not None and [row.round for row in job.rows] == [52, 52]
         client.stop_waiting()
 
     with_a_cluster(work)

@@ -38,12 +38,12 @@ def test_the_page_has_all_and_the_job_does_not_notice(mode):
     for rank in (0, 1):
         np.testing.assert_array_equal(watched.weights(rank), alone.weights(rank))
     assert watched.ended_s == alone.ended_s
-    snapshot = page.running.router.snapshot()
+    job = page.running.handlers.jobs.latest
     steps = ROUNDS * (2 if mode == "local-sgd" else 1)
-    assert [(row.round, row.steps, row.step_time) for row in snapshot.rows] == [(ROUNDS, steps, 1), (ROUNDS, steps, 3)]
-    assert [row.computing for row in snapshot.rows] == [steps, 3 * steps]
-    assert snapshot.ended is not None and not snapshot.cut_off
-    losses = [point.value for point in snapshot.losses]
+    assert [(row.round, row.steps, row.step_time) for row in job.rows] == [(ROUNDS, steps, 1), (ROUNDS, steps, 3)]
+    assert [row.computing for row in job.rows] == [steps, 3 * steps]
+    assert job.ended is not None and not job.is_cut_off
+    losses = [point.value for point in job.losses.points]
     assert len(losses) > 2 and losses[0] > losses[-1] > 0
 
 

@@ -118,7 +118,13 @@ class History:
 
     @property
     def _group(self) -> Group:
-        return self.server._groups.get("a") or (self.disk.read("a", 0.0) if self.keeps_records else Group())
+        return (
+            known.group
+            if (known := self.server._jobs.get("a"))
+            else self.disk.read("a", 0.0)
+            if self.keeps_records
+            else Group()
+        )
 
     # ------------------------------------------------------------------------------------------------ the workers
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server import membership
 from server.messages import Call, Join
-from server.reach import EXACT, together
+from server.reach import EXACT, heaviest_group
 from server.worker import Device
 
 from trainer.rendezvous import joining
@@ -45,7 +45,7 @@ def of(cuts: str) -> set[frozenset[str]]:
 )
 def test_the_heaviest_set_without_a_cut_trains(workers: str, cuts: str, left: str) -> None:
     weights = {each: membership.MEMBER if each.islower() else 1 for each in workers}
-    assert together(weights, of(cuts)) == set(left)
+    assert heaviest_group(weights, of(cuts)) == set(left)
 
 
 @settings(max_examples=25)
@@ -58,13 +58,13 @@ def test_no_set_is_heavier_and_of_many_workers_nothing_can_be_added(number: int,
     def is_whole(these: frozenset[str]) -> bool:
         return not any(cut <= these for cut in cuts)
 
-    found = together(weights, cuts)
+    found = heaviest_group(weights, cuts)
     sets = [frozenset(each) for size in range(number + 1) for each in combinations(weights, size)]
     assert is_whole(found)
     assert sum(map(weights.get, found)) == max(sum(map(weights.get, each)) for each in sets if is_whole(each))
     many = {f"{part}{one}": 1 for part in "ab" for one in range(EXACT)}
     halves = {frozenset((f"a{one}", f"b{other}")) for one in range(EXACT) for other in range(EXACT)}
-    assert together(many, halves) == {f"a{one}" for one in range(EXACT)}
+    assert heaviest_group(many, halves) == {f"a{one}" for one in range(EXACT)}
 
 
 # ------------------------------------------------------------------------------------------------- the state server
@@ -236,7 +236,7 @@ def test_on_whatever_graph_of_cuts_one_set_trains_that_nothing_can_be_added_to(s
 
 
 def all_train(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(membership, "together", lambda weights, cuts: frozenset(weights))
+    patch.setattr(membership, "heaviest_group", lambda weights, cuts: frozenset(weights))
 
 
 def pauses_for_any(patch: pytest.MonkeyPatch) -> None:

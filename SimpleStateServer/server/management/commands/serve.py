@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import resource
 import socket
 import sys
 from argparse import ArgumentParser
@@ -13,7 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from server.journal import Journal
-from server.serving.limits import LEAST_CONNECTIONS, SPARE_FILES, ConnectionLimits, allowed_connections
+from server.serving.connections import ConnectionLimits
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10010
@@ -23,6 +24,8 @@ JOURNALS = Path(__file__).resolve().parents[4] / "logs" / ".journal"  # of serve
 PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 EXIT_SETUP = 2
+SPARE_FILES = 64  # open files besides the connections
+LEAST_CONNECTIONS = 16  # a worker keeps up to so many
 _VARIABLES = "STATE_SERVER_HOST and STATE_SERVER_PORT"
 
 _DEFAULTS = ConnectionLimits()
@@ -75,8 +78,7 @@ class Command(BaseCommand):
         settings.ALLOWED_HOSTS.append(address)
         wanted = options["connections"]
         limits = ConnectionLimits(
-            **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)},
-            body_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+            **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)}
         )
         if limits.connections < (least := min(wanted, LEAST_CONNECTIONS)):
             _fail(f"{least} connections need {least + SPARE_FILES} open files: raise the limit of them (ulimit -Hn)")
@@ -85,9 +87,7 @@ class Command(BaseCommand):
         try:
             from server.serving.loop import serve
         except ModuleNotFoundError as missing:
-            _fail(
-                f"{missing.name} is missing: install requirements.txt, or use 'manage.py runserver' for a few workers"
-            )
+            _fail(f"{missing.name} is missing: install requirements.txt")
         launcher, *_ = os.environ.get("ESYNC_PROCESS", "").split("-")
         rendezvous = apps.get_app_config("server").handlers.rendezvous
         host, port = listener.getsockname()[:2]
@@ -132,6 +132,16 @@ def listen(address: str, port: int) -> socket.socket:
     except OSError as problem:
         _fail(f"cannot listen on {address!r} port {port}: {problem.strerror}; choose another with {_VARIABLES}")
     return listener
+
+
+def allowed_connections(wanted: int) -> int:
+    """How many connections this process can have open, after raising its limit of open files; may be negative."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = wanted + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < target:
+        soft = target if hard == resource.RLIM_INFINITY else min(target, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft - SPARE_FILES)
 
 
 def _fail(text: str) -> NoReturn:
