@@ -30,12 +30,13 @@ from report import BACKEND, definitions, metrics, run_tables, tables
 from report.csv_curves import beside, read_beside
 from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
 from report.figure_set import bar_figures, curve_figures, save_figures
-from report.metrics import LOCAL, SSGD, STANDALONE, Device, Devices, Mode, Warn, compared
+from report.metrics import LOCAL, SSGD, STANDALONE, Device, Devices, Mode, compared
 from report.runs import Run, of_one_metric
 from report.style import PAGE, WIDTHS, style
 from report.x_axes import X_AXES
 from summary import warning
 from trainer.metric import ACCURACY, Metric, logged_value
+from trainer.run_logs.rounds import Warn
 from utils import SetupError
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
         return None
     device = device.evaluated_every(eval_duration)
     if not device.curve:
-        counts = f"{len(device.accuracy_list)} {device.metric.plural} in {len(device.elapsed_time_list)} rounds"
+        counts = f"{len(device.values)} {device.metric.plural} in {len(device.rounds)} rounds"
         warn(
             f"{mode.title}: its summary does not say when it was evaluated ({counts}); make it anew with summary.py, "
             "or give the -e that it was trained with as -e"

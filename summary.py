@@ -4,7 +4,7 @@
 
 reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt (or rounds.jsonl there) and writes
 /path/to/logs/{network}/{mode}/ESync.json, which draw.py reads; of several runs below each /path/to/logs/seed-N. Needs
-the standard library alone; with msgspec it is faster. Durations are in seconds, sizes in bytes.
+msgspec alone. Durations are in seconds, sizes in bytes.
 """
 
 if __name__ == "__main__":
@@ -19,9 +19,8 @@ import gc
 import itertools
 import json
 import re
-import reprlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -29,16 +28,11 @@ from typing import Any, TextIO, cast
 import utils
 from algorithms import TransportKind, owner_of
 from flag_parser import FlagParser
-from report import device_rounds, export, metrics, tables
-from report.job_logs import WorkerFolder, newest
-from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
+from report import device_json, export, job_logs, metrics, tables
+from report.job_logs import WorkerLog
+from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Mode
 from report.newest_run import ends_early
-from report.sound_devices import without_impossible
-from trainer.metric import ACCURACY, logged_value
-from trainer.run_logs import measure, round_log
-from trainer.run_logs.pace import pace_of
-from trainer.run_logs.round_faults import MOST_ROUNDS, are_quantities, is_quantity, tell
-from trainer.run_logs.sound_rounds import rounds_missed, sound_rounds
+from trainer.run_logs.rounds import Warn, round_files
 from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree
@@ -89,13 +83,14 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 def summarise_mode(folder: Path, warn: Warn) -> Devices:
     """Reads the round logs of all devices of one mode. Raises SetupError if the folder holds no readable round."""
     there = {host: folders(host) for host in folders(folder)}
-    found = newest(itertools.chain.from_iterable(there.values()), warn)
     devices: dict[tuple[str, str], Device] = {}
-    for each in found:
-        device = _summarise_device(each, warn)
-        if device is not None:
-            devices[each.place] = device
-            gc.freeze()  # else its lists are walked through again and again, and none of them is garbage
+    whole: dict[tuple[str, str], WorkerLog] = {}  # those that took part to the end
+    for log in job_logs.read_each(itertools.chain.from_iterable(there.values()), warn, keeps_steps=False):
+        devices[log.place] = job_logs.device_of(log, warn)
+        _tell_what_does_not_count(log, warn)
+        if log.is_whole:
+            whole[log.place] = log
+        gc.freeze()  # else its rounds are walked through again and again, and none of them is garbage
     for host in [host for host, its in there.items() if not its]:
         warn(f"{host} holds no device's folder; left out")
     if not devices:
@@ -103,119 +98,25 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
             f"{folder} holds no readable round log (HOST/DEVICE/iter-N.txt or rounds.jsonl); "
             "train first, or copy the log folders of all hosts there"
         )
-    whole = {each.place: devices[each.place] for each in found if each.is_whole and each.place in devices}
     if not metrics.have_changed(devices.values()):  # then each has its first rank
-        _check_ranks(folder, whole, warn)
+        _check_ranks(folder, {place: devices[place] for place in whole}, warn)
         mode = metrics.mode_of(folder.name)
         in_step = mode is not None and owner_of(mode.algorithm.name).transport is TransportKind.SUM
-        ends = {place: (len(its.elapsed_time_list), its.elapsed_time_list[-1]) for place, its in whole.items()}
-        for place, text in ends_early(ends, {each.place: each.run_file for each in found}, in_step).items():
+        ends = {place: (len(log.rounds), log.elapsed_s) for place, log in whole.items()}
+        for place, text in ends_early(ends, {place: log.run_file for place, log in whole.items()}, in_step).items():
             warn(f"{folder / '/'.join(place)}: {text}")
     return devices
 
 
-def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
-    folder = found.folder
-    try:
-        logged = round_log.logged_rounds(folder, warn, device_rounds.form(found.run_file.run))
-    except OSError as error:
-        warn(f"{folder} cannot be read: {error.strerror}; left out")
-        return None
-    logged = {number: one for number, one in logged.items() if number <= found.until}
-    if not logged:
-        warn(f"{folder} holds neither iter-N.txt nor {measure.LINES_FILE}; left out")
-        return None
-    rounds = list(sound_rounds(folder, logged, warn))
-    last = max((number for number in logged if number <= MOST_ROUNDS), default=0)
-    lost = last - len(rounds) - rounds_missed(logged)
-    if lost > 0:
-        warn(f"{folder}: samples, steps, bytes and computing time are counted without {lost} lost round(s)")
-    evaluations = [(record["total_time"], *its) for record in rounds if (its := logged_value(record)) is not None]
-    if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
-        warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
-    pace = pace_of([record["pace"] for record in rounds])
-    try:
-        return Device(
-            accuracy_list=[value for *_, value in evaluations],
-            num_samples_list=[record["num_samples"] for record in rounds],
-            self_iters_list=[record["entries"] for record in rounds],
-            elapsed_time_list=[record["total_time"] for record in rounds],
-            aggregate_time_list=[record["aggregation_s"] for record in rounds],
-            accuracy_time_list=[elapsed_s for elapsed_s, *_ in evaluations],
-            computing_time_list=[record["computing_s"] for record in rounds],
-            bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
-            bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
-            steps_list=[record["begun"] for record in rounds],
-            lost_steps_list=_lost_steps(rounds, warn),
-            event_list=_read_events(folder, rounds, warn) or None,
-            metric=evaluations[0][1] if evaluations else ACCURACY,
-            **(pace._asdict() if pace else {}),
-            **_of_run_file(found.run_file.run),
-        )
-    except ValueError as error:
-        warn(f"{folder} left out: {error}")
-        return None
-
-
-def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path, warn: Warn) -> list[int] | None:
-    """The values of `key`; None if some are missing, since their sum would pass for that of all rounds."""
-    values = [record[key] for record in rounds if key in record]
-    if not are_quantities(values):
-        values = [value for value in values if is_quantity(value)]
-    if values and len(values) < len(rounds):
-        warn(f"{folder}: {key} is missing in {len(rounds) - len(values)} of {len(rounds)} rounds; left out")
-    return values if len(values) == len(rounds) else None
-
-
-def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | None:
-    """Steps abandoned, skipped, dropped or to be done again, by round; None where a number is malformed."""
-    lost = []
-    for record in rounds:
-        counts = {key: record[key] for key in ("steps_lost", "bad_steps") if key in record}
-        for key, steps in counts.items():
-            if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
-                where = record["where"]
-                warn(f"{where}: {key} is {steps!r}, but should be a whole number from 0 on; lost steps left out")
-                return None
-        lost.append(record["abandoned"] + sum(counts.values()))
-    return lost
-
-
-def _read_events(folder: Path, rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[list[Any]]:
-    """The rounds' events as the summary has them, with one warning for all malformed ones."""
-    events: list[list[Any]] = []
-    faults: list[str] = []
-    for record in rounds:
-        if "events" in record:
-            read = partial(Event.from_log, record["total_time"])
-            events += _sound_events(record["events"], read, record["where"], faults.append)
-    tell(faults, f"{folder}: events of {len(faults)} rounds left out", warn)
-    return events
-
-
-def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, warn: Warn) -> list[list[Any]]:
-    if not isinstance(values, list):
-        warn(f"{where}: events are {reprlib.repr(values)}, but should be a list; left out")
-        return []
-    sound, faults = [], []
-    for value in values:
-        try:
-            sound.append(list(read(value)))
-        except ValueError as error:
-            faults.append(str(error))
-    if faults:
-        warn(f"{where}: {len(faults)} of {len(values)} event(s) left out: {faults[0]}")
-    return sound
-
-
-def _of_run_file(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank, number of workers, size of the model, its end, whether in virtual time; published logs have no run.json."""
-    flags = run.get("config")
-    values = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
-    values["of_workers"] = (flags.get("of_workers") if isinstance(flags, dict) else None) or None
-    found = {key: value for key, value in values.items() if isinstance(value, int) and is_quantity(value)}
-    is_so = {"at_target": f" {utils.REACHED} " in str(run.get("ended")), "virtual": "virtual" in run}
-    return found | {key: True for key, value in is_so.items() if value}
+def _tell_what_does_not_count(log: WorkerLog, warn: Warn) -> None:
+    if log.lost > 0:
+        warn(f"{log.folder}: samples, steps, bytes and computing time are counted without {log.lost} lost round(s)")
+    for name in ("bytes_pushed", "bytes_pulled"):
+        lacking = sum(getattr(one, name) is None for one in log.rounds)
+        if 0 < lacking < len(log.rounds):
+            warn(f"{log.folder}: {name} is missing in {lacking} of {len(log.rounds)} rounds; left out")
+    if bad := sum(one.bad_steps or 0 for one in log.rounds):
+        warn(f"{log.folder}: {bad} step(s) were skipped, since a number in them was not finite")
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
@@ -236,7 +137,7 @@ def write_summary(path: Path, devices: Devices) -> None:
     """Writes {host: {device: lists}}."""
     hosts: dict[str, dict[str, Any]] = {}
     for (host, name), device in devices.items():
-        hosts.setdefault(host, {})[name] = device.to_json()
+        hosts.setdefault(host, {})[name] = device_json.written(device)
     utils.write_json(path, hosts)
 
 
@@ -249,17 +150,11 @@ def read_summary(path: Path, warn: Warn) -> Devices:
     devices: dict[tuple[str, str], Device] = {}
     for host, names in hosts.items():
         for name, value in names.items():
-            if isinstance(value, dict) and value.get("event_list") is not None:  # without bad events
-                events = _sound_events(value["event_list"], Event.from_json, f"{path}: {host}/{name}", warn)
-                value = {**value, "event_list": events or None}
-            if isinstance(value, dict):
-                value, faults = without_impossible(value)
-                for text in faults:
-                    warn(f"{path}: {host}/{name}: {text}")
+            where = f"{path}: {host}/{name}"
             try:
-                devices[host, name] = Device.from_json(value)
+                devices[host, name] = device_json.read(value, where, warn)
             except ValueError as error:
-                warn(f"{path}: {host}/{name} left out: {error}")
+                warn(f"{where} left out: {error}")
     if not devices:
         raise SetupError(f"{path} holds no device with sound lists")
     return devices
@@ -326,7 +221,7 @@ def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
     if mode_name == "all":
         chosen = metrics.modes_of(there)
         for name, path in there.items():
-            if metrics.mode_of(name) is None and any(map(round_log.round_files, path.glob("*/*/"))):
+            if metrics.mode_of(name) is None and any(map(round_files, path.glob("*/*/"))):
                 warning(f"{path} is no mode of this program; left out")
     else:
         chosen = metrics.modes_of({mode_name} & there.keys())
@@ -347,7 +242,7 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
     folder = network_folder / mode.name
     devices = summarise_mode(folder, warning)
     write_summary(folder / mode.file_name, devices)
-    rounds = [len(device.elapsed_time_list) for device in devices.values()]
+    rounds = [len(device.rounds) for device in devices.values()]
     hosts = len({host for host, _ in devices})
     print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {tables.span(rounds)} rounds")
     for line in tables.doubt_lines({mode: metrics.doubts_of([devices])}):
@@ -357,7 +252,7 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
         if device is None:
             warning(f"{folder} has no evaluation, so {STANDALONE_FILE} is not written")
             return
-        value, metric = device.accuracy_list[-1], device.metric
+        value, metric = device.values[-1], device.metric
         text = f"{value}" if metric.is_accuracy else json.dumps(metric.logged(value))
         (network_folder / STANDALONE_FILE).write_text(f"{text}\n")
         print(f"{network_folder / STANDALONE_FILE}: {metric.name} {value}")
@@ -371,10 +266,9 @@ def _export(options: argparse.Namespace) -> None:
         for run, mode in modes:
             place = run.parent.name if utils.SEED_FOLDER.fullmatch(run.parent.name) else ""
             hosts = itertools.chain.from_iterable(map(folders, folders(run / mode.name)))
-            for each in newest(hosts, warning):
-                rounds = [one for one in round_log.read_rounds(each.folder, warning) if one["num_iters"] <= each.until]
+            for log in job_logs.read_each(hosts, warning):
                 for write in writers:
-                    write(export.Worker(place, run.name, mode.name, *each.place, each.run_file.run), rounds)
+                    write(export.Worker(place, run.name, mode.name, *log.place, log.run), log.rounds)
 
 
 def known_mode(text: str) -> str:

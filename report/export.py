@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.metric import logged_value
 from trainer.run_logs.measure import STAGES
-from trainer.run_logs.round_log import seconds_in
+from trainer.run_logs.rounds import Round
 from trainer.run_logs.scalars import LOSS, SAMPLES_S, STEPS, WAITING, RoundNumbers, TensorBoard, check_tensorboard
 from utils import SetupError
 
@@ -31,7 +30,7 @@ class Worker(NamedTuple):
     run: Mapping[str, Any]  # its run.json
 
 
-Write = Callable[[Worker, Iterable[Mapping[str, Any]]], None]  # of a worker's rounds, as round_log.read_rounds has them
+Write = Callable[[Worker, Iterable[Round]], None]  # of a worker's rounds
 
 
 @contextlib.contextmanager
@@ -54,26 +53,25 @@ def to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
         yield writers
 
 
-def _rows(worker: Worker, rounds: Iterable[Mapping[str, Any]]) -> Iterator[list[Any]]:
+def _rows(worker: Worker, rounds: Iterable[Round]) -> Iterator[list[Any]]:
     numbers = RoundNumbers()
-    for record in rounds:
-        its, logged, steps = numbers.of(record), logged_value(record), record["time"].values()
-        metric = ("", "") if logged is None else (logged[0].name, logged[1])
+    for one in rounds:
+        its = numbers.of(one)
         yield [
             *worker[:-1],
             worker.run.get("rank", ""),
-            *(record[key] for key in ("num_iters", "total_time", "num_samples")),
+            *(one.number, one.elapsed_s, one.samples),
             *(its.get(name, "") for name in (STEPS, SAMPLES_S, WAITING, LOSS)),
-            *metric,
-            *(record.get(key, "") for key in COUNTS),
-            *(seconds_in(steps, (stage,)) for stage in STAGES),
+            *((one.evaluation[0].name, one.evaluation[1]) if one.evaluation else ("", "")),
+            *(getattr(one, name) for name in COUNTS),  # None is an empty cell
+            *map(one.seconds, STAGES),
         ]
 
 
-def _to_tensorboard(folder: Path, worker: Worker, rounds: Iterable[Mapping[str, Any]]) -> None:
+def _to_tensorboard(folder: Path, worker: Worker, rounds: Iterable[Round]) -> None:
     board = TensorBoard(folder / worker.seed / worker.network / worker.mode / f"{worker.host}-{worker.device}", _fail)
-    for record in rounds:
-        board.write(record)
+    for one in rounds:
+        board.write(one)
 
 
 def _fail(why: str) -> None:

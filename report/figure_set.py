@@ -13,11 +13,12 @@ from report import metrics, run_tables, tables
 from report.bars import draw_bars, draw_computing_ratio
 from report.definitions import MARK, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_curves, draw_curves_of_runs
-from report.metrics import IID, NON_IID, Curve, Devices, Mode, Warn, compared
+from report.metrics import IID, NON_IID, Curve, Devices, Mode, compared
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
 from report.x_axes import SECONDS, XAxis
 from trainer.metric import ACCURACY, Metric
+from trainer.run_logs.rounds import Warn
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file

@@ -1,4 +1,4 @@
-"""Reads the logs of one job, a worker at a time, and puts their stages on the worker's clock. Standard library only."""
+"""The logs of a job: of its newest run, a worker at a time, as devices, and with their stages on the worker's clock."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,55 +7,51 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import utils
-from algorithms import MEMBERS
-from report.metrics import Curve, Warn, joined
+from report.metrics import Device, evaluating_device, sound_events
 from report.newest_run import Place, RunFile, of_newest
-from trainer.metric import ACCURACY, Metric, logged_value
-from trainer.run_logs import round_log
-from trainer.run_logs.measure import FORWARD_BACKWARD
+from trainer.metric import ACCURACY
+from trainer.run_logs import rounds as round_logs
+from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE
+from trainer.run_logs.pace import Emulation, RoundPace, pace_of
+from trainer.run_logs.rounds import MOST, Round, Warn
 from utils import SetupError
 
 
 @dataclass(frozen=True)
 class WorkerLog:
-    """The logs of one worker; `rounds` as round_log.read_rounds returns them, `run` is its run.json, or empty."""
+    """The logs of one worker."""
 
-    host: str
-    device: str
-    rounds: Sequence[dict[str, Any]]
-    run: Mapping[str, Any]
+    folder: Path  # HOST/DEVICE
+    rounds: Sequence[Round]  # the sound ones
+    run_file: RunFile
+    lost: int = 0  # rounds in which it took part, and which are not among these
+    is_whole: bool = True  # it took part to the end of the run
 
     @property
-    def place(self) -> str:
-        """HOST/DEVICE, as in the log tree."""
-        return f"{self.host}/{self.device}"
+    def place(self) -> Place:
+        """Host and device, as in the log tree."""
+        return self.folder.parent.name, self.folder.name
+
+    @property
+    def name(self) -> str:
+        """HOST/DEVICE."""
+        return "/".join(self.place)
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """Its run.json; empty where it is missing."""
+        return self.run_file.run
 
     @property
     def elapsed_s(self) -> float:
         """At the end of the last round."""
-        return float(self.rounds[-1]["total_time"])
-
-    @property
-    def curve(self) -> Curve:
-        """The metric over time; empty where this worker did not evaluate."""
-        return [(one["total_time"], found[1]) for one in self.rounds if (found := logged_value(one)) is not None]
-
-    @property
-    def metric(self) -> Metric:
-        """Of all its evaluations (sound_rounds.py)."""
-        return next((found[0] for one in self.rounds if (found := logged_value(one)) is not None), ACCURACY)
+        return self.rounds[-1].elapsed_s
 
 
 def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
     """Reads the workers of a job, sorted by rank; where a rank is unknown, in the order of `folders`. Each of the
     `folders` is HOST/DEVICE. Raises SetupError if no round is readable."""
-    logs = []
-    for each in newest(folders, warn):
-        rounds = [one for one in round_log.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]
-        if rounds:
-            logs.append(WorkerLog(each.folder.parent.name, each.folder.name, rounds, each.run_file.run))
-        else:
-            warn(f"{each.folder} holds no readable round log; left out")
+    logs = list(read_each(folders, warn))
     if not logs:
         raise SetupError("no readable round log (HOST/DEVICE/iter-N.txt or rounds.jsonl); train first")
     ranks = [log.run.get("rank") for log in logs]
@@ -64,31 +60,29 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
     return logs
 
 
-class WorkerFolder(NamedTuple):
-    """The folder of a worker of the newest run; rounds after `until` belong to another run."""
-
-    folder: Path
-    run_file: RunFile
-    until: float
-    is_whole: bool  # it took part to the end of the run
-
-    @property
-    def place(self) -> Place:
-        """Host and device, as in the log tree."""
-        return self.folder.parent.name, self.folder.name
-
-
-def newest(folders: Iterable[Path], warn: Warn) -> list[WorkerFolder]:
-    """The devices' folders of the newest run (newest_run.py); `warn` gets a line about the others."""
+def read_each(folders: Iterable[Path], warn: Warn, keeps_steps: bool = True) -> Iterator[WorkerLog]:
+    """The logs of the newest run (newest_run.py); `warn` gets a line about the others, and about what is left out."""
     there = {(folder.parent.name, folder.name): folder for folder in folders}
     found = {place: RunFile(read_run(folder, warn), _written_s(folder)) for place, folder in there.items()}
     chosen = of_newest(found)
     for line in chosen.lines:
         warn(f"{next(iter(there.values())).parents[1]}: {line}")
-    until = chosen.until
-    return [
-        WorkerFolder(there[each], found[each], until.get(each, math.inf), each not in until) for each in chosen.places
-    ]
+    for place in chosen.places:
+        folder, until = there[place], chosen.until.get(place, math.inf)
+        try:
+            logged = round_logs.logged_rounds(folder, warn, keeps_steps)
+        except OSError as error:
+            warn(f"{folder} cannot be read: {error.strerror}; left out")
+            continue
+        logged = {number: one for number, one in logged.items() if number <= until}
+        rounds = round_logs.sound_rounds(folder, logged, warn)
+        if not rounds:
+            warn(f"{folder} holds no readable round (iter-N.txt or {LINES_FILE}); left out")
+        elif rounds[-1].elapsed_s <= 0:  # published times are whole seconds
+            warn(f"{folder}: the last round ends after 0 s; left out")
+        else:
+            lost = round_logs.rounds_lost(logged, rounds)
+            yield WorkerLog(folder, rounds, found[place], lost, place not in chosen.until)
 
 
 def _written_s(folder: Path) -> float:
@@ -96,22 +90,6 @@ def _written_s(folder: Path) -> float:
         return (folder / utils.RUN_FILE).stat().st_mtime
     except OSError:  # published logs have none
         return 0.0
-
-
-def metric_of(logs: Iterable[WorkerLog]) -> Metric:
-    """The metric of the worker that evaluated most often."""
-    return max(logs, key=lambda log: len(log.curve)).metric
-
-
-def curve_of(logs: Iterable[WorkerLog]) -> Curve:
-    """The metric over time of the worker that evaluated, or of several in turn where workers were lost."""
-    logs = list(logs)
-    metric = metric_of(logs)
-    said = [record.get("events") for log in logs for record in log.rounds]
-    events = [event for each in said if isinstance(each, list) for event in each]
-    if any(isinstance(event, dict) and event.get("kind") == MEMBERS.name for event in events):
-        return joined(log.curve for log in logs if log.metric == metric)
-    return max((log.curve for log in logs), key=len)
 
 
 def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:
@@ -130,11 +108,43 @@ def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:
     return run
 
 
+def device_of(log: WorkerLog, warn: Warn) -> Device:
+    """What a summary has of the logs; `warn` gets the events that are left out."""
+    evaluated = [one for one in log.rounds if one.evaluation]
+    events = []
+    for one in log.rounds:
+        if one.events:
+            events += sound_events([[one.elapsed_s, each.kind, each.text] for each in one.events], one.where, warn)
+    emulation = Emulation.of_run(log.run)
+    about: dict[str, Any] = {name: log.run.get(name) for name in ("rank", "num_workers", "parameter_bytes")}
+    about["of_workers"] = log.run_file.flag("of_workers") or None
+    return Device(
+        log.rounds,
+        [one.evaluation[1] for one in evaluated],
+        [one.elapsed_s for one in evaluated],
+        evaluated[0].evaluation[0] if evaluated else ACCURACY,
+        events,
+        pace_of([RoundPace.of(one, emulation) for one in log.rounds]),
+        at_target=f" {utils.REACHED} " in str(log.run.get("ended")),
+        virtual="virtual" in log.run,
+        **{name: value for name, value in about.items() if isinstance(value, int) and 0 <= value <= MOST},
+    )
+
+
+def evaluating(logs: Iterable[WorkerLog]) -> Device:
+    """The device that has evaluated (metrics.evaluating_device); where none has the first one."""
+    devices = {log.place: device_of(log, lambda text: None) for log in logs}
+    return evaluating_device(devices, lambda text: None) or next(iter(devices.values()))
+
+
+# ------------------------------------------------------------------------------------- stages on the worker's clock
+
+
 class Slice(NamedTuple):
     """A stage of a local step, or of the aggregation after it; seconds since the worker began to train."""
 
     step: int  # its entry in the round log, from 0
-    stage: str  # of round_log.py
+    stage: str  # of measure.STAGES
     begin_s: float
     end_s: float
 
@@ -142,7 +152,7 @@ class Slice(NamedTuple):
 class TimedRound(NamedTuple):
     """A round on its worker's clock."""
 
-    record: Mapping[str, Any]
+    logged: Round
     begin_s: float
     end_s: float
     slices: tuple[Slice, ...]
@@ -160,7 +170,7 @@ class TimedRound(NamedTuple):
                 yield stages
 
 
-def timed_rounds(rounds: Iterable[Mapping[str, Any]]) -> Iterator[TimedRound]:
+def timed_rounds(rounds: Iterable[Round]) -> Iterator[TimedRound]:
     """The rounds in order, each with its stages in the order of the log.
 
     A log has the total time of a stage of a step, not its begin. Time outside all stages is put at the beginning of a
@@ -168,18 +178,12 @@ def timed_rounds(rounds: Iterable[Mapping[str, Any]]) -> Iterator[TimedRound]:
     seconds) later stages are moved, so that nothing overlaps.
     """
     before, number = 0.0, 0
-    for record in rounds:
-        stages = [
-            (int(step), stage, max(0.0, seconds))
-            for step, times in record["time"].items()
-            for stage, seconds in times.items()
-        ]
-        took_s = sum(seconds for *_, seconds in stages)
-        moment = max(before, record["total_time"] - took_s)
-        follows = record["num_iters"] == number + 1
-        begin_s, slices = before if follows else moment, []
-        for step, stage, seconds in stages:
-            slices.append(Slice(step, stage, moment, moment + seconds))
-            moment += seconds
-        before, number = max(moment, record["total_time"]), record["num_iters"]
-        yield TimedRound(record, begin_s, before, tuple(slices))
+    for one in rounds:
+        moment = max(before, one.elapsed_s - one.stages_s)
+        begin_s, slices = before if one.number == number + 1 else moment, []
+        for step, times in one.steps.items():
+            for stage, seconds in times.items():
+                slices.append(Slice(step, stage, moment, moment + seconds))
+                moment += seconds
+        before, number = max(moment, one.elapsed_s), one.number
+        yield TimedRound(one, begin_s, before, tuple(slices))

@@ -7,15 +7,12 @@ updates of weights).
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from trainer.emulation import Slowdown
-from trainer.metric import logged_value
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
-from trainer.run_logs.round_log import seconds_in
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
 WINDOWS = 12  # equal parts of a job, in which slow periods are searched
@@ -69,7 +66,7 @@ class Measured:
 def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     """The speed of a job from the logs of all workers; `waits`: workers wait for each other in an exchange."""
     rounds = [list(timed_rounds(log.rounds)) for log in logs]
-    exchanges = [[(one.record["num_iters"], _in(one, AGGREGATION_STAGES)) for one in each] for each in rounds]
+    exchanges = [[(one.logged.number, one.logged.seconds(*AGGREGATION_STAGES)) for one in each] for each in rounds]
     if waits:
         own_s = [_shortest(exchanges)] * len(logs)
     else:
@@ -81,10 +78,10 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
         seconds
         for each in rounds
         for one in each[:-1]
-        if (seconds := _in(one, EVALUATION_STAGES)) or logged_value(one.record)
+        if (seconds := one.logged.seconds(*EVALUATION_STAGES)) or one.logged.evaluation
     ]
-    seconds = max(log.elapsed_s - _in(each[-1], EVALUATION_STAGES) for log, each in zip(logs, rounds, strict=True))
-    samples = sum(record["num_samples"] for log in logs for record in log.rounds)
+    seconds = max(log.elapsed_s - log.rounds[-1].seconds(*EVALUATION_STAGES) for log in logs)
+    samples = sum(one.samples for log in logs for one in log.rounds)
     return Measured(
         tuple(_speed(*each) for each in zip(logs, rounds, own_s, trips_s, strict=True)),
         statistics.fmean(evaluations) if evaluations else 0.0,
@@ -96,9 +93,8 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
 
 def shares(log: WorkerLog) -> TimeShares:
     """A worker's time by purpose."""
-    steps = [times for record in log.rounds for times in record["time"].values()]
     computing_s, exchange_s, questions_s, evaluation_s, abandoned_s = (
-        seconds_in(steps, stages)
+        sum(one.seconds(*stages) for one in log.rounds)
         for stages in (COMPUTING_STAGES, AGGREGATION_STAGES, (CHECK_READY,), EVALUATION_STAGES, (ABANDONED,))
     )
     other_s = log.elapsed_s - computing_s - exchange_s - questions_s - evaluation_s - abandoned_s
@@ -116,7 +112,7 @@ def _speed(log: WorkerLog, rounds: Sequence[TimedRound], exchange_s: float, roun
     logarithms = [math.log(seconds) for seconds in usual]
     spread = statistics.pstdev(logarithms)
     step_s = statistics.fmean(usual) / mean_of(1.0, spread)  # so that the mean is the one that was measured
-    samples = sum(record["num_samples"] for record in log.rounds)
+    samples = sum(one.samples for one in log.rounds)
     mean_s = statistics.fmean(seconds for _, seconds in steps)
     return Speed(len(steps), samples / len(steps), mean_s, step_s, spread, slow, exchange_s, round_trip_s)
 
@@ -164,7 +160,7 @@ def _shortest(exchanges: Sequence[Sequence[tuple[int, float]]]) -> float:
 
 
 def _own_exchange(log: WorkerLog, exchanges: Sequence[tuple[int, float]]) -> float:
-    uploads = sum(bool(record.get("bytes_pushed", 1)) for record in log.rounds)
+    uploads = sum(one.bytes_pushed != 0 for one in log.rounds)
     if uploads < ALL_UPLOAD * len(log.rounds):
         return log.elapsed_s / max(1, uploads)
     return statistics.fmean(seconds for _, seconds in exchanges)
@@ -176,9 +172,4 @@ def _question(rounds: Sequence[TimedRound]) -> float:
 
 
 def _waits_for_answers(log: WorkerLog) -> bool:
-    config: Mapping[str, Any] = log.run.get("config") or {}
-    return config.get("query") == "blocking"
-
-
-def _in(one: TimedRound, stages: Sequence[str]) -> float:
-    return sum((each.end_s - each.begin_s for each in one.slices if each.stage in stages), start=0.0)
+    return bool(log.run_file.flag("query") == "blocking")

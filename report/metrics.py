@@ -9,18 +9,18 @@ import bisect
 import dataclasses
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, Entry, entry_of, folder_name, owner_of
-from report.sound_devices import ACCURACIES, ACCURACY_TIMES, VALUE_TIMES, VALUES
-from trainer.metric import ACCURACY, Metric, metric_of
+from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, Pace, doubts
-from trainer.run_logs.round_faults import are_quantities, is_quantity
+from trainer.run_logs.rounds import Round, Seconds, Warn
 
 Value = TypeVar("Value")
-Warn = Callable[[str], None]
 
 # --------------------------------------------------------------------------------------------------- modes
 
@@ -117,31 +117,28 @@ def compared(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
 class Event(NamedTuple):
     """An event of a run, at the end of the round that logged it."""
 
-    elapsed_s: float
+    elapsed_s: Seconds
     kind: str  # of algorithms.EVENTS
     text: str
 
-    @classmethod
-    def from_json(cls, value: Any) -> Event:
-        """Reads an entry of a summary's event_list, `[seconds, kind, text]`. Raises ValueError for another shape, or an
-        unknown kind."""
-        if not isinstance(value, (list, tuple)) or len(value) != 3 or not is_quantity(value[0]):
-            raise ValueError(f"event {reprlib.repr(value)} is not [seconds, kind, text]")
-        elapsed_s, kind, text = value
-        if kind not in list(EVENTS):  # it may be unhashable
-            kinds = ", ".join(EVENTS)
-            raise ValueError(f"an event's kind is {reprlib.repr(kind)}, but should be one of {kinds}")
-        if not isinstance(text, str):
-            raise ValueError(f"the text of a {kind} event is {reprlib.repr(text)}, but should be a string")
-        return cls(elapsed_s, kind, text)
 
-    @classmethod
-    def from_log(cls, elapsed_s: float, value: Any) -> Event:
-        """Reads an entry of a round log's "events", `{"kind": kind, "text": text}`; `elapsed_s` is that of the round.
-        Raises ValueError as from_json."""
-        if not isinstance(value, dict):
-            raise ValueError(f'event {reprlib.repr(value)} is not an object with "kind" and "text"')
-        return cls.from_json([elapsed_s, value.get("kind"), value.get("text")])
+def sound_events(values: Iterable[Any], where: str, warn: Warn) -> list[Event]:
+    """The events of a log or a summary, `[seconds, kind, text]` each, without malformed ones and those of unknown
+    kinds, of which `warn` gets a line."""
+    found, faults = [], []
+    for value in values:
+        try:
+            event = msgspec.convert(value, Event)
+        except msgspec.ValidationError as error:
+            faults.append(f"event {reprlib.repr(value)} is not [seconds, kind, text] ({error})")
+            continue
+        if event.kind in EVENTS:
+            found.append(event)
+        else:
+            faults.append(f"an event's kind is {event.kind!r}, but should be one of {', '.join(EVENTS)}")
+    if faults:
+        warn(f"{where}: {len(faults)} event(s) left out: {faults[0]}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------------- devices
@@ -151,117 +148,50 @@ Curve = Sequence[tuple[float, float]]  # (elapsed seconds, value of the metric o
 
 @dataclass(frozen=True)
 class Device:
-    """One worker's rounds. The fields are the keys of the JSON; those with a default are optional. There the lists of
-    another metric than accuracy have keys of their own.
+    """One worker's rounds, its evaluations and events, and what its run.json says."""
 
-    Raises:
-        ValueError: the lists' lengths differ, or a value is no number from 0 on, or none of the metric.
-    """
-
-    accuracy_list: list[float]  # of the metric, over the rounds with an evaluation; the other lists run over all rounds
-    num_samples_list: list[int]
-    self_iters_list: list[int]  # entries of `time`: the local steps, and the aggregation where it has its own entry
-    elapsed_time_list: list[float]  # at the end of the round, since this worker began to train
-    aggregate_time_list: list[float]
-    accuracy_time_list: list[float] | None = None  # elapsed time of each of them
-    computing_time_list: list[float] | None = None  # in measure.COMPUTING_STAGES
-    bytes_pushed_list: list[int] | None = None
-    bytes_pulled_list: list[int] | None = None
+    rounds: Sequence[Round]
+    values: Sequence[float] = ()  # of the metric, over the evaluations
+    value_times: Sequence[float] | None = ()  # elapsed seconds at each; None: unknown, as in published summaries
+    metric: Metric = ACCURACY
+    events: Sequence[Event] = ()
+    pace: Pace | None = None
     rank: int | None = None
     num_workers: int | None = None  # of the whole job
     of_workers: int | None = None  # of the cluster, where --fastest has chosen them
     parameter_bytes: int | None = None  # size of the model
-    steps_list: list[int] | None = None  # local steps that were begun, complete or abandoned
-    # Abandoned, skipped, dropped or to be done again; perhaps of earlier rounds.
-    lost_steps_list: list[int] | None = None
-    event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text] each
-    step_s: float | None = None  # this and the next two as in trainer/run_logs/pace.py
-    emulated_s: float | None = None
-    evaluation_share: float | None = None
-    at_target: bool | None = None  # the job ended there: its last value is no final one
-    virtual: bool | None = None  # its seconds are virtual
-    metric: Metric = ACCURACY
+    at_target: bool = False  # the job ended there: its last value is no final one
+    virtual: bool = False  # its seconds are virtual
 
-    def __post_init__(self) -> None:
-        lists = {name: value for name, value in vars(self).items() if name.endswith("_list") and value is not None}
-        events = lists.pop("event_list", [])
-        if not isinstance(events, list):
-            raise ValueError("event_list is not a list of [seconds, kind, text]")
-        for event in events:
-            Event.from_json(event)
-        for name, values in lists.items():
-            if not isinstance(values, list) or not (name == ACCURACIES or are_quantities(values)):
-                raise ValueError(f"{name} is not a list of numbers from 0 on")
-        if fault := next(filter(None, map(self.metric.fault, self.accuracy_list)), ""):
-            raise ValueError(f"a value of {self.metric.name} is {fault}")
-        for name, values in lists.items():
-            expected = "accuracy_list" if name == "accuracy_time_list" else "elapsed_time_list"
-            if name != "accuracy_list" and len(values) != len(lists[expected]):
-                raise ValueError(f"{name} has {len(values)} entries, {expected} {len(lists[expected])}")
-        if not self.elapsed_time_list:
-            raise ValueError("not one round")
-        if self.elapsed_time_list[-1] <= 0:  # published ones are whole seconds, so that short rounds end at 0
-            raise ValueError("the last elapsed time is not above 0")
-        for name in ("parameter_bytes", *Pace._fields):
-            if (value := getattr(self, name)) is not None and not is_quantity(value):
-                raise ValueError(f"{name} is {reprlib.repr(value)}, but should be a number from 0 on")
-
-    @classmethod
-    def from_json(cls, value: Any) -> Device:
-        """Reads a device of a summary; the published program's has no optional keys, and may have others. Raises
-        ValueError if it has another shape."""
-        if not isinstance(value, dict):
-            raise ValueError("not an object of lists")
-        metric = metric_of(value.get("metric"))
-        if metric is not None:
-            own = {ACCURACIES: value.get(VALUES), ACCURACY_TIMES: value.get(VALUE_TIMES)}
-            value = {**value, **{name: its for name, its in own.items() if its is not None}}
-        value = {**value, "metric": metric or ACCURACY}
-        fields = dataclasses.fields(cls)
-        missing = [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in value]
-        if missing:
-            raise ValueError(f"no {', '.join(missing)}")
-        return cls(**{field.name: value[field.name] for field in fields if field.name in value})
-
-    def to_json(self) -> dict[str, Any]:
-        its = {name: value for name, value in vars(self).items() if value is not None and name != "metric"}
-        if self.metric.is_accuracy:
-            return its
-        names = {ACCURACIES: VALUES, ACCURACY_TIMES: VALUE_TIMES}
-        return {"metric": self.metric.about(), **{names.get(name, name): value for name, value in its.items()}}
+    @property
+    def elapsed_s(self) -> float:
+        """At the end of the last round."""
+        return self.rounds[-1].elapsed_s
 
     @property
     def curve(self) -> Curve:
         """The metric over time; empty without evaluations, or where their times are unknown."""
-        times = self.accuracy_time_list
-        if times is None and len(self.accuracy_list) == len(self.elapsed_time_list):
-            times = self.elapsed_time_list  # a published summary with an evaluation in every round
-        return list(zip(times or [], self.accuracy_list, strict=False))
+        return [] if self.value_times is None else list(zip(self.value_times, self.values, strict=True))
 
     def evaluated_every(self, rounds: int) -> Device:
-        """Sets unknown times of the accuracies to those of every `rounds`-th round, if there are as many."""
-        times = self.elapsed_time_list[rounds - 1 :: rounds]
-        if self.curve or len(times) != len(self.accuracy_list):
+        """Sets unknown times of the values to those of every `rounds`-th round, if there are as many."""
+        times = [one.elapsed_s for one in self.rounds[rounds - 1 :: rounds]]
+        if self.value_times is not None or len(times) != len(self.values):
             return self
-        return dataclasses.replace(self, accuracy_time_list=times)
-
-    @property
-    def pace(self) -> Pace | None:
-        if self.step_s is None or self.emulated_s is None or self.evaluation_share is None:
-            return None
-        return Pace(self.step_s, self.emulated_s, self.evaluation_share)
-
-    @property
-    def events(self) -> list[Event]:
-        return [Event.from_json(event) for event in self.event_list or []]
+        return dataclasses.replace(self, value_times=times)
 
     @property
     def moved(self) -> list[str]:
         """What its log says where it took the evaluations over from the process beside it."""
         return [event.text for event in self.events if event.kind == EVALUATOR.name]
 
+    def column(self, name: str) -> list[Any] | None:
+        """A field of all rounds; None where a round lacks it: the sum of the others would pass for that of all."""
+        values = [getattr(one, name) for one in self.rounds]
+        return None if None in values else values
+
     def reached(self, target: float) -> Reached:
-        return reached(self.curve, target, self.metric, self.virtual is True, bool(self.moved))
+        return reached(self.curve, target, self.metric, self.virtual, bool(self.moved))
 
 
 Devices = Mapping[tuple[str, str], Device]  # by host and device, in natural order
@@ -284,29 +214,29 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
     Where workers were lost or came, several may have evaluated in turn: then the one with most rounds gets all
     values.
     """
-    found = {key: device for key, device in devices.items() if device.accuracy_list}
+    found = {key: device for key, device in devices.items() if device.values}
     if not found:
         return None
-    metric = max(found.values(), key=lambda device: len(device.accuracy_list)).metric
+    metric = max(found.values(), key=lambda device: len(device.values)).metric
     for (host, name), device in found.items():
         if device.metric != metric:
             warn(f"{host}/{name} has {device.metric.plural}; those of {metric.name} are used")
     found = {key: device for key, device in found.items() if device.metric == metric}
     if len(found) > 1 and have_changed(devices.values()):
         curve = joined(device.curve for device in found.values())
-        longest = max(found.values(), key=lambda device: len(device.elapsed_time_list))
+        longest = max(found.values(), key=lambda device: len(device.rounds))
         return dataclasses.replace(
             longest,
-            accuracy_list=[value for _, value in curve],
-            accuracy_time_list=[elapsed_s for elapsed_s, _ in curve],
-            event_list=sorted(
-                [event.elapsed_s, event.kind, event.text]
+            values=[value for _, value in curve],
+            value_times=[elapsed_s for elapsed_s, _ in curve],
+            events=sorted(
+                event
                 for device in found.values()
                 for event in device.events
                 if device is longest or event.kind == EVALUATOR.name
             ),
         )
-    host, name = max(found, key=lambda key: len(found[key].accuracy_list))
+    host, name = max(found, key=lambda key: len(found[key].values))
     if len(found) > 1:
         warn(f"{len(found)} devices have {metric.plural}; those of {host}/{name} are used")
     return found[host, name]
@@ -395,22 +325,24 @@ def value_at(curve: Curve, elapsed_s: float) -> float:
 
 def duration(devices: Collection[Device]) -> float:
     """Seconds of the run: the longest elapsed time of its workers."""
-    return max(device.elapsed_time_list[-1] for device in devices)
+    return max(device.elapsed_s for device in devices)
 
 
 def throughput(devices: Collection[Device]) -> float:
     """Samples of all workers per second of the run."""
-    return sum(sum(device.num_samples_list) for device in devices) / duration(devices)
+    return sum(one.samples for device in devices for one in device.rounds) / duration(devices)
 
 
 def traffic(devices: Collection[Device]) -> float | None:
     """MB (10^6 bytes) that all workers pushed and pulled per second of the run; None where one did not count them."""
-    total_bytes = 0
-    for device in devices:
-        if device.bytes_pushed_list is None or device.bytes_pulled_list is None:
-            return None
-        total_bytes += sum(device.bytes_pushed_list) + sum(device.bytes_pulled_list)
-    return total_bytes / 1e6 / duration(devices)
+    total_bytes = _total(devices, "bytes_pushed", "bytes_pulled")
+    return None if total_bytes is None else total_bytes / 1e6 / duration(devices)
+
+
+def _total(devices: Collection[Device], *names: str) -> float | None:
+    """The sum of some fields of all rounds of all workers; None where a round lacks one."""
+    columns = [device.column(name) for device in devices for name in names]
+    return None if None in columns else sum(sum(column or ()) for column in columns)
 
 
 def published_traffic(devices: Collection[Device], model_bytes: float | None) -> float | None:
@@ -421,15 +353,14 @@ def published_traffic(devices: Collection[Device], model_bytes: float | None) ->
         size = device.parameter_bytes or model_bytes
         if size is None:
             return None
-        total_bytes += size * len(device.elapsed_time_list)
+        total_bytes += size * len(device.rounds)
     return total_bytes / 1e6 / duration(devices)
 
 
 def computing_ratio(device: Device) -> float | None:
     """Share of a worker's elapsed time in get_batch, forward and backward, local update; None where it is unknown."""
-    if device.computing_time_list is None:
-        return None
-    return sum(device.computing_time_list) / device.elapsed_time_list[-1]
+    computing_s = _total([device], "computing_s")
+    return None if computing_s is None else computing_s / device.elapsed_s
 
 
 def published_computing_ratio(device: Device) -> float:
@@ -438,21 +369,14 @@ def published_computing_ratio(device: Device) -> float:
     So evaluation, loading and waiting for the state server count as computing. It is 0 where an elapsed time that was
     rounded down is below the aggregation's.
     """
-    return max(0.0, 1 - sum(device.aggregate_time_list) / device.elapsed_time_list[-1])
+    return max(0.0, 1 - sum(one.aggregation_s for one in device.rounds) / device.elapsed_s)
 
 
 def lost_share(devices: Collection[Device]) -> float | None:
-    """Share of all workers' local steps that were abandoned, dropped or have to be done again.
-
-    None where a worker did not count them, or without steps.
-    """
-    steps = lost = 0
-    for device in devices:
-        if device.steps_list is None or device.lost_steps_list is None:
-            return None
-        steps += sum(device.steps_list)
-        lost += sum(device.lost_steps_list)
-    return lost / steps if steps else None
+    """Share of all workers' local steps that were abandoned, dropped or have to be done again; None where a worker did
+    not count them, or without steps."""
+    begun, lost = _total(devices, "begun"), _total(devices, "lost")
+    return lost / begun if begun and lost is not None else None
 
 
 class SpeedUp(NamedTuple):

@@ -9,7 +9,6 @@ from typing import Any
 
 from config import CONTINUE
 from trainer.rendezvous.config_check import join_names
-from trainer.run_logs.round_faults import is_count
 from utils import RUN_FILE
 
 EARLY = 0.9  # a log shorter than this share of the longest one ends early
@@ -36,7 +35,7 @@ class RunFile:
     @property
     def job(self) -> Hashable:
         """The same for all workers of a run; None where unknown."""
-        if not self.members and not is_count(self.run.get("num_workers")):
+        if not self.members and not isinstance(self.run.get("num_workers"), int):
             return None
         return json.dumps([self.members, self.run.get("num_workers")], sort_keys=True)
 
@@ -68,7 +67,7 @@ def of_newest(found: Mapping[Place, RunFile]) -> NewestRun:
         if file.job != its.job and (file.job is not None or (named and place not in named))
     }
     back = {place for place, file in out.items() if earlier & _texts(place, file)}
-    last = float(after) if is_count(after) else math.inf
+    last = after if isinstance(after, int) else math.inf
     until = dict.fromkeys(back, last)
     lines = []
     if back:

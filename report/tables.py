@@ -46,7 +46,7 @@ def table(
         rows.append(
             [
                 mode.title,
-                span([len(worker.elapsed_time_list) for worker in workers]),
+                span([len(worker.rounds) for worker in workers]),
                 f"{metrics.throughput(workers):.1f}",
                 "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
                 metric.text(values[-1]) if values else "-",

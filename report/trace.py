@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from report.job_logs import TimedRound, WorkerLog, timed_rounds
-from report.metrics import Event, Warn
-from trainer.metric import logged_value
+from report.metrics import sound_events
+from trainer.run_logs.rounds import Warn
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
-ROUND_ARGUMENTS = (
-    *("num_samples", "loss", "bytes_pushed", "bytes_pulled"),
-    *("release", "batches", "steps_lost", "bad_steps"),
-)
+ROUND_ARGUMENTS = ("loss", "bytes_pushed", "bytes_pulled", "release", "batches", "steps_lost", "bad_steps")
 
 
 class TraceSummary(NamedTuple):
@@ -70,16 +67,16 @@ def write(
 
 def events(logs: Sequence[WorkerLog], until_s: float | None, warn: Warn) -> Iterator[dict[str, Any]]:
     """All events of a trace: names first, then those of each track in order of time, enclosing slices first."""
-    hosts = {host: number for number, host in enumerate(dict.fromkeys(log.host for log in logs), start=1)}
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(log.place[0] for log in logs), start=1)}
     for host, number in hosts.items():
         yield _metadata("process_name", number, 0, name=f"host {host}")
     for track, log in enumerate(logs, start=1):
-        rank = log.run.get("rank")
-        name = log.device if rank is None else f"{log.device} (rank {rank})"
-        yield _metadata("thread_name", hosts[log.host], track, name=name)
-        yield _metadata("thread_sort_index", hosts[log.host], track, sort_index=track)
+        (host, device), rank = log.place, log.run.get("rank")
+        name = device if rank is None else f"{device} (rank {rank})"
+        yield _metadata("thread_name", hosts[host], track, name=name)
+        yield _metadata("thread_sort_index", hosts[host], track, sort_index=track)
     for track, log in enumerate(logs, start=1):
-        where = {"pid": hosts[log.host], "tid": track}
+        where = {"pid": hosts[log.place[0]], "tid": track}
         for one in timed_rounds(log.rounds):
             if until_s is not None and one.end_s > until_s:
                 break
@@ -91,7 +88,7 @@ def ends_apart(logs: Sequence[WorkerLog]) -> float:
 
     Where rounds end together it is the difference of the clocks, and of when the workers receive the sum.
     """
-    ends = [{record["num_iters"]: record["total_time"] for record in log.rounds} for log in logs]
+    ends = [{one.number: one.elapsed_s for one in log.rounds} for log in logs]
     common = set.intersection(*map(set, ends))
     if not common:
         return 0.0
@@ -104,32 +101,23 @@ def _metadata(kind: str, process: int, track: int, **arguments: Any) -> dict[str
 
 
 def _of_round(one: TimedRound, warn: Warn) -> Iterator[dict[str, Any]]:
-    record, end = one.record, _us(one.end_s)
-    more = {name: record[name] for name in ROUND_ARGUMENTS if name in record}
-    yield _slice(
-        f"round {record['num_iters']}", "round", one.begin_s, one.end_s, {"steps": len(list(one.step_slices())), **more}
-    )
+    logged, end = one.logged, _us(one.end_s)
+    about = {"steps": logged.complete, "num_samples": logged.samples}
+    about |= {name: value for name in ROUND_ARGUMENTS if (value := getattr(logged, name)) is not None}
+    yield _slice(f"round {logged.number}", "round", one.begin_s, one.end_s, about)
     for each in one.slices:
         if _us(each.end_s) > _us(each.begin_s):
             yield _slice(each.stage, "stage", each.begin_s, each.end_s, {"entry": each.step})
-    for event in _events(record, warn):
+    for event in sound_events([[one.end_s, each.kind, each.text] for each in logged.events], logged.where, warn):
         yield {"ph": "i", "s": "t", "name": event.kind, "cat": "event", "ts": end, "args": {"text": event.text}}
-    if (found := logged_value(record)) is not None:
-        yield {"ph": "C", "name": found[0].name, "ts": end, "args": {found[0].name: found[1]}}
+    if logged.evaluation is not None:
+        metric, value = logged.evaluation
+        yield {"ph": "C", "name": metric.name, "ts": end, "args": {metric.name: value}}
 
 
 def _slice(name: str, kind: str, begin_s: float, end_s: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
     begin = _us(begin_s)  # rounds both ends, not the length, so that adjacent slices stay adjacent
     return {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": _us(end_s) - begin, "args": arguments}
-
-
-def _events(record: Mapping[str, Any], warn: Warn) -> Iterator[Event]:
-    values = record.get("events", [])
-    for value in values if isinstance(values, list) else []:
-        try:
-            yield Event.from_log(record["total_time"], value)
-        except ValueError as error:
-            warn(f"{record['where']}: {error}; left out")
 
 
 def _us(seconds: float) -> int:
@@ -138,9 +126,7 @@ def _us(seconds: float) -> int:
 
 def _cut(logs: Sequence[WorkerLog], limit: int) -> float | None:
     """Seconds at which a trace of at most `limit` slices ends; None where the whole job fits."""
-    sizes = sorted(
-        (record["total_time"], 1 + sum(map(len, record["time"].values()))) for log in logs for record in log.rounds
-    )
+    sizes = sorted((one.elapsed_s, 1 + sum(map(len, one.steps.values()))) for log in logs for one in log.rounds)
     slices, before_s = 0, 0.0
     for end_s, size in sizes:
         slices += size

@@ -35,32 +35,30 @@ class XAxis:
         return curve, [event._replace(elapsed_s=position(event.elapsed_s)) for event in events]
 
 
-def _counted(*lists: tuple[Sequence[float], Sequence[float]]) -> Position:
-    """The sum of counts up to a time, from pairs of the ends of rounds and the count of each."""
-    totals = [(times, [0, *itertools.accumulate(counts)]) for times, counts in lists]
-    return lambda elapsed_s: sum(total[bisect.bisect_right(times, elapsed_s)] for times, total in totals)
-
-
 def _seconds(devices: Devices, evaluator: Device) -> Position:
     return lambda elapsed_s: elapsed_s
 
 
-def _rounds(devices: Devices, evaluator: Device) -> Position:
-    return _counted((evaluator.elapsed_time_list, [1] * len(evaluator.elapsed_time_list)))
+def _rounds(devices: Devices, evaluator: Device) -> Position | None:
+    times = [one.elapsed_s for one in evaluator.rounds]
+    return lambda elapsed_s: bisect.bisect_right(times, elapsed_s)
 
 
-def _samples(devices: Devices, evaluator: Device) -> Position:
-    return _counted(*((device.elapsed_time_list, device.num_samples_list) for device in devices.values()))
+def _sum_of(*names: str) -> _Count:
+    """The sum over all workers of fields of the rounds that had ended."""
 
+    def position(devices: Devices, evaluator: Device) -> Position | None:
+        columns = [(device, device.column(name)) for device in devices.values() for name in names]
+        totals = [
+            ([one.elapsed_s for one in device.rounds], [0, *itertools.accumulate(counts)])
+            for device, counts in columns
+            if counts is not None
+        ]
+        if len(totals) < len(columns):
+            return None
+        return lambda elapsed_s: sum(total[bisect.bisect_right(times, elapsed_s)] for times, total in totals)
 
-def _bytes(devices: Devices, evaluator: Device) -> Position | None:
-    lists = []
-    for device in devices.values():
-        for counts in (device.bytes_pushed_list, device.bytes_pulled_list):
-            if counts is None:
-                return None
-            lists.append((device.elapsed_time_list, counts))
-    return _counted(*lists)
+    return position
 
 
 MINUTES_FROM_S = 600.0  # above it a time axis is in minutes
@@ -71,8 +69,13 @@ X_AXES: Mapping[str, XAxis] = {
     "samples": XAxis(
         "samples of all workers",
         (("", 1.0, 0.0), ("thousand", 1e3, 1e4), ("million", 1e6, 1e7)),
-        _samples,
+        _sum_of("samples"),
         "-over-samples",
     ),
-    "bytes": XAxis("pushed and pulled by all workers", (("MB", 1e6, 0.0), ("GB", 1e9, 1e10)), _bytes, "-over-bytes"),
+    "bytes": XAxis(
+        "pushed and pulled by all workers",
+        (("MB", 1e6, 0.0), ("GB", 1e9, 1e10)),
+        _sum_of("bytes_pushed", "bytes_pulled"),
+        "-over-bytes",
+    ),
 }

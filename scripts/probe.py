@@ -3,12 +3,12 @@ become a cluster file. Only the processes that it starts need MXNet."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from algorithms import ENTRIES
 from config import Config
@@ -17,7 +17,7 @@ from scripts.launch import hosts_file, step_times
 from scripts.run_process import Processes
 from trainer import command_line
 from trainer.hub.probe import NOTE, Found
-from trainer.run_logs.round_log import read_rounds
+from trainer.run_logs.measure import LINES_FILE
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
 from utils import EXIT_OK, SetupError, write_atomically
@@ -85,10 +85,10 @@ def probe(
 def _read(folder: Path) -> dict[tuple[str, str], Found]:
     """What workers have logged, by host and device."""
     found = {}
-    for place in folder.glob(f"*/{MODE}/*/*"):
-        rounds: list[dict[str, Any]] = list(read_rounds(place, lambda text: None)) if place.is_dir() else []
-        if rounds and NOTE in rounds[-1]:
-            found[place.parent.name, place.name] = Found(**rounds[-1][NOTE])
+    for path in folder.glob(f"*/{MODE}/*/*/{LINES_FILE}"):
+        *_, last = json.loads(f"[{','.join(path.read_text().splitlines())}]")
+        if NOTE in last:
+            found[path.parts[-3], path.parts[-2]] = Found(**last[NOTE])
     return found
 
 

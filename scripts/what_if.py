@@ -135,10 +135,10 @@ def job_of(logs: Sequence[WorkerLog], network: ClusterProfile | None) -> tuple[M
     its = measured.measured(logs, config.algorithm.waits)
     for log, speed in zip(logs, its.speeds, strict=True):
         if not speed.steps:
-            raise SetupError(f"{log.place} has no complete step: the job was too short for a what-if")
+            raise SetupError(f"{log.name} has no complete step: the job was too short for a what-if")
         if abs(speed.samples_per_step / config.batch_size - 1) > SAME_BATCHES:
             raise SetupError(
-                f"{log.place} took {speed.samples_per_step:.1f} samples a step, not the {config.batch_size} of -b: the "
+                f"{log.name} took {speed.samples_per_step:.1f} samples a step, not the {config.batch_size} of -b: the "
                 "logs do not say what its steps would take with other batches, so there is no what-if"
             )
     if network is not None and len(network.workers) != len(logs):
@@ -290,7 +290,7 @@ def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simula
         virtual_cluster.run(VirtualJob(config, given, "what-if", job.model_bytes, cluster.evaluation_s))
         folders = [folder / HOST / f"cpu{rank}" for rank in range(len(workers))]
         logs = job_logs.read(folders, lambda text: None)
-    return Simulation(measured.measured(logs, job.config.algorithm.waits), job_logs.curve_of(logs))
+    return Simulation(measured.measured(logs, job.config.algorithm.waits), job_logs.evaluating(logs).curve)
 
 
 _OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator", "on_worker_death")

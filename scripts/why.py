@@ -126,11 +126,11 @@ def _time_table(logs: Sequence[WorkerLog], speeds: Sequence[Speed]) -> str:
              "evaluation", "given up", "other"]]  # fmt: skip
     slow = []
     for rank, (log, speed) in enumerate(zip(logs, speeds, strict=True)):
-        its, samples = shares(log), sum(record["num_samples"] for record in log.rounds)
+        its, samples = shares(log), sum(one.samples for one in log.rounds)
         parts = (its.computing_s, its.exchange_s, its.questions_s, its.evaluation_s, its.abandoned_s, its.other_s)
         rows.append(
             [
-                f"{rank} {log.place}",
+                f"{rank} {log.name}",
                 f"{samples / log.elapsed_s:.1f}",
                 str(speed.steps),
                 f"{1e3 * speed.mean_step_s:.1f}",
@@ -170,10 +170,10 @@ def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
     if given.train and job.config.network == NO_NETWORK:
         raise SetupError(f"--train: the job was one of -n {NO_NETWORK}, which has no accuracy: leave it out")
     found = what_if.compare(job, cluster, _left_out(given.without, job.measured.speeds), _progress)
-    curve = job_logs.curve_of(logs)
-    metric = job_logs.metric_of(logs)
-    target = target_for(given.target, metric, [curve])
-    reached = metrics.reached(curve, target, metric, "virtual" in logs[0].run)
+    device = job_logs.evaluating(logs)
+    metric = device.metric
+    target = target_for(given.target, metric, [device.curve])
+    reached = device.reached(target)
     times = _trained(given, found, target, metric) if given.train else _scaled(reached, found)
     goal = f"s to {'' if metric.is_accuracy else f'{metric.name} '}{target_text(target, metric)}"
     print(_what_if_table(found, {"as measured": time_text(reached), **times}, goal))

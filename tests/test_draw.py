@@ -430,7 +430,7 @@ def test_a_device_of_another_shape_is_named_and_the_others_are_used(tree):
     path.write_text(json.dumps(content))
     runs, warnings = read_all(tree)
     assert set(runs["esync"]) == {("alpha", "gpu0")}
-    assert warnings == [f"{path}: beta/cpu left out: num_samples_list has 2 entries, elapsed_time_list 1"]
+    assert warnings == [f"{path}: beta/cpu left out: elapsed_time_list has 1 entries, num_samples_list 2"]
 
 
 @pytest.mark.usefixtures("unpainted")

@@ -12,9 +12,10 @@ import pytest
 import draw
 import simulate
 import summary
-from report import metrics
+from report import device_json, metrics
 from scripts import why
 from trainer.metric import Metric, logged_value
+from trainer.run_logs.rounds import Round
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json
 
@@ -118,9 +119,8 @@ def test_logs_of_several_metrics_are_not_mixed_and_a_line_says_so(tree, tmp_path
 
 
 def test_a_summary_of_another_metric_is_read_back_as_it_was_and_impossible_values_are_left_out():
-    lists = {"num_samples_list": [8], "self_iters_list": [1], "elapsed_time_list": [2.0], "aggregate_time_list": [0.5]}
-    made = metrics.Device([-3.5], **lists, accuracy_time_list=[2.0], metric=RMSE)
-    text = json.dumps(made.to_json())
-    assert metrics.Device.from_json(json.loads(text)) == made
+    made = metrics.Device([Round(samples=8, entries=1, elapsed_s=2.0, aggregation_s=0.5)], [-3.5], [2.0], RMSE, [])
+    text = json.dumps(device_json.written(made))
+    assert device_json.read(json.loads(text), "here", pytest.fail) == made
     with pytest.raises(ValueError, match="accuracy_list"):
-        metrics.Device.from_json({**json.loads(text), "metric": {"name": 5}})
+        device_json.read({**json.loads(text), "metric": {"name": 5}}, "here", pytest.fail)

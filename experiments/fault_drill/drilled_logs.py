@@ -12,7 +12,7 @@ from typing import Any
 
 from algorithms import MEMBERS
 from experiments.fault_drill.faults import NAMES
-from trainer.run_logs.round_log import read_rounds
+from trainer.run_logs.rounds import Round, read_rounds
 
 BATCH = 64
 CHECKPOINT_EVERY = 5  # rounds
@@ -92,7 +92,7 @@ class Logs:
         found = [0.0]
         for name, earlier in before.items():
             for folder in self.folder.glob(self._place.format(number=name[-1])):
-                ends = {each["num_iters"]: each["total_time"] for each in read_rounds(folder, lambda text: None)}
+                ends = {each.number: each.elapsed_s for each in read_rounds(folder, lambda text: None)}
                 found += [
                     ends[b] - ends[a] for a, b in pairwise([*ends][:-1]) if b > max(earlier)
                 ]  # the last evaluates
@@ -117,31 +117,26 @@ class Logs:
             "left_running": self.left_running(),
         }
 
-    def _records(self) -> Iterator[dict[str, Any]]:
+    def _records(self) -> Iterator[Round]:
         for folder in sorted(self.folder.glob(self._place.format(number="*"))):
             yield from read_rounds(folder, lambda text: None)
 
     def accuracy(self) -> float | None:
         """The last one of any worker."""
-        found = [(record["total_time"], record["accuracy"]) for record in self._records() if "accuracy" in record]
+        found = [(one.elapsed_s, one.evaluation[1]) for one in self._records() if one.evaluation]
         return max(found)[1] if found else None
 
     def events(self) -> list[str]:
         """The logs' events of workers that were lost or joined."""
-        return [
-            event["text"]
-            for record in self._records()
-            for event in record.get("events", [])
-            if event["kind"] in (MEMBERS.name, "resume")
-        ]
+        return [event.text for one in self._records() for event in one.events if event.kind in (MEMBERS.name, "resume")]
 
     def steps(self) -> int:
         """Logged local steps of all workers."""
-        return sum(record["num_samples"] // BATCH for record in self._records())
+        return sum(one.samples // BATCH for one in self._records())
 
     def steps_lost(self) -> int:
         """Local steps of all workers that are not in the model."""
-        return sum(record.get("steps_lost", 0) for record in self._records())
+        return sum(one.steps_lost or 0 for one in self._records())
 
     def trained_s(self) -> float:
         """Seconds from the first round to the last, with all pauses."""

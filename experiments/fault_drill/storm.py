@@ -46,7 +46,7 @@ from experiments.fault_drill.faults import AMONG_WORKERS, PORT
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
 from trainer.run_logs.measure import LINES_FILE
-from trainer.run_logs.round_log import read_rounds
+from trainer.run_logs.rounds import read_rounds
 from utils import append_line
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class TwinJob(Job):
     def samples(self) -> list[int]:
         """Logged samples of each worker."""
         folders = [self.rounds_file(number).parent for number in range(self.planned.newcomer)]
-        return [sum(each["num_samples"] for each in read_rounds(folder, lambda text: None)) for folder in folders]
+        return [sum(each.samples for each in read_rounds(folder, lambda text: None)) for folder in folders]
 
 
 def logs_of(run: str, mode: str) -> Path:

@@ -19,7 +19,7 @@ from report.tables import span, target_text
 from scripts import run_lines
 from scripts.run_lines import IID, SPLITS, programs
 from scripts.run_process import curve_of
-from trainer.run_logs.round_faults import is_quantity
+from trainer.run_logs.rounds import is_quantity
 
 MAKER = "scripts/reproduce.sh"
 OF_SEVERAL = (
@@ -101,12 +101,12 @@ def measured(row: Row, about: dict[str, Any], devices: metrics.Devices) -> dict[
     """Fields of a row, from what its run has logged."""
     workers = list(devices.values())
     seconds = metrics.duration(workers)
-    pushed = sum(sum(worker.bytes_pushed_list or ()) for worker in workers)
+    pushed = sum(sum(worker.column("bytes_pushed") or ()) for worker in workers)
     return {
         "seconds": round(seconds, 3),
         "samples_per_s": round(metrics.throughput(workers), 2),
         "traffic": round(pushed / 1e6 / seconds, 3),
-        "rounds": min(len(worker.elapsed_time_list) for worker in workers),
+        "rounds": min(len(worker.rounds) for worker in workers),
         "computing": [round(metrics.computing_ratio(worker) or 0.0, 4) for worker in workers],
         "curve": curve_of(devices),
     }

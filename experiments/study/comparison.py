@@ -17,7 +17,7 @@ from report.statistics import time_to_target
 from scripts import run_lines
 from scripts.run_lines import BY_CLASS, IID, SPLITS
 from scripts.run_process import curve_of
-from trainer.run_logs.round_faults import is_quantity
+from trainer.run_logs.rounds import is_quantity
 
 TUNING, REPORT = PHASES = "tuning", "report"  # what a run is for
 SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}

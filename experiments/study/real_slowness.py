@@ -172,24 +172,26 @@ def pace(devices: Sequence[Device], of: Callable[[Device], Sequence[float]]) -> 
 
 def step_s(device: Device) -> Sequence[float]:
     """Mean seconds of a step in each round, by what the worker computes and sleeps."""
-    assert device.computing_time_list and device.steps_list
-    return [
-        seconds / max(1, steps) for seconds, steps in zip(device.computing_time_list, device.steps_list, strict=True)
-    ]
+    return [(one.computing_s or 0.0) / max(1, one.begun or 0) for one in device.rounds]
+
+
+def exchange_s(device: Device) -> Sequence[float]:
+    """Seconds of the exchange in each round."""
+    return [one.aggregation_s for one in device.rounds]
 
 
 def slowness(line: SlowRun, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
     """The numbers of a line, from what its run has logged."""
     found = list(devices.values())
     fast, slow = found[: -len(SLOW)], found[-len(SLOW) :]
-    rounds = [(len(each.num_samples_list) - 1) / each.elapsed_time_list[-2] for each in found]
-    samples = [sum(each.num_samples_list[:-1]) / each.elapsed_time_list[-2] for each in found]
+    rounds = [(len(each.rounds) - 1) / each.rounds[-2].elapsed_s for each in found]
+    samples = [sum(one.samples for one in each.rounds[:-1]) / each.rounds[-2].elapsed_s for each in found]
     return measured(line, about, devices) | {
         "samples_per_s": round(sum(samples), 1),
         "rounds_per_s": round(sum(rounds) / len(rounds), 3),
         "slow_step_s": pace(slow, step_s),
-        "slow_exchange_s": pace(slow, lambda device: device.aggregate_time_list),
-        "fast_exchange_s": pace(fast, lambda device: device.aggregate_time_list),
+        "slow_exchange_s": pace(slow, exchange_s),
+        "fast_exchange_s": pace(fast, exchange_s),
     }
 
 

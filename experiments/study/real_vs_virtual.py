@@ -46,7 +46,7 @@ from scripts.launch.job_options import names
 from scripts.run_lines import RUNS_FILE
 from trainer import version
 from trainer.run_logs import measure
-from trainer.run_logs.round_log import read_rounds
+from trainer.run_logs.rounds import Round, read_rounds
 from trainer.simulation import cluster_file
 from utils import append_line, read_json, write_json
 
@@ -75,7 +75,7 @@ FLAGS = {
     "esync-outer": "-ll 0.003", "wbsp": "-ll 0.006", "wbsp-pcc": "-ll 0.006",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 30 100000",
 }  # fmt: skip
-Rounds = list[dict[str, Any]]
+Rounds = list[Round]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _run(arguments: Sequence[str], base: Path, job: Job, network: str) -> dict[i
         raise SystemExit(f"{' '.join(arguments)} ended with {finished.returncode}:\n{finished.stdout[-2000:]}")
     devices = sorted((base / network / job.mode).glob("*/cpu*"), key=lambda path: int(path.name[3:]))
     workers = len(cluster_file.read(cluster_file.find(job.cluster)).workers)
-    return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
+    return {rank: read_rounds(path, lambda text: None) for rank, path in enumerate(devices[:workers])}
 
 
 def calibrate(of: Job, folder: Path) -> dict[str, float]:
@@ -184,13 +184,13 @@ def calibrate(of: Job, folder: Path) -> dict[str, float]:
 
 
 def _steps(rounds: Rounds) -> Iterator[dict[str, float]]:
-    return (times for each in rounds for times in each["time"].values())
+    return (times for each in rounds for times in each.steps.values())
 
 
 def _mean_step(rounds: Rounds, stages: Sequence[str]) -> float:
     """Seconds of a local step: all that is not in other stages, also the writing of the log."""
     others = sum(seconds for step in _steps(rounds) for stage, seconds in step.items() if stage not in stages)
-    return float((rounds[-1]["total_time"] - others) / sum(measure.FORWARD_BACKWARD in step for step in _steps(rounds)))
+    return float((rounds[-1].elapsed_s - others) / sum(measure.FORWARD_BACKWARD in step for step in _steps(rounds)))
 
 
 def _exchanges(rounds: Rounds) -> list[float]:
@@ -203,13 +203,13 @@ def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
     round, after which the model is evaluated once more and saved, is left out of the pace."""
     paces = [rounds[:-1] or rounds for rounds in runs.values()]
     return {
-        "rounds_s": sum(len(rounds) / rounds[-1]["total_time"] for rounds in paces),
-        "samples_s": sum(sum(each["num_samples"] for each in rounds) / rounds[-1]["total_time"] for rounds in paces),
+        "rounds_s": sum(len(rounds) / rounds[-1].elapsed_s for rounds in paces),
+        "samples_s": sum(sum(each.samples for each in rounds) / rounds[-1].elapsed_s for rounds in paces),
         "accuracies": [
-            [round(each["total_time"], 3), each["accuracy"]]
+            [round(each.elapsed_s, 3), each.evaluation[1]]
             for rounds in runs.values()
             for each in rounds
-            if "accuracy" in each
+            if each.evaluation
         ],
     }
 

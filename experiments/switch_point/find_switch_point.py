@@ -35,6 +35,7 @@ from scripts.launch.process import Role
 from scripts.launch.roles import LocalJobSpec, build_roles
 from scripts.launch.supervisor import JobOutcome
 from trainer import command_line, straggler_trace
+from trainer.run_logs.rounds import Warn
 from trainer.simulation.cluster_file import ClusterProfile
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 
@@ -166,7 +167,7 @@ def _entries(trace: Path | None) -> list[dict[str, Any]]:
     return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
 
 
-def measured(options: LocalJobSpec, warn: metrics.Warn) -> tuple[list[float], float]:
+def measured(options: LocalJobSpec, warn: Warn) -> tuple[list[float], float]:
     """All accuracies of a trial, and its seconds, from the round logs of its workers.
 
     Raises:
@@ -179,7 +180,7 @@ def measured(options: LocalJobSpec, warn: metrics.Warn) -> tuple[list[float], fl
     evaluating = metrics.evaluating_device(devices, warn)
     if evaluating is None:
         raise SetupError(f"the round logs in {options.host_folder} have no accuracy: the trial cannot be judged")
-    return evaluating.accuracy_list, metrics.duration(devices.values())
+    return list(evaluating.values), metrics.duration(devices.values())
 
 
 def has_diverged(outcome: JobOutcome) -> bool:

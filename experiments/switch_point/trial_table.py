@@ -23,7 +23,7 @@ from experiments.switch_point.switch_search import (
     smallest_within,
     verdicts,
 )
-from trainer.run_logs.round_faults import is_quantity
+from trainer.run_logs.rounds import is_quantity
 from utils import SetupError
 
 _COLUMNS = ("BSP share", "BSP steps", "ASP steps", "seed", "accuracy", "converged", "seconds", "within margin")

@@ -218,10 +218,10 @@ class Search:
         logs = job_logs.read(sorted(run.logs.iterdir()), lambda text: None)
         samples_per_s = steps = 0.0
         for log in logs:
-            rounds = [one for one in log.rounds if one["total_time"] > seconds / 3]  # the first ones ask for little
-            begin_s = max((one["total_time"] for one in log.rounds if one not in rounds), default=0.0)
-            samples = sum(one["num_samples"] for one in rounds)
-            samples_per_s += samples / (rounds[-1]["total_time"] - begin_s)
+            rounds = [one for one in log.rounds if one.elapsed_s > seconds / 3]  # the first ones ask for little
+            begin_s = max((one.elapsed_s for one in log.rounds if one not in rounds), default=0.0)
+            samples = sum(one.samples for one in rounds)
+            samples_per_s += samples / (rounds[-1].elapsed_s - begin_s)
             steps += samples / len(rounds) / config.batch_size / len(logs)
         run.close()
         return Candidate(family, k, samples_per_s, steps)

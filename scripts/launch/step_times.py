@@ -11,7 +11,7 @@ from pathlib import Path
 from config import FIELDS, Config, names_of
 from scripts.launch.hosts_file import HostWorker
 from scripts.launch.hosts_layout import LaunchPlan
-from trainer.run_logs.round_log import computing_seconds, read_rounds
+from trainer.run_logs.rounds import read_rounds
 from utils import SetupError, write_atomically
 
 STEPS, FIRST = 20, 5  # of these the first ones do not count: MXNet chooses its operators
@@ -50,9 +50,8 @@ def read(log_folder: Path, workers: Sequence[HostWorker]) -> dict[HostWorker, fl
     found = {}
     for worker in workers:
         folder = log_folder / worker.host / worker.folder
-        steps_s = (
-            [computing_seconds(each) for each in read_rounds(folder, lambda text: None)] if folder.exists() else []
-        )
+        rounds = read_rounds(folder, lambda text: None) if folder.exists() else []
+        steps_s = [one.computing_s or 0.0 for one in rounds]
         if len(steps_s) <= FIRST:
             raise SetupError(f"a step of {worker.host} {worker.folder} was not timed: see the logs in {log_folder}")
         found[worker] = statistics.fmean(steps_s[FIRST:])

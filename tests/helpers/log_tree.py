@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from report import device_json
 from report.metrics import MODES, Device, Mode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +124,7 @@ def device(**lists: Any) -> Device:
         "accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
         "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5],
     } | lists  # fmt: skip
-    return Device(**lists)
+    return device_json.read(lists, "here", pytest.fail)
 
 
 def evaluated(curve: Sequence[tuple[float, float]], **more: Any) -> Device:

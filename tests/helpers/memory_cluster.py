@@ -14,6 +14,7 @@ import numpy as np
 from contexts import context_of
 from one_worker import Batches
 from ready import ready
+from round_records import read_rounds
 from run_all import run_all
 
 from algorithms import TransportKind
@@ -30,7 +31,6 @@ from trainer.hub.sums import HubTransport
 from trainer.loop import Loop
 from trainer.membership import Change, Membership, lost_of
 from trainer.progress import Limits
-from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock

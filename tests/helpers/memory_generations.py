@@ -20,6 +20,7 @@ from contexts import context_of
 from memory_cluster import batch, dense
 from one_worker import Batches
 from ready import ready
+from round_records import read_rounds
 from run_all import run_all
 
 from trainer.collectives.group import MeshGroup
@@ -37,7 +38,6 @@ from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
-from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from round_records import computing_seconds, read_rounds
+
 import simulate
-from trainer.run_logs.round_log import computing_seconds, read_rounds
 from trainer.simulation import virtual_cluster
 
 

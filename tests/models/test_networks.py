@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from cifar_files import CIFAR10, CIFAR100, write_binary
 from cluster_processes import device_folders, run_cluster
+from round_records import read_rounds
 
 import simulate
 from scripts import saved_model
-from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from utils import SetupError, read_json
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import resource
 import subprocess
 import sys
@@ -17,8 +18,13 @@ from log_tree import events
 import simulate
 import summary
 from report import export
+from trainer.run_logs.rounds import Round, of_log
 from trainer.run_logs.scalars import RoundNumbers, TensorBoard, check_tensorboard
 from utils import EXIT_OK, EXIT_SETUP, SetupError
+
+
+def logged(about: dict[str, Any]) -> Round:
+    return of_log(json.dumps(about))
 
 
 def rows_of(base: Path, *more: str) -> list[dict[str, str]]:
@@ -58,11 +64,11 @@ def test_a_row_says_which_of_several_runs_it_is_of_and_one_mode_can_be_chosen(tm
 
 def test_rounds_without_the_round_before_have_no_speed():
     numbers = RoundNumbers()
-    assert "samples/s" not in numbers.of(log_tree.sync_round(7, 84.0))
-    assert numbers.of(log_tree.sync_round(8, 96.0, 0.5, loss=1.5)) == {
+    assert "samples/s" not in numbers.of(logged(log_tree.sync_round(7, 84.0)))
+    assert numbers.of(logged(log_tree.sync_round(8, 96.0, 0.5, loss=1.5))) == {
         "loss": 1.5, "test_accuracy": 0.5, "local_steps": 1, "samples/s": 64 / 12, "waiting_share": 2 / 12
     }  # fmt: skip
-    assert "samples/s" not in numbers.of(log_tree.sync_round(10, 120.0))
+    assert "samples/s" not in numbers.of(logged(log_tree.sync_round(10, 120.0)))
 
 
 def test_a_worker_writes_for_tensorboard_what_its_logs_give_later(tmp_path):
@@ -104,18 +110,20 @@ def record(number: int, **more: Any) -> dict[str, Any]:
 def test_what_the_disk_does_not_take_is_told_once_with_its_own_reason_and_no_round_waits(tmp_path):
     told: list[str] = []
     board = TensorBoard(tmp_path, told.append)
-    board.write(record(1))
+    board.write(logged(record(1)))
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
     try:
         for number in (2, 3):
-            board.write(record(number))
+            board.write(logged(record(number)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert told == [f"{tmp_path} cannot be written: File too large"]
     with pytest.raises(SetupError, match="file/seed-0/lenet/sync/h-cpu cannot be written: Not a directory"):
         (tmp_path / "file").touch()
-        export._to_tensorboard(tmp_path / "file", export.Worker("seed-0", "lenet", "sync", "h", "cpu", {}), [record(1)])
+        export._to_tensorboard(
+            tmp_path / "file", export.Worker("seed-0", "lenet", "sync", "h", "cpu", {}), [logged(record(1))]
+        )
 
 
 def test_values_of_earlier_models_come_in_the_order_of_their_rounds_and_once(tmp_path):
@@ -124,7 +132,7 @@ def test_values_of_earlier_models_come_in_the_order_of_their_rounds_and_once(tmp
     rounds[-1]["accuracy"] = 0.75  # the last model is evaluated in its own round
     board = TensorBoard(tmp_path / "live", pytest.fail)
     for each in rounds:
-        board.write(each)
+        board.write(logged(each))
     board.add({"test_accuracy": 1.0}, 5, 5.0)  # the worker that evaluated was lost
     values = [(step, value) for tag, step, _, value in events(tmp_path / "live") if tag == "test_accuracy"]
     assert values == [(1, 0.25), (3, 0.5), (4, 0.75), (5, 1.0)]

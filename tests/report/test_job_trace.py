@@ -90,7 +90,7 @@ def test_hosts_are_processes_and_workers_their_tracks_with_clocks_of_their_own(t
 
 def test_events_are_marks_at_the_end_of_their_round(tmp_path):
     release = {"kind": "release", "text": "release 4"}
-    write_device(tmp_path / "alpha" / "cpu0", [sync_round(1, 3.0, events=[release, {"kind": "party"}])])
+    write_device(tmp_path / "alpha" / "cpu0", [sync_round(1, 3.0, events=[release, {"kind": "party", "text": ""}])])
     told = []
     logs = job_logs.read([tmp_path / "alpha" / "cpu0"], pytest.fail)
     marks = [event for event in trace.events(logs, None, told.append) if event["ph"] == "i"]

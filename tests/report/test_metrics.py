@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from log_tree import FAST, NEVER, SLOW, device, published_device
 
 from algorithms import ENTRIES, PALETTE
-from report import metrics
+from report import device_json, metrics
 from report.definitions import MODEL_BYTES
-from report.metrics import Device, Event
+from report.metrics import Event
 
 curves = st.lists(
     st.tuples(st.floats(0.001, 1e5), st.floats(0, 1)), min_size=1, max_size=20, unique_by=lambda point: point[0]
@@ -150,7 +150,8 @@ def test_published_computing_ratio_is_all_but_the_aggregation():
 
 
 def test_a_round_below_half_a_second_does_not_cost_the_device():
-    assert Device.from_json(published_device(4, 0.15)).elapsed_time_list == [0, 0, 0, 1]
+    its = device_json.read(published_device(4, 0.15), "here", pytest.fail)
+    assert [one.elapsed_s for one in its.rounds] == [0, 0, 0, 1]
 
 
 def test_the_lost_share_is_that_of_the_steps_of_all_workers():
@@ -286,9 +287,9 @@ def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve():
     }
     found = metrics.evaluating_device(devices, pytest.fail)
     assert found is not None and found.curve == [(4.0, 0.1), (6.0, 0.2), (8.0, 0.3)] and not found.moved
-    moved = [[6.0, "evaluator", "evaluated in the worker from 6 s on"]]
-    devices["a", "cpu1"] = dataclasses.replace(devices["a", "cpu1"], event_list=moved)
-    assert metrics.evaluating_device(devices, pytest.fail).moved == [moved[0][2]]
+    moved = Event(6.0, "evaluator", "evaluated in the worker from 6 s on")
+    devices["a", "cpu1"] = dataclasses.replace(devices["a", "cpu1"], events=[moved])
+    assert metrics.evaluating_device(devices, pytest.fail).moved == [moved.text]
 
 
 # -------------------------------------------------------------------------------------------------- devices
@@ -327,29 +328,48 @@ def test_a_device_survives_its_json():
         event_list=[[4.0, "switch", "BSP to ASP"]],
     )
     assert original.events == [Event(4.0, "switch", "BSP to ASP")]
-    assert Device.from_json(original.to_json()) == original
-    assert Device.from_json(original.to_json() | {"key of a later version": 1}) == original
+    written = device_json.written(original)
+    assert device_json.read(written, "here", pytest.fail) == original
+    assert device_json.read(written | {"key of a later version": 1}, "here", pytest.fail) == original
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"elapsed_time_list": [4.0]}, "num_samples_list has 2 entries, elapsed_time_list 1"),
-        ({"elapsed_time_list": "48"}, "elapsed_time_list is not a list of numbers from 0 on"),
-        ({"num_samples_list": [64, None]}, "num_samples_list is not a list of numbers from 0 on"),
-        ({"num_samples_list": [64, float("nan")]}, "num_samples_list is not a list of numbers from 0 on"),
-        ({"steps_list": [1]}, "steps_list has 1 entries, elapsed_time_list 2"),
-        ({"lost_steps_list": [0, -1]}, "lost_steps_list is not a list of numbers from 0 on"),
-        ({"event_list": 3}, "event_list is not a list of "),
-        ({"event_list": [[4.0, "switch"]]}, r"event \[4.0, 'switch'\] is not \[seconds, kind, text\]"),
-        ({"event_list": [["4", "switch", ""]]}, r"event \['4', 'switch', ''\] is not \[seconds, kind, text\]"),
-        ({"event_list": [[4.0, "swap", ""]]}, "kind is 'swap', but should be one of members, release, switch, greedy"),
-        ({"event_list": [[4.0, "switch", 1]]}, "the text of a switch event is 1, but should be a string"),
+        ({"elapsed_time_list": [4.0]}, "elapsed_time_list has 1 entries, num_samples_list 2"),
+        ({"elapsed_time_list": "48"}, "elapsed_time_list is no list"),
+        ({"steps_list": [1]}, "steps_list has 1 entries, num_samples_list 2"),
         ({"elapsed_time_list": [0.0, 0.0]}, "the last elapsed time is not above 0"),
-        ({"parameter_bytes": "big"}, "parameter_bytes is 'big', but should be a number"),
-        ({"accuracy_list": [0.5], "accuracy_time_list": []}, "accuracy_time_list has 0 entries, accuracy_list 1"),
+        ({"accuracy_list": [0.5], "accuracy_time_list": []}, "the 1 accuracies have other times"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(change, complaint):
     with pytest.raises(ValueError, match=complaint):
         device(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"num_samples_list": [64, None]}, "1 of 2 rounds left out, the first is 2: a number in it cannot be"),
+        ({"num_samples_list": [float("nan"), 64]}, "1 of 2 rounds left out, the first is 1: a number in it cannot be"),
+        ({"steps_list": [1, 1], "lost_steps_list": [0, -1]}, "1 of 2 rounds left out, the first is 2: a number"),
+        ({"elapsed_time_list": [8.0, 4.0]}, "the first is 2: total_time is 4 s, after 8 s in round 1"),
+        ({"event_list": 3}, "1 event(s) left out: event 3 is not [seconds, kind, text]"),
+        ({"event_list": [[4.0, "switch"]]}, "event [4.0, 'switch'] is not [seconds, kind, text]"),
+        ({"event_list": [["4", "switch", ""]]}, "event ['4', 'switch', ''] is not [seconds, kind, text]"),
+        ({"event_list": [[4.0, "swap", ""]]}, "kind is 'swap', but should be one of members, release, switch, greedy"),
+        ({"event_list": [[4.0, "switch", 1]]}, "event [4.0, 'switch', 1] is not [seconds, kind, text]"),
+    ],
+)
+def test_what_cannot_be_is_left_out_and_told_and_the_rest_counts(change, complaint):
+    told = []
+    lists = {"accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
+             "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5]}  # fmt: skip
+    its = device_json.read(lists | change, "here", told.append)
+    assert len(its.rounds) + len(its.events) == 1 + ("event_list" in change)
+    assert len(told) == 1 and told[0].startswith("here: ") and complaint in told[0]
+
+
+def test_a_size_of_the_model_that_is_none_is_unknown():
+    assert device(parameter_bytes="big").parameter_bytes is None

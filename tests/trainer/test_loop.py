@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
+from round_records import read_rounds
 
 from trainer.command_line import parse
 from trainer.coordinator.queries import FORWARD_SHARE
@@ -12,7 +13,6 @@ from trainer.from_flags import run_settings
 from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.run_logs import round_report
-from trainer.run_logs.round_log import read_rounds
 
 
 def run(tmp_path, step_s=1.0, passed=lambda trainer: None, **more):

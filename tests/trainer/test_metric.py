@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from one_worker import HandClock, Steps, a_context, network_with_statistics, some_batch
+from round_records import read_rounds
 
 from config import Config
 from trainer.evaluation.evaluator_process import Evaluation
@@ -13,7 +14,6 @@ from trainer.from_flags import target_of
 from trainer.loop import Loop
 from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.progress import Limits
-from trainer.run_logs.round_log import read_rounds
 from utils import JobOver, SetupError, read_json
 
 RMSE, LIKELIHOOD = Metric("rmse", more_is_better=False), Metric("log-likelihood")

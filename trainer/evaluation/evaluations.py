@@ -9,7 +9,7 @@ from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess, e
 from trainer.progress import EVALUATING, TRAINING
 from trainer.run_logs.earlier_runs import FINAL, NEWEST
 from trainer.run_logs.measure import EVALUATION, SAVING
-from trainer.run_logs.round_log import EVALUATED
+from trainer.run_logs.rounds import EVALUATED
 from trainer.trainer import Trainer
 from utils import JobOver, PeerLost
 

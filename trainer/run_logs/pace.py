@@ -1,4 +1,4 @@
-"""Whether workers keep the speeds that they emulate, and what evaluations cost them. Standard library only.
+"""Whether workers keep the speeds that they emulate, and what evaluations cost them.
 
 A worker pads its steps (--min-step-time, --sample-time, straggler traces). If a step computes for longer than that, the
 worker is slower than the device that it emulates, and a comparison is one of other workers than were asked for. Workers
@@ -12,9 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
-from trainer.run_logs.round_faults import is_quantity
-from trainer.run_logs.round_log import computing_seconds, seconds_in
+from trainer.run_logs.rounds import Round, is_quantity
 from utils import usable_cores
 
 EMULATED = "emulated_s"  # in a round's log: the mean of its steps' emulated times
@@ -72,31 +70,16 @@ class RoundPace(NamedTuple):
     elapsed_s: float  # of the job, at the end of the round
 
     @classmethod
-    def of(cls, record: Mapping[str, Any], emulation: Emulation | None = None) -> RoundPace | None:
-        """The pace by a round's log (round_log.read_rounds); None where no emulated time is known. `emulation` is for
-        logs without it."""
-        times = record["time"].values()
-        steps = sum([FORWARD_BACKWARD in each for each in times])
-        return cls.of_sums(record, steps, computing_seconds(record), seconds_in(times, [EVALUATION]), emulation)
-
-    @classmethod
-    def of_sums(
-        cls,
-        record: Mapping[str, Any],
-        steps: int,
-        computing_s: float,
-        evaluation_s: float,
-        emulation: Emulation | None = None,
-    ) -> RoundPace | None:
-        """The pace by the sums over a round's local steps and the rest of its log."""
-        emulated_s: Any = record.get(EMULATED)
+    def of(cls, one: Round, emulation: Emulation | None = None) -> RoundPace | None:
+        """The pace in a logged round; None where no emulated time is known. `emulation` is for logs without it."""
+        emulated_s = one.emulated_s
         if emulated_s is None and emulation is not None:
-            emulated_s = emulation.step_s + emulation.sample_s * record["num_samples"] / max(1, steps)
-        if not is_quantity(emulated_s):
+            emulated_s = emulation.step_s + emulation.sample_s * one.samples / max(1, one.complete)
+        if emulated_s is None:
             return None
-        if not steps:
-            return cls(0.0, 0.0, evaluation_s, record["total_time"])
-        return cls(computing_s / steps, emulated_s, evaluation_s, record["total_time"])
+        if not one.complete or one.computing_s is None:
+            return cls(0.0, 0.0, one.evaluation_s, one.elapsed_s)
+        return cls(one.computing_s / one.complete, emulated_s, one.evaluation_s, one.elapsed_s)
 
 
 def pace_of(rounds: Iterable[RoundPace | None], begin_s: float = 0.0) -> Pace | None:
@@ -234,9 +217,9 @@ class Pacing:
         """Called when training begins, with the seconds of the job."""
         self._begin_s = elapsed_s
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Called with the log of each round. Memory does not grow with the rounds: of many each is as likely kept."""
-        if (one := RoundPace.of(record)) is None:
+    def add(self, logged: Round) -> None:
+        """Called with each round. Memory does not grow with the rounds: of many each is as likely kept."""
+        if (one := RoundPace.of(logged)) is None:
             return
         self._evaluation_s += self._last.evaluation_s
         self._seen, self._last = self._seen + 1, one

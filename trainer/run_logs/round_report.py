@@ -1,13 +1,16 @@
 """A worker's report of each round: an entry in its log, and a line on the console."""
 
+import json
 import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from algorithms import EVENTS
+from trainer.metric import logged_value
 from trainer.nan_guard import LOWER
 from trainer.progress import FIRST, GROWN
+from trainer.run_logs import rounds as round_logs
 from trainer.run_logs.pace import EMULATED
 from trainer.run_logs.scalars import measured
 from trainer.trainer import Trainer
@@ -63,16 +66,18 @@ class RoundReport:
         trainer.progress.end_round(trainer.rounds, loss, events)
         self._record = record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         tell_launcher({"trained": True})
-        if pacing is not None:
-            pacing.add(record)
+        if pacing is not None or self._run.board is not None:
+            logged = round_logs.of_log(json.dumps(record))
+            if pacing is not None:
+                pacing.add(logged)
+            if self._run.board is not None:
+                self._run.board.write(logged)
         if record["num_iters"] == MANY_FILES and not self._run.logs_lines:
             logging.warning(
                 "warning: the log has %d files, one a round, of 4 KB or more each on a disk: --log-form lines writes "
                 "all rounds to one file",
                 MANY_FILES,
             )
-        if self._run.board is not None:
-            self._run.board.write(record)
         if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
             self._tell(record["total_time"], loss, value)
 
@@ -81,9 +86,10 @@ class RoundReport:
         if value is not None:
             self._record |= self._trainer.context.task.metric.logged(value)
             self._trainer.measure.log(self._record)
+            total_s = self._record["total_time"]
             if self._run.board is not None:
-                self._run.board.add(measured(self._record), self._trainer.rounds, self._record["total_time"])
-            self._tell(self._record["total_time"], self._record.get("loss"), value)
+                self._run.board.add(measured(logged_value(self._record)), self._trainer.rounds, total_s)
+            self._tell(total_s, self._record.get("loss"), value)
 
     def _tell(self, total_s: float, loss: float | None, value: float | None) -> None:
         self._told_s = total_s

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.metric import logged_value
-from trainer.run_logs.measure import AGGREGATION_STAGES, FORWARD_BACKWARD
-from trainer.run_logs.round_log import EVALUATED, seconds_in
+from trainer.metric import Metric
+from trainer.run_logs.measure import AGGREGATION_STAGES
+from trainer.run_logs.rounds import Round
 from utils import RUN_AS_OWNER, SetupError, remedy
 
 SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
@@ -16,10 +16,9 @@ TEST = "test_{}"  # the metric, whose name may be loss too
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
 
 
-def measured(entries: Mapping[str, Any]) -> dict[str, float]:
-    """The metric's value in a log, by name; empty where there is none."""
-    logged = logged_value(entries)
-    return {} if logged is None else {TEST.format(logged[0].name): logged[1]}
+def measured(evaluation: tuple[Metric, float] | None) -> dict[str, float]:
+    """The metric's value by name; empty where there is none."""
+    return {} if evaluation is None else {TEST.format(evaluation[0].name): evaluation[1]}
 
 
 class RoundNumbers:
@@ -28,19 +27,19 @@ class RoundNumbers:
     def __init__(self) -> None:
         self._before = 0, 0.0  # number and end of the round before
 
-    def of(self, record: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers of a round's log by name; those that it lacks are left out. The waiting share is the part of the
+    def of(self, one: Round) -> dict[str, float]:
+        """The numbers of a round by name; those that its log lacks are left out. The waiting share is the part of the
         round that the worker spent in its exchange and waiting for others there, as scripts/why.sh has it. It and the
         samples/s need the round before, so that the first of the logs has neither where it is not the job's first."""
-        number, end_s, steps = record["num_iters"], record["total_time"], record["time"].values()
         before, begin_s = self._before
-        self._before = number, end_s
-        found = {LOSS: record["loss"]} if isinstance(record.get("loss"), (int, float)) else {}
-        found |= measured(record)
-        found[STEPS] = sum(FORWARD_BACKWARD in times for times in steps)
-        if before == number - 1 and end_s > begin_s:
-            found[SAMPLES_S] = record["num_samples"] / (end_s - begin_s)
-            found[WAITING] = min(1.0, seconds_in(steps, AGGREGATION_STAGES) / (end_s - begin_s))
+        self._before = one.number, one.elapsed_s
+        found = {} if one.loss is None else {LOSS: one.loss}
+        found |= measured(one.evaluation)
+        found[STEPS] = one.complete
+        if before == one.number - 1 and one.elapsed_s > begin_s:
+            took_s = one.elapsed_s - begin_s
+            found[SAMPLES_S] = one.samples / took_s
+            found[WAITING] = min(1.0, one.seconds(*AGGREGATION_STAGES) / took_s)
         return found
 
 
@@ -69,17 +68,17 @@ class TensorBoard:
         self._numbers = RoundNumbers()
         self._begin_s: float | None = None  # of the worker's training, by the machine's clock
 
-    def resume(self, rounds: Iterable[Mapping[str, Any]], elapsed_s: float) -> None:
-        """Begins with the rounds that the worker has logged before (round_log.read_rounds), in a job of that age."""
+    def resume(self, rounds: Iterable[Round], elapsed_s: float) -> None:
+        """Begins with the rounds that the worker has logged before, in a job of that age."""
         self._begin_s = time.time() - elapsed_s
-        for record in rounds:
-            self.write(record)
+        for one in rounds:
+            self.write(one)
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Adds a round's log."""
-        for each in record.get(EVALUATED, ()):  # of the models of earlier rounds
-            self.add(measured(each), each["round"], record["total_time"])
-        self.add(self._numbers.of(record), record["num_iters"], record["total_time"])
+    def write(self, one: Round) -> None:
+        """Adds a round."""
+        for each in one.evaluated:  # of the models of earlier rounds
+            self.add(measured(each.logged), each.round, one.elapsed_s)
+        self.add(self._numbers.of(one), one.number, one.elapsed_s)
 
     def add(self, numbers: Mapping[str, float], round_: int, elapsed_s: float) -> None:
         """Adds numbers of a round that are known at this age of the job."""

@@ -14,12 +14,9 @@ from typing import Any
 
 from algorithms import TransportKind
 from trainer.company import Begin, How
-from trainer.metric import logged_value
 from trainer.progress import FIRST, Point, Progress, Total
-from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE, Measure
-from trainer.run_logs.round_faults import count_in
-from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds
-from trainer.run_logs.sound_rounds import sound_rounds
+from trainer.run_logs.measure import LINES_FILE, Measure
+from trainer.run_logs.rounds import Round, iter_files, logged_rounds, sound_rounds
 from trainer.steps import Seen
 from trainer.trainer import Trainer
 from utils import SetupError
@@ -94,8 +91,8 @@ def open_measure(trainer: Trainer, folder: Path) -> Measure:
         logged, again = logged_rounds(folder, logging.warning), {}
         if begin.how is How.RESUMED:
             again = {number: logged.pop(number) for number in [*logged] if number > trainer.rounds}
-        kept = list(sound_rounds(folder, logged, logging.warning))
-        undone = list(sound_rounds(folder, again, lambda text: None))
+        kept = sound_rounds(folder, logged, logging.warning)
+        undone = sound_rounds(folder, again, lambda text: None)
         if again:
             _drop_after(folder, trainer.rounds)
         last = max([0, *logged])
@@ -103,9 +100,9 @@ def open_measure(trainer: Trainer, folder: Path) -> Measure:
             trainer.rounds = max(trainer.rounds, last)
         elapsed_s = begin.elapsed_s
         if begin.how is How.RESUMED:
-            elapsed_s = max([elapsed_s, *(record["total_time"] for record in [*kept, *undone])])
+            elapsed_s = max([elapsed_s, *(one.elapsed_s for one in [*kept, *undone])])
         misses = begin.how is How.JOINS or survives or _was_away(trainer)
-        lost = sum(len(record["time"]) for record in undone)
+        lost = sum(one.entries for one in undone)
         begin = Begin(begin.how, trainer.rounds, elapsed_s, trainer.rounds - last if misses else 0, lost)
         resume_progress(trainer.progress, kept, trainer.is_evaluator)
         if (board := trainer.context.run.board) is not None:
@@ -150,24 +147,21 @@ def _number(line: bytes) -> int:
     return 0
 
 
-def resume_progress(progress: Progress, rounds: Sequence[Mapping[str, Any]], evaluates: bool) -> None:
-    """A worker resumes the job of which it has these round logs (round_log.read_rounds)."""
+def resume_progress(progress: Progress, rounds: Sequence[Round], evaluates: bool) -> None:
+    """A worker resumes the job of which it has logged these rounds."""
     progress.total = total_of(rounds)
-    progress.first_losses = [abs(each["loss"]) for each in rounds if each["num_iters"] <= FIRST and "loss" in each]
+    progress.first_losses = [abs(one.loss) for one in rounds if one.number <= FIRST and one.loss is not None]
     if evaluates:
         progress.curve = progress.empty_curve()
-        for record in rounds:
-            if (found := logged_value(record)) is not None and found[0] == progress.metric:
-                progress.curve.add(Point(record["num_iters"], record["total_time"], found[1]))
+        for one in rounds:
+            if one.evaluation is not None and one.evaluation[0] == progress.metric:
+                progress.curve.add(Point(one.number, one.elapsed_s, one.evaluation[1]))
 
 
-def total_of(rounds: Sequence[Mapping[str, Any]]) -> Total:
-    """The complete steps of some round logs."""
+def total_of(rounds: Sequence[Round]) -> Total:
+    """The complete steps of some rounds."""
     return Total(
-        sum(
-            sum(FORWARD_BACKWARD in times for times in record["time"].values()) - count_in(record, "bad_steps")
-            for record in rounds
-        ),
-        sum(record["num_samples"] for record in rounds),
-        sum(map(computing_seconds, rounds)),
+        sum(one.complete - (one.bad_steps or 0) for one in rounds),
+        sum(one.samples for one in rounds),
+        sum(one.computing_s or 0.0 for one in rounds),
     )

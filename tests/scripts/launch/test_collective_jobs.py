@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import tiny_data
 from cluster_processes import cluster, device_folders, run_cluster, wait_for
+from round_records import read_rounds
 from state_server_process import running_state_server
 
 import simulate
 from trainer.rendezvous.addresses import first_ipv6_address
-from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, EXIT_PEER_LOST, RUN_FILE, read_json
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from cluster_processes import DEADLINE_S, MODULES, ROOT, children, end_of, running, wait_for
 from few_images import few_images, on_few_images
+from round_records import read_rounds
 
 from scripts.launch import fork_server
 from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.roles import base_environment
 from trainer import version
-from trainer.run_logs.round_log import read_rounds
 from utils import EXIT_OK, EXIT_SETUP
 
 

@@ -22,7 +22,7 @@ import summary
 from experiments.study import real_slowness
 from scripts.launch.forking import NAME
 from scripts.launch.process import STARTED_AGAIN
-from trainer.run_logs.round_log import iter_files
+from trainer.run_logs.rounds import iter_files
 from utils import RUN_FILE, SetupError, read_json
 
 pytestmark = pytest.mark.cluster

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, free_ports, running, wait_for
 from few_images import on_few_images
+from round_records import read_rounds
 from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
 
 import summary
@@ -24,7 +25,6 @@ from scripts.launch.restart_policy import RestartPolicy, of_job
 from scripts.launch.restarts import Action, ExitReport
 from scripts.launch.roles import LocalJobSpec, build_roles
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
-from trainer.run_logs.round_log import read_rounds
 from trainer.survival.checkpoint_rounds import file_name, worker_name
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, SetupError
 

@@ -12,6 +12,7 @@ import pytest
 from cluster_processes import device_folders, run_cluster
 from memory_cluster import StateServer, Worker, batch, gradient, normalised, train
 from ready import endless, labels_of
+from round_records import computing_seconds, read_rounds
 
 import simulate
 from algorithms import TransportKind
@@ -19,7 +20,6 @@ from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.datasets.samples import Samples
-from trainer.run_logs.round_log import computing_seconds, read_rounds
 from trainer.simulation import virtual_cluster
 from utils import RUN_FILE, read_json
 

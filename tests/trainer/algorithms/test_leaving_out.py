@@ -20,6 +20,7 @@ from cluster_processes import DEADLINE_S, ROOT, children, device_folders, runnin
 from few_images import on_few_images
 from memory_cluster import Killed, Trained, Worker, batch, gradient, train
 from page import Page
+from round_records import read_rounds
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
@@ -36,7 +37,7 @@ from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.membership import Change, of_all, without
-from trainer.run_logs.round_log import iter_files, read_rounds
+from trainer.run_logs.rounds import iter_files
 from trainer.trainer import Trainer
 from utils import LEFT, RUN_FILE, STOPPED, read_json
 

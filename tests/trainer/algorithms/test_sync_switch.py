@@ -6,9 +6,9 @@ import pytest
 from cluster_processes import cluster, device_folders, end_of, free_ports, run_cluster, wait_for
 from few_images import on_few_images
 from recording_state_server import passing_on
+from round_records import read_rounds
 from state_server_process import running_state_server
 
-from trainer.run_logs.round_log import read_rounds
 from utils import read_json
 
 pytestmark = pytest.mark.cluster

@@ -16,7 +16,7 @@ from cluster_processes import DEADLINE_S, ROOT, children, wait_for
 
 import simulate
 from trainer.collectives import mpi
-from trainer.run_logs.round_log import iter_files
+from trainer.run_logs.rounds import iter_files
 from utils import RUN_FILE, SetupError, read_json
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"  # the wheel's

@@ -13,6 +13,7 @@ from cluster_processes import wait_for
 from few_images import few_images
 from one_worker import HandClock, a_context, network_with_statistics, some_batch
 from ready import FEED
+from round_records import read_rounds
 
 import models
 from config import Config
@@ -28,7 +29,6 @@ from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
 from trainer.run_logs.measure import EVALUATION, iter_file
-from trainer.run_logs.round_log import read_rounds
 from utils import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,6 +12,7 @@ import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT
 from contexts import context_of
 from ready import endless, ready
+from round_records import read_rounds
 
 import models
 from scripts import saved_model as program
@@ -25,7 +26,6 @@ from trainer.jobs.gluon import GluonNetwork
 from trainer.loop import Loop
 from trainer.progress import Limits
 from trainer.run_logs.measure import SAVING
-from trainer.run_logs.round_log import read_rounds
 from trainer.run_logs.run_folder import RunFolder
 from utils import DIVERGED, JobError, SetupError, read_json
 

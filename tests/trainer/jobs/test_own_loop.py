@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from contexts import context_of
 from one_worker import HandClock
+from round_records import read_rounds
 
 from config import Config
 from trainer.algorithms.local import LocalTrainer
@@ -22,7 +23,6 @@ from trainer.jobs.gluon_blocks import GluonFeed
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
 from trainer.progress import Limits
-from trainer.run_logs.round_log import read_rounds
 from utils import EXIT_SETUP, SetupError
 
 X = np.arange(20, dtype=np.float32).reshape(20, 1)

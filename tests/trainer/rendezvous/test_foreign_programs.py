@@ -16,8 +16,7 @@ import pytest
 import requests
 from cluster_processes import ROOT, cluster, end_of, free_ports, wait_for
 from few_images import few_images, on_few_images
-
-from trainer.run_logs.round_log import read_rounds
+from round_records import read_rounds
 
 pytestmark = pytest.mark.cluster
 

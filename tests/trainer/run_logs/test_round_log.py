@@ -4,9 +4,12 @@ import json
 import math
 import resource
 import shutil
+import tracemalloc
 
 import pytest
+from log_tree import esync_round
 
+from trainer.metric import ACCURACY
 from trainer.run_logs import measure as measure_module
 from trainer.run_logs.measure import (
     CHECK_READY,
@@ -20,7 +23,7 @@ from trainer.run_logs.measure import (
     Measure,
     iter_file,
 )
-from trainer.run_logs.round_log import read_rounds
+from trainer.run_logs.rounds import Round, logged_rounds, read_rounds
 from utils import SetupError, append_line, read_json, write_json
 
 
@@ -114,9 +117,9 @@ def test_rounds_count_from_one_and_only_evaluated_ones_have_an_accuracy(tmp_path
     measure.write_round(64)
     measure.write_round(64, accuracy=0.0)
     first, second = read_rounds(tmp_path, warnings.append)
-    assert (first["num_iters"], second["num_iters"]) == (1, 2)
-    assert "accuracy" not in first
-    assert second["accuracy"] == 0.0
+    assert (first.number, second.number) == (1, 2)
+    assert first.evaluation is None
+    assert second.evaluation == (ACCURACY, 0.0)
     assert warnings == []
 
 
@@ -127,8 +130,8 @@ def test_rounds_and_steps_are_read_in_the_order_of_their_numbers(tmp_path, clock
             measure.next_step()
         measure.write_round(1)
     rounds = list(read_rounds(tmp_path, warnings.append))
-    assert [record["num_iters"] for record in rounds] == list(range(1, 12))
-    assert list(rounds[0]["time"]) == [str(step) for step in range(12)]
+    assert [record.number for record in rounds] == list(range(1, 12))
+    assert list(rounds[0].steps) == list(range(12))
 
 
 def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_read(tmp_path, clock, warnings):
@@ -137,7 +140,7 @@ def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_read(tmp_path, clo
         measure.write_round(1)
     (tmp_path / iter_file(2)).unlink()
     (tmp_path / iter_file(4)).write_text('{"num_iters": 4, "num_sam')
-    assert [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)] == [1, 3, 5]
+    assert [record.number for record in read_rounds(tmp_path, warnings.append)] == [1, 3, 5]
     gap, truncated = warnings
     assert gap.endswith("1 round(s) missing, the first is round 2")
     assert "iter-4.txt" in truncated
@@ -160,7 +163,7 @@ def test_rounds_as_lines_are_the_same_rounds_in_one_file(tmp_path, clock, warnin
     assert [path.name for path in (tmp_path / "lines").iterdir()] == [LINES_FILE]
     lines = (tmp_path / "lines" / LINES_FILE).read_text().splitlines()
     assert lines == [(tmp_path / "files" / iter_file(number)).read_text() for number in range(1, 13)]
-    where = [record.pop("where") for record in read_rounds(tmp_path / "lines", warnings.append)]
+    where = [record.where for record in read_rounds(tmp_path / "lines", warnings.append)]
     assert where[2] == f"{tmp_path}/lines/{LINES_FILE}, line 3"
     assert warnings == []
 
@@ -172,7 +175,7 @@ def test_a_crash_in_the_middle_of_a_line_loses_that_line_alone(tmp_path, clock):
     for end in range(last, len(whole)):
         warnings = []
         (tmp_path / LINES_FILE).write_bytes(whole[:end])
-        numbers = [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)]
+        numbers = [record.number for record in read_rounds(tmp_path, warnings.append)]
         complete = end == len(whole) - 1  # without the line's end only
         assert numbers == ([1, 2, 3] if complete else [1, 2])
         assert len(warnings) == (0 if complete or end == last else 1)
@@ -185,11 +188,11 @@ def test_a_run_that_goes_on_after_a_crash_writes_its_rounds_behind_the_broken_li
     whole = (tmp_path / LINES_FILE).read_bytes()
     (tmp_path / LINES_FILE).write_bytes(whole[:-cut])
     done = list(read_rounds(tmp_path, lambda _: None))[-1]
-    write_lines(tmp_path, clock, 2, rounds_before=done["num_iters"], elapsed_before_s=done["total_time"])
+    write_lines(tmp_path, clock, 2, rounds_before=done.number, elapsed_before_s=done.elapsed_s)
     found = list(read_rounds(tmp_path, warnings.append))
-    numbers = [record["num_iters"] for record in found]
-    assert numbers == list(range(1, done["num_iters"] + 3))
-    assert [record["total_time"] for record in found] == [float(number) for number in numbers]
+    numbers = [record.number for record in found]
+    assert numbers == list(range(1, done.number + 3))
+    assert [record.elapsed_s for record in found] == [float(number) for number in numbers]
     assert warnings == []  # the round that was cut off was done again
 
 
@@ -198,7 +201,7 @@ def test_a_folder_with_both_forms_is_read_once_each_round_with_a_warning(tmp_pat
     files = Measure(tmp_path, clock, rounds_before=2, elapsed_before_s=2.0)  # rounds 3, 4 and 5
     for _ in range(3):
         files.write_round(32)
-    found = {record["num_iters"]: record["num_samples"] for record in read_rounds(tmp_path, warnings.append)}
+    found = {record.number: record.samples for record in read_rounds(tmp_path, warnings.append)}
     assert found == {1: 64, 2: 64, 3: 32, 4: 32, 5: 32}
     assert warnings == [f"{tmp_path} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once"]
 
@@ -208,7 +211,7 @@ def test_a_line_of_another_shape_is_named_and_left_out(tmp_path, clock, warnings
     write_lines(tmp_path, clock, 1)
     append_line(tmp_path / LINES_FILE, line)
     write_lines(tmp_path, clock, 1, rounds_before=2)
-    assert [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)] == [1, 3]
+    assert [record.number for record in read_rounds(tmp_path, warnings.append)] == [1, 3]
     (warning,) = warnings
     assert f"{LINES_FILE}, line 2 is not a round log" in warning
 
@@ -238,7 +241,7 @@ def test_rounds_that_the_disk_does_not_take_are_written_when_there_is_room(
     (tmp_path / "disk").unlink()
     (tmp_path / "away").rename(tmp_path / "disk")
     assert measure.unwritten() == "the logs of 2 round(s) are lost: too many were kept"
-    assert [record["num_iters"] for record in read_rounds(tmp_path / "disk", warnings.append)] == [1, 2, 3, 4, 5, 8, 9]
+    assert [record.number for record in read_rounds(tmp_path / "disk", warnings.append)] == [1, 2, 3, 4, 5, 8, 9]
 
 
 @pytest.mark.parametrize("as_lines", [False, True])
@@ -253,7 +256,7 @@ def test_a_folder_that_somebody_removes_is_made_again_and_the_next_rounds_are_in
         measure.write_round(64)
     assert measure.unwritten() == ""
     folder = tmp_path / "logs" / "cpu"
-    assert [record["num_iters"] for record in read_rounds(folder, warnings.append)] == [2, 3]
+    assert [record.number for record in read_rounds(folder, warnings.append)] == [2, 3]
     assert caplog.messages == [f"warning: {folder} was removed: what was in it is lost, and it is made again"]
 
 
@@ -283,6 +286,56 @@ def test_a_file_of_another_shape_is_named_and_left_out(tmp_path, warnings, conte
     (tmp_path / iter_file(1)).write_text(content)
     assert list(read_rounds(tmp_path, warnings.append)) == []
     assert "iter-1.txt" in warnings[0]
+
+
+SOUND = json.dumps(esync_round(2, 9.0, 3, 0.5, loss=1.5, bytes_pushed=7, events=[], emulated_s=0.1))
+# What may stand there in place of a number, and which of these are none in a JSON file
+BAD = ["NaN", "1e999", "-3", '"3"', "true", "null", "1" + 400 * "0", "1000000000000001", "[]", "{}", '"\\ud800"', ""]
+
+
+@pytest.mark.parametrize("old", ["9.0", "192", "0.25", "7", "[]", "2", '"2"', "{"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_whatever_stands_in_a_line_costs_that_round_at_most(tmp_path, warnings, old, encoding):
+    new = ['"\xe9"', '"\\x"', '"\x01"', "\r", "}", '{"own": "\xe9", ', *BAD]
+    lines = [
+        SOUND,
+        *(SOUND.replace(old, each, 1) for each in new),
+        SOUND[:-40],
+        "",
+        "[]",
+        SOUND.replace('"num_iters": 2', '"num_iters": 99'),
+    ]
+    (tmp_path / LINES_FILE).write_bytes("\n".join(lines).encode(encoding))
+    logged = logged_rounds(tmp_path, warnings.append)
+    assert isinstance(logged[99], Round) and logged[99].samples == 192
+    assert all(each.startswith(f"{tmp_path / LINES_FILE}, line ") for each in logged.values() if isinstance(each, str))
+
+
+@pytest.mark.parametrize("bad", BAD[:9])
+def test_a_number_that_cannot_be_costs_its_round_and_is_placed(tmp_path, warnings, bad):
+    (tmp_path / iter_file(2)).write_text(SOUND.replace("192", bad))
+    assert list(logged_rounds(tmp_path, warnings.append)) == [2]
+    assert "iter-2.txt is not a round log (Expected `int`" in logged_rounds(tmp_path, warnings.append)[2]
+
+
+def test_steps_in_another_order_and_stages_of_ones_own_are_read(tmp_path):
+    steps = {"1": {"global update": 0.5}, "0": {"get_batch": 1, "mine": 2.5}}
+    (tmp_path / iter_file(2)).write_text(json.dumps({**json.loads(SOUND), "time": steps}))
+    one = logged_rounds(tmp_path, pytest.fail)[2]
+    assert list(one.steps) == [0, 1]
+    assert (one.entries, one.complete, one.computing_s, one.aggregation_s, one.stages_s) == (2, 0, 1.0, 0.5, 4.0)
+
+
+def test_the_memory_of_a_log_without_steps_does_not_grow_with_them(tmp_path):
+    with (tmp_path / LINES_FILE).open("w") as file:
+        for number in range(1, 101):
+            file.write(json.dumps(esync_round(number, 1e3 * number, 500)) + "\n")
+    tracemalloc.start()
+    rounds = logged_rounds(tmp_path, pytest.fail, keeps_steps=False)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [one.complete for one in rounds.values()] == [500] * 100
+    assert most < 2_000_000  # the rounds' steps take ten times that
 
 
 def test_a_json_file_is_replaced_whole(tmp_path):

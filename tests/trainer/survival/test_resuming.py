@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import tiny_data
 from log_tree import events
+from round_records import read_rounds
 
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
 from config import CONTINUE, END, Config
 from trainer.run_logs import earlier_runs, measure
-from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from trainer.survival import checkpoints, trainer_state
 from trainer.survival.checkpoint_manager import check_folder

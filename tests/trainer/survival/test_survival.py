@@ -9,13 +9,13 @@ import pytest
 import requests
 import tiny_data
 from cluster_processes import Processes, cluster, end_of, wait_for
+from round_records import read_rounds
 from state_server_process import running_state_server
 
 import summary
 from algorithms import MEMBERS
 from report import metrics
 from trainer.hub.wire import SILENT
-from trainer.run_logs.round_log import read_rounds
 from utils import EXIT_BUG, EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
 
 pytestmark = pytest.mark.cluster

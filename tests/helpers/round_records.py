@@ -1,0 +1,28 @@
+"""The logs of a worker's sound rounds as they stand in its files, for tests of what workers write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer.run_logs import rounds
+
+
+def read_rounds(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The JSON objects of the rounds that count, each with its value of the metric, which may have come later."""
+    sound = {one.number: one for one in rounds.read_rounds(folder, warn)}
+    texts = [line for path in rounds.round_files(folder) for line in path.read_text().splitlines()]
+    found: dict[int, dict[str, Any]] = {}
+    for text in texts:
+        number = rounds.of_log(text).number
+        if number in sound:
+            evaluation = sound[number].evaluation
+            found[number] = json.loads(text) | (evaluation[0].logged(evaluation[1]) if evaluation else {})
+    return [found[number] for number in sound]
+
+
+def computing_seconds(record: dict[str, Any]) -> float:
+    """Seconds that the local steps of a round computed."""
+    return rounds.of_log(json.dumps(record)).computing_s or 0.0
