@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import summary
 from flag_values import at_least, finite
-from report import BACKEND, definitions, metrics, run_tables, tables
+from report import BACKEND, definitions, metrics, tables
 from report.csv_curves import beside, read_beside
 from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
 from report.figure_set import bar_figures, curve_figures, save_figures
@@ -123,16 +123,9 @@ def _draw(options: argparse.Namespace) -> None:
     runs, metric = of_one_metric([_read_run(folder, options) for folder in folders], warning)
     target = tables.target_for(options.target, metric, [curve for run in runs for curve in run.curves.values()])
     others = read_beside(options.beside, {mode for run in runs for mode in run.devices}, metric)
-    if len(runs) == 1:
-        (run,) = runs
-        table = tables.table(run.devices, run.numbers, run.evaluators, target, metric)
-        times = metrics.times_of(run.evaluators, target)
-        lines, out = tables.speed_up_lines(times, target, metric), folders[0] / "figures"
-    else:
-        table = run_tables.table(runs, target, metric)
-        lines, out = run_tables.speed_up_lines(runs, target), base / "figures" / network
-    out = _made(options.out or out)
-    print(f"{network}\n{table}")
+    out = _made(options.out or (folders[0] / "figures" if len(runs) == 1 else base / "figures" / network))
+    print(f"{network}\n{tables.table(runs, target, metric)}")
+    lines = tables.speed_up_lines([metrics.times_of(run.evaluators, target) for run in runs], target, metric)
     there = {mode for run in runs for mode in run.devices}
     if absent := {*(options.mode or ())} - {mode.name for mode in there}:
         print(f"no logs of: {', '.join(sorted(absent))}")

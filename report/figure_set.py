@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from report import metrics, run_tables, tables
+from report import metrics, tables
 from report.bars import draw_bars, draw_computing_ratio
 from report.definitions import MARK, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_curves, draw_curves_of_runs
@@ -56,9 +56,7 @@ def curve_figures(
         for name, split in ((f"{stem}-iid", IID), (f"{stem}-non-iid", NON_IID)):
             its = {mode: value for mode, value in curves.items() if mode.split == split}
             note = tables.short_doubts_of({mode: devices[mode] for mode in its})
-            note = "; ".join(
-                filter(None, [note, run_tables.wide_times({mode.title: times.get(mode, []) for mode in its})])
-            )
+            note = "; ".join(filter(None, [note, tables.wide_times({mode.title: times.get(mode, []) for mode in its})]))
             drawn = partial(draw, title=f"{network}, {split}", note=note, x_axis=x_axis, **more)
             figures.append((name + x_axis.suffix, its and {**its, **beside}, drawn))
     return figures

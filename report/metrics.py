@@ -297,22 +297,6 @@ def times_of(evaluators: Mapping[Mode, Device | None], target: float) -> dict[Mo
     return {mode: device.reached(target) if device else reached((), target) for mode, device in evaluators.items()}
 
 
-def running_means(curve: Curve, in_a_row: int, grid_s: float) -> Curve:
-    """Means of evaluations in a row, each at the time of its last one, since single evaluations are noisy.
-
-    Args:
-        in_a_row: how many make a mean.
-        grid_s: the first evaluation in each of these seconds counts, so that curves evaluated more often are not more
-            often at a target by chance. One a hundredth of them early is in time: logged times are rounded.
-    """
-    by_cell: dict[int, tuple[float, float]] = {}
-    for elapsed_s, value in curve:
-        by_cell.setdefault(int(elapsed_s / grid_s + 0.01), (elapsed_s, value))
-    points = list(by_cell.values())
-    ends = range(in_a_row, len(points) + 1)
-    return [(points[end - 1][0], sum(value for _, value in points[end - in_a_row : end]) / in_a_row) for end in ends]
-
-
 def value_at(curve: Curve, elapsed_s: float) -> float:
     """Value of the drawn curve at `elapsed_s`, by linear interpolation; constant before the first and after the last
     evaluation. Raises IndexError if the curve has no evaluation."""

@@ -12,9 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from report.metrics import reached
-from trainer.metric import ACCURACY, Metric
-
 LEVEL = 0.95  # of an interval of enough runs
 FEWEST_RUNS = 3  # with which an interval over runs is shown
 NOT_REACHED = "-"  # in place of an infinite time
@@ -61,15 +58,10 @@ def median(values: ArrayLike) -> Estimate:
 
 def medians(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Medians over the runs and the ends of their intervals, each (points,); values are (runs, points)."""
-    ordered = np.sort(values, axis=0)
-    below = places(len(ordered))[0]
-    return _middle(ordered), ordered[below], ordered[len(ordered) - 1 - below]
-
-
-def _middle(ordered: np.ndarray) -> np.ndarray:
-    """The median; of an even number the mean of the two in the middle, infinite where one of them is."""
-    count = len(ordered)
-    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    ordered, count = np.sort(values, axis=0), len(values)
+    below = places(count)[0]
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2  # infinite where one of the two is
+    return middle, ordered[below], ordered[count - 1 - below]
 
 
 def _checked(values: ArrayLike) -> np.ndarray:
@@ -82,23 +74,10 @@ def _checked(values: ArrayLike) -> np.ndarray:
 # --------------------------------------------------------------------------------------- times to a target
 
 
-def time_to_target(curve: Sequence[tuple[float, float]], target: float, metric: Metric = ACCURACY) -> float:
-    """Seconds at the first evaluation of a curve (seconds, value) that reached `target`; infinite without one."""
-    return reached(curve, target, metric).by_s
-
-
 def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estimate | None:
-    """Speed-up over a baseline: the median of the pairs' ratios, with its interval.
-
-    Args:
-        baseline, seconds: times (n,) to a target in paired runs, such as one of each seed; infinite where not reached.
-
-    Returns:
-        None where neither run of a pair reached it: their ratio is unknown.
-
-    Raises:
-        ValueError: their numbers differ.
-    """
+    """Speed-up over a baseline: the median of the ratios, with its interval, of times (n,) to a target in paired runs,
+    such as one of each seed; infinite where not reached. None where neither run of a pair reached it. Raises ValueError
+    if their numbers differ."""
     pairs = list(zip(_checked(baseline), _checked(seconds), strict=True))
     if any(math.isinf(above) and math.isinf(below) for above, below in pairs):
         return None

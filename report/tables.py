@@ -1,12 +1,15 @@
-"""The numbers of one run as text: the table, one row a mode, and the speed-ups over SSGD. No files."""
+"""The numbers of runs as text: the table, one row a mode, and the speed-ups over SSGD. Of several runs medians with
+intervals. No files."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
-from report import metrics
-from report.definitions import Numbers, mark, notes
-from report.metrics import SSGD, Curve, Device, Devices, Mode, Reached, SpeedUp, Value, compared
+from report import metrics, statistics
+from report.definitions import mark, notes
+from report.metrics import SSGD, Curve, Devices, Mode, Reached, SpeedUp, compared
+from report.runs import Run, by_mode
+from report.statistics import FEWEST_RUNS, coverage, median
 from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, short_doubts
 from utils import SetupError
@@ -28,36 +31,38 @@ def target_for(given: float | None, metric: Metric, curves: Iterable[Curve]) -> 
     return (min if metric.more_is_better else max)(best, default=0.0)
 
 
-def table(
-    runs: Mapping[Mode, Devices],
-    numbers: Mapping[Mode, Numbers],
-    evaluators: Mapping[Mode, Device | None],
-    target: float,
-    metric: Metric = ACCURACY,
-) -> str:
-    """One row a mode, `-` where the logs lack a number; below, definitions of the numbers and doubts about the runs."""
-    columns = ["mode", "rounds", "samples/s", "MB/s", *metric_columns(target, metric), "computing ratio", "lost"]
-    rows, times = [columns], metrics.times_of(evaluators, target)
-    for mode, devices in runs.items():
-        workers = devices.values()
-        its, lost = numbers[mode], metrics.lost_share(workers)
-        device = evaluators[mode]
-        values = [value for _, value in device.curve] if device else []
+def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
+    """One row a mode, `-` where the logs of a run lack a number; below, definitions and doubts about the runs."""
+    is_one, form = len(runs) == 1, ".4f" if metric.is_accuracy else ".4g"
+    head = ["mode", "rounds" if is_one else "runs", "samples/s", "MB/s", *metric_columns(target, metric)]
+    rows = [[*head, "computing ratio", *(["lost"] * is_one)]]
+    devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
+    curves = by_mode([run.curves for run in runs])
+    times = by_mode([metrics.times_of(run.evaluators, target) for run in runs])
+    for mode, its in devices.items():
+        values = [[value for _, value in curve] for curve in curves[mode]]
+        ratios = [ratio for each in numbers[mode] for ratio in each.ratios.values()]
+        lost = metrics.lost_share(its[0].values())
+        loads = values_text([each.traffic for each in numbers[mode]], ".2f")
         rows.append(
             [
                 mode.title,
-                span([len(worker.rounds) for worker in workers]),
-                f"{metrics.throughput(workers):.1f}",
-                "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
-                metric.text(values[-1]) if values else "-",
-                metric.text(metric.best(values)) if values else "-",
-                time_text(times[mode]),
-                mark(span(its.ratios.values(), ".2f"), its.ratios_published) if its.ratios else "-",
-                "-" if lost is None else f"{lost:.1%}",
+                span([len(worker.rounds) for worker in its[0].values()]) if is_one else str(len(its)),
+                values_text([metrics.throughput(each.values()) for each in its], ".1f"),
+                mark(loads, loads != "-" and any(each.traffic_published for each in numbers[mode])),
+                values_text([each[-1] if each else None for each in values], form),
+                values_text([metric.best(each) if each else None for each in values], form),
+                time_text(times[mode][0]) if is_one else times_text(*seconds_of(times[mode])),
+                mark(span(ratios, ".2f"), any(each.ratios_published for each in numbers[mode])) if ratios else "-",
+                *(["-" if lost is None else f"{lost:.1%}"] * is_one),
             ]
         )
-    found = {mode: metrics.doubts_of([devices]) for mode, devices in runs.items()}
-    return "\n".join([*aligned(rows), *notes(numbers.values()), *grid_line(times.values()), *doubt_lines(found)])
+    found = {mode: metrics.doubts_of(its) for mode, its in devices.items()}
+    below = notes([each for its in numbers.values() for each in its])
+    if not is_one:
+        widths = "computing ratio: from the least to the greatest of all workers"
+        below = [f"{intervals([*map(len, devices.values())])}; {widths}", *below[1:]]
+    return "\n".join([*aligned(rows), *below, *grid_line(chain.from_iterable(times.values())), *doubt_lines(found)])
 
 
 def grid_line(times: Iterable[Reached]) -> list[str]:
@@ -118,27 +123,79 @@ def time_text(its: Reached) -> str:
     return "-" if its.best is None else f"> {its.after_s:.1f}"
 
 
-def speed_up_lines(times: Mapping[Mode, Reached], target: float, metric: Metric = ACCURACY) -> list[str]:
-    """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
-    return lines_beside_ssgd(times, partial(_speed_up_text, target, metric))
-
-
-def lines_beside_ssgd(values: Mapping[Mode, Value], text: Callable[[str, Value, str, Value], str]) -> list[str]:
-    """A line for each other mode, of what `text` says of titles and values of it and of SSGD on the same split."""
-    baselines = {mode.split: its for mode, its in values.items() if mode.algorithm == SSGD}
-    return [
-        f"{mode.algorithm.title}, {mode.split}: "
-        + (
-            text(mode.algorithm.title, its, SSGD.title, baselines[mode.split])
-            if mode.split in baselines
-            else f"unknown: no summary of {SSGD.title} on {mode.split} data"
-        )
-        for mode, its in compared(values).items()
-        if mode.algorithm != SSGD
+def intervals(numbers: Collection[int]) -> str:
+    """What `values_text` shows of so many runs, in words."""
+    enough = [
+        f"median (interval that covers it with {coverage(number)}) of {number} runs"
+        for number in sorted({*numbers})
+        if number >= FEWEST_RUNS
     ]
+    few = [f"from the least to the greatest of fewer than {FEWEST_RUNS} runs"] * (min(numbers) < FEWEST_RUNS)
+    return "; ".join([*enough, *few])
 
 
-def _speed_up_text(target: float, metric: Metric, title: str, its: Reached, of: str, baseline: Reached) -> str:
+def values_text(values: Sequence[float | None], form: str, least: Sequence[float] | None = None) -> str:
+    """The median with its interval, or the least and the greatest of too few values; `-` where one is missing. Where
+    `least` is given, each value lies between that and itself."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return "-"
+    if len(known) < FEWEST_RUNS:
+        return span([*(least or ()), *known], form)
+    return statistics.estimate_text(median(known), median(least or known))
+
+
+def seconds_of(times: Sequence[Reached]) -> tuple[list[float], list[float]]:
+    """The greatest and the least seconds to a target in each run; infinite where it did not reach it."""
+    return [its.by_s for its in times], [its.low_s for its in times]
+
+
+def times_text(seconds: Sequence[float], least: Sequence[float] | None = None) -> str:
+    """Median of times to a target; where not all runs reached it how many did, and the median if it is finite. `least`
+    as values_text has it."""
+    if not (reached := _reached(seconds)):
+        return values_text(seconds, ".1f", least)
+    middle = median(seconds)
+    is_known = math.isfinite(middle.value)
+    return f"{statistics.estimate_text(middle, median(least or seconds))}, {reached}" if is_known else reached
+
+
+def _reached(seconds: Sequence[float]) -> str:
+    """`4 of 5` runs that reached a target; empty where all did."""
+    reached = sum(map(math.isfinite, seconds))
+    return f"{reached} of {len(seconds)}" * (reached < len(seconds))
+
+
+def wide_times(times: Mapping[str, Sequence[Reached]]) -> str:
+    """The times to a target, by title, of those whose evaluations are far apart, for a figure."""
+    found = [
+        f"{title} {times_text(*seconds_of(its))} s"
+        for title, its in times.items()
+        if any(each.low_s < each.by_s for each in its)
+    ]
+    return f"at the target between two evaluations: {', '.join(found)}" * bool(found)
+
+
+def speed_up_lines(runs: Sequence[Mapping[Mode, Reached]], target: float, metric: Metric = ACCURACY) -> list[str]:
+    """One line a mode: its speed-up over SSGD on the same split, by the times of one or several runs to the target."""
+    times = by_mode(runs)
+    baselines = {mode.split: its for mode, its in times.items() if mode.algorithm == SSGD}
+    lines = []
+    for mode, its in compared(times).items():
+        title, baseline = mode.algorithm.title, baselines.get(mode.split)
+        if mode.algorithm == SSGD:
+            continue
+        if baseline is None:
+            text = f"unknown: no summary of {SSGD.title} on {mode.split} data"
+        elif len(runs) == 1:
+            text = _speed_up_of_one(title, its[0], SSGD.title, baseline[0], target, metric)
+        else:
+            text = _speed_up_of_several(title, its, SSGD.title, baseline)
+        lines.append(f"{title}, {mode.split}: {text}")
+    return lines
+
+
+def _speed_up_of_one(title: str, its: Reached, of: str, baseline: Reached, target: float, metric: Metric) -> str:
     goal, sides = target_text(target, metric), {title: its, of: baseline}
     best = {name: each.best for name, each in sides.items() if each.best is not None}
     if lacking := [name for name in sides if name not in best]:
@@ -155,6 +212,26 @@ def _speed_up_text(target: float, metric: Metric, title: str, its: Reached, of: 
     late = [(name, each.after_s) for name, each in sides.items() if not each.is_at_target]
     why = "".join(f": {name} had not reached {goal} after {after_s:.1f} s" for name, after_s in late)
     return f"{factor_text(gain)}{why} ({known})"
+
+
+def _speed_up_of_several(title: str, times: Sequence[Reached], of: str, baseline: Sequence[Reached]) -> str:
+    its, beside = seconds_of(times), seconds_of(baseline)
+    counts = ((title, _reached(its[0])), (of, _reached(beside[0])))
+    if missed := [f"{reached} runs of {name}" for name, reached in counts if reached]:
+        return f"unknown: {' and '.join(missed)} reached it"
+    are_pairs = len(times) == len(baseline) >= FEWEST_RUNS
+    if not are_pairs:
+        its, beside = (([median(by).value], [median(least).value]) for by, least in (its, beside))
+    low, high = (statistics.times_as_fast(*each) for each in ((beside[1], its[0]), (beside[0], its[1])))
+    assert low is not None and high is not None  # all runs reached it
+    moved, beside_moved = (any(each.is_moved for each in side) for side in (times, baseline))
+    if low.value < 1 < high.value or moved != beside_moved:
+        texts = (times_text(*seconds_of(side)) for side in (times, baseline))
+        return not_apart(*zip((title, of), texts, (moved, beside_moved), strict=True))
+    if not are_pairs:
+        gain = factor_text(SpeedUp(low.value, high.value))
+        return f"{gain}, by the medians of {len(times)} and {len(baseline)} runs"
+    return f"{statistics.estimate_text(high, low).replace(' ', 'x ', 1)}, median of {len(times)} pairs of runs"
 
 
 def not_apart(*sides: tuple[str, str, bool]) -> str:

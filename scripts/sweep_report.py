@@ -14,9 +14,18 @@ from report import metrics, statistics
 from report.figure_set import save_figures
 from report.figures import draw_curves_of_runs
 from report.metrics import IID, Curve, Mode, Reached
-from report.run_tables import intervals, seconds_of, times_text, values_text, wide_times
 from report.style import style
-from report.tables import aligned, grid_line, markdown, target_text
+from report.tables import (
+    aligned,
+    grid_line,
+    intervals,
+    markdown,
+    seconds_of,
+    target_text,
+    times_text,
+    values_text,
+    wide_times,
+)
 from scripts.run_lines import Run, programs
 from trainer.metric import ACCURACY, Metric, metric_of
 from utils import write_atomically

@@ -4,7 +4,8 @@
 
 reads the logs of a job, real or of simulate.py, writes a trace for ui.perfetto.dev or chrome://tracing, and runs the
 job again in virtual time with the times from the logs: as it was, without each worker, with an ideal network, with no
-straggler, and with evaluations that take no time. docs/why.md explains the numbers.
+straggler, and with evaluations that take no time. docs/why.md explains the numbers; scripts/advise.sh says which
+machines and algorithm reach a target first.
 Exit codes: 0 done, 2 something to put right first, 130 stopped.
 """
 
@@ -13,31 +14,29 @@ if __name__ == "__main__":
 
 import argparse
 import importlib.util
+import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import summary
 from algorithms import TransportKind, owner_of
-from config import NO_NETWORK
 from flag_values import at_least, finite, several
-from report import job_logs, metrics, trace
+from report import job_logs, trace
 from report.job_logs import WorkerLog
-from report.measured import Speed, measured, shares
+from report.measured import MUCH_SLOWER, Measured, Speed, measured, shares
 from report.metrics import Reached, mode_of
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
-from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Comparison, WhatIf
+from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change
 from summary import warning
 from trainer.emulation import Slowdown
-from trainer.metric import Metric
-from trainer.simulation import cluster_file
 from utils import SetupError
 
 TRACE_FILE = "trace.json"
 FEW_WORKERS = 8  # up to this number each worker is left out in turn
 OF_MANY = 3  # of more workers, only the slowest
-SIMULATED = "as simulated"
 WORTH_TELLING = 1.05  # gain in samples/s from which a change counts
 
 
@@ -58,22 +57,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         type=several(at_least(0), "ranks; give whole numbers with commas, such as 0,3"),
         help=f"workers to leave out, each in turn (all; of more than {FEW_WORKERS} the {OF_MANY} slowest)",
     )
-    parser.add_argument(
-        "--cluster",
-        metavar="FILE",
-        help="a cluster file, or one of scripts/clusters: its bandwidths, latencies and round trips, by rank, replace "
-        "the network that the logs suggest",
-    )
-    parser.add_argument(
-        "--train", action="store_true", help="simulate with gradients up to the target, for the times to it: needs data"
-    )
-    parser.add_argument("--data-dir", type=Path, help="where the data is (where the job had it)")
     given = parser.parse_args(arguments)
-    for name in ("without", "cluster", "train"):
-        if given.logs_only and getattr(given, name):
-            parser.error(f"--{name} does nothing with --logs-only: leave one of them out")
-    if given.data_dir and not given.train:
-        parser.error("--data-dir does nothing without --train: leave it out, or give both")
+    if given.logs_only and given.without:
+        parser.error("--without does nothing with --logs-only: leave one of them out")
     return given
 
 
@@ -165,111 +151,90 @@ def _trace_text(path: Path, written: trace.TraceSummary) -> str:
 
 
 def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
-    network = cluster_file.read(cluster_file.find(given.cluster)) if given.cluster else None
-    job, cluster = what_if.job_of(logs, network)
-    if given.train and job.config.network == NO_NETWORK:
-        raise SetupError(f"--train: the job was one of -n {NO_NETWORK}, which has no accuracy: leave it out")
-    found = what_if.compare(job, cluster, _left_out(given.without, job.measured.speeds), _progress)
+    with tempfile.TemporaryDirectory() as folder:
+        job, its = what_if.job_of(logs, Path(folder))
+        left_out = _left_out(given.without, its.speeds)
+        _progress("the job as it was")
+        job, simulated = what_if.calibrated(job, its)
+        gains: list[tuple[Change, float]] = []
+        if abs(simulated.samples_s / its.samples_s - 1) <= what_if.MOST_OFF:
+            for change in what_if.changes(job, left_out):
+                _progress(change.name)
+                gains.append((change, what_if.simulate(change.job).samples_s / simulated.samples_s))
     device = job_logs.evaluating(logs)
-    metric = device.metric
-    target = target_for(given.target, metric, [device.curve])
+    target = target_for(given.target, device.metric, [device.curve])
     reached = device.reached(target)
-    times = _trained(given, found, target, metric) if given.train else _scaled(reached, found)
-    goal = f"s to {'' if metric.is_accuracy else f'{metric.name} '}{target_text(target, metric)}"
-    print(_what_if_table(found, {"as measured": time_text(reached), **times}, goal))
-    print("\n" + verdict(found))
+    goal = f"s to {'' if device.metric.is_accuracy else f'{device.metric.name} '}{target_text(target, device.metric)}"
+    times = simulated.samples_s / its.samples_s
+    rows = [
+        ["", "samples/s", "times", goal],
+        ["as measured", f"{its.samples_s:.1f}", "", time_text(reached)],
+        ["as simulated", f"{simulated.samples_s:.1f}", f"{times:.2f}", "-"],
+        *(
+            [change.name, f"{gain * its.samples_s:.1f}", f"{gain:.2f}", _time_with(change, gain, reached)]
+            for change, gain in gains
+        ),
+    ]
+    print("\n".join(aligned(rows)), verdict(its, times, gains), sep="\n\n")
 
 
 def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tuple[int, ...]]:
     if asked and max(asked) >= len(speeds):
         raise SetupError(f"--without {max(asked)}: the job's ranks are 0 to {len(speeds) - 1}")
-    ranks = asked or (range(len(speeds)) if len(speeds) <= FEW_WORKERS else what_if.slowest(speeds, OF_MANY))
-    slow = what_if.stragglers(speeds)
-    return [*((rank,) for rank in ranks), *([slow] if len(slow) > 1 and not asked else [])]
+    ranks = sorted(range(len(speeds)), key=lambda rank: speeds[rank].mean_step_s + speeds[rank].exchange_s)
+    chosen = asked or sorted(ranks if len(speeds) <= FEW_WORKERS else ranks[-OF_MANY:])
+    slowest_s = MUCH_SLOWER * _usual_step_s(speeds)
+    slow = tuple(rank for rank, speed in enumerate(speeds) if speed.mean_step_s > slowest_s)
+    return [*((rank,) for rank in chosen), *([slow] if len(slow) > 1 and not asked else [])]
 
 
-def _scaled(reached: Reached, found: Comparison) -> dict[str, str]:
-    """Times to the target by name of the change, where the weights after each round stay the same: then the metric
-    after a round does too, and its time is inversely proportional to the samples/s."""
-    if not reached.is_at_target:
-        return {}
-    return {
-        change.name: time_text(reached._replace(low_s=reached.low_s / gain, by_s=reached.by_s / gain))
-        for change, gain in found.gains
-        if change.keeps_updates
-    }
+def _usual_step_s(speeds: Sequence[Speed]) -> float:
+    """The median worker's mean step, over the whole job."""
+    return statistics.median_low(speed.mean_step_s for speed in speeds)
 
 
-def _trained(given: argparse.Namespace, found: Comparison, target: float, metric: Metric) -> dict[str, str]:
-    """Times to the target of simulations with gradients, SIMULATED among them."""
-    config = found.job.config
-    flags = {"network": config.network, "target": target}
-    flags["data_dir"] = str(given.data_dir or config.data_dir)
-    times: dict[str, str] = {}
-    if not found.gains:
-        return times
-    for name, cluster in {SIMULATED: found.cluster, **{each.name: each.cluster for each, _ in found.gains}}.items():
-        _progress(f"{name}, with gradients")
-        curve = what_if.simulate(found.job, cluster, **flags).curve
-        times[name] = time_text(metrics.reached(curve, target, metric, is_virtual=True))
-    return times
+def _time_with(change: Change, gain: float, reached: Reached) -> str:
+    """The time to the target, where the weights after each round stay the same: then the metric after a round does too,
+    and its time is inversely proportional to the samples/s."""
+    if not (change.keeps_updates and reached.is_at_target):
+        return "-"
+    return time_text(reached._replace(low_s=reached.low_s / gain, by_s=reached.by_s / gain))
 
 
-def _what_if_table(found: Comparison, times: dict[str, str], goal: str) -> str:
-    """What was measured, its simulation, and each change; `times` to the target by name of the row."""
-    measured_s = found.job.measured.samples_s
-    rows = [
-        ("as measured", measured_s, ""),
-        (SIMULATED, found.simulated, f"{found.simulated / measured_s:.2f}"),
-        *((change.name, gain * measured_s, f"{gain:.2f}") for change, gain in found.gains),
-    ]
-    head = ["", "samples/s", "times", goal]
-    return "\n".join(
-        aligned([head, *([name, f"{speed:.1f}", gain, times.get(name, "-")] for name, speed, gain in rows)])
-    )
-
-
-def verdict(found: Comparison) -> str:
-    """One sentence: what held the job up, or why that is not told."""
-    if not found.gains:
-        times = found.simulated / found.job.measured.samples_s
+def verdict(its: Measured, simulated: float, gains: Sequence[tuple[Change, float]]) -> str:
+    """One sentence: what held the job up, or why that is not told. `its` is the job's speed, `simulated` times that of
+    its simulation."""
+    if not gains:
         return (
-            f"No what-if is told: simulated as it was, the job does {times:.2f} times the measured samples/s, which is "
+            f"No what-if is told: simulated as it was, the job does {simulated:.2f} times the measured samples/s, "
             f"more than {what_if.MOST_OFF:.0%} off. Its logs do not say why, such as other work on the machine."
         )
-    gain, text = max(
-        (gain, _held_up(found, change, gain)) for change, gain in found.gains if change.kind != NO_STRAGGLER
-    )
-    (even,) = (gain for change, gain in found.gains if change.kind == NO_STRAGGLER)
-    if gain >= WORTH_TELLING:
-        return f"{text[0].upper()}{text[1:]}."
-    if even >= WORTH_TELLING:
+    change, gain = max((pair for pair in gains if pair[0].kind != NO_STRAGGLER), key=lambda pair: pair[1])
+    (even,) = (gain for change, gain in gains if change.kind == NO_STRAGGLER)
+    usual_s = _usual_step_s(its.speeds)
+    if gain < WORTH_TELLING <= even:
         return (
             "Nothing held the job up, but there are slow workers: if none were slower than the median one, "
             f"it would do {even:.2f} times the samples/s."
         )
-    return f"Nothing held the job up: no change would give {WORTH_TELLING - 1:.0%} more samples/s."
-
-
-def _held_up(found: Comparison, change: WhatIf, gain: float) -> str:
-    speeds, evaluation_s = found.job.measured.speeds, found.job.measured.evaluation_s
-    usual_s = speeds[what_if.median_rank(found.cluster)].mean_step_s
+    if gain < WORTH_TELLING:
+        return f"Nothing held the job up: no change would give {WORTH_TELLING - 1:.0%} more samples/s."
     if change.kind == WITHOUT:
-        ranks = change.removes
-        steps = ", ".join(f"{speeds[rank].mean_step_s:.3g} s" for rank in ranks)
-        workers = f"worker{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}"
+        steps = ", ".join(f"{its.speeds[rank].mean_step_s:.3g} s" for rank in change.removes)
+        workers = f"Worker{'s' * (len(change.removes) > 1)} {' and '.join(map(str, change.removes))}"
         return (
             f"{workers} held the others up: with steps of {steps}, where the median worker's take {usual_s:.3g} s; "
-            f"without, the job would do {gain:.2f} times the samples/s"
+            f"without, the job would do {gain:.2f} times the samples/s."
         )
     if change.kind == NO_NETWORK_TIME:
+        exchange_s = max(speed.exchange_s for speed in its.speeds)
         return (
-            f"the network held the job up: an exchange takes {max(speed.exchange_s for speed in speeds):.3g} s, the "
-            f"median worker's step {usual_s:.3g} s; an ideal one would give {gain:.2f} times the samples/s"
+            f"The network held the job up: an exchange takes {exchange_s:.3g} s, the median worker's "
+            f"step {usual_s:.3g} s; an ideal one would give {gain:.2f} times the samples/s."
         )
     return (
-        f"evaluations of {evaluation_s:.3g} s each held the job up: in no time, they would give "
-        f"{gain:.2f} times the samples/s"
+        f"Evaluations of {its.evaluation_s:.3g} s each held the job up: in no time, they would give "
+        f"{gain:.2f} times the samples/s."
     )
 
 

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 import draw
 import summary
-from report import bars, figures, metrics, run_tables
+from report import bars, figures, metrics, tables
 from report.bands import band
 from report.metrics import Event
 from report.runs import Run, by_mode, estimate, mean_ratios
@@ -240,27 +240,27 @@ def test_runs_that_did_not_reach_the_target_are_counted_not_averaged(tmp_path, c
 
 
 def test_the_median_of_runs_of_which_most_came_there_is_said():
-    assert run_tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "14 (10 to -), 4 of 5"
-    assert run_tables.times_text([10.0, float("inf")]) == "1 of 2"
-    assert run_tables.times_text([10.0, 12.0]) == "10.0..12.0"
+    assert tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "14 (10 to -), 4 of 5"
+    assert tables.times_text([10.0, float("inf")]) == "1 of 2"
+    assert tables.times_text([10.0, 12.0]) == "10.0..12.0"
 
 
 def test_times_between_evaluations_far_apart_are_medians_of_both_ends():
     """The median of the runs is between those of the ends, and its interval spans both ends' intervals."""
     seconds, least = [10.0, 12.0, 14.0, 16.0, INF], [8.0, 11.0, 9.0, 16.0, INF]
-    assert run_tables.times_text(seconds, least) == "11..14 (8 to -), 4 of 5"
-    assert run_tables.times_text([100.0, 120.0, 140.0], [100.0, 60.0, 140.0]) == "100..120 (60 to 140)"
-    assert run_tables.times_text([10.0], [8.0]) == "8.0..10.0"
+    assert tables.times_text(seconds, least) == "11..14 (8 to -), 4 of 5"
+    assert tables.times_text([100.0, 120.0, 140.0], [100.0, 60.0, 140.0]) == "100..120 (60 to 140)"
+    assert tables.times_text([10.0], [8.0]) == "8.0..10.0"
 
 
 def speed_up_lines(**runs):
     """Of the curves of each mode's runs."""
     number = max(map(len, runs.values()))
     found = [
-        Run({}, {}, {metrics.MODES[name]: its[run] for name, its in runs.items() if run < len(its)})
+        metrics.times_of({metrics.MODES[name]: its[run] for name, its in runs.items() if run < len(its)}, 0.8)
         for run in range(number)
     ]
-    return run_tables.speed_up_lines(found, 0.8)
+    return tables.speed_up_lines(found, 0.8)
 
 
 def grid(*steps, **more):

@@ -11,7 +11,7 @@ up.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trainer import spreadsheet
@@ -33,6 +33,13 @@ def read(path: Path) -> tuple[Slowdown, ...]:
             f"straggler trace {path}: the first line must be {','.join(COLUMNS)}, and may have ,{KIND} after it"
         )
     return tuple(_slowdown(row, row.values(columns)) for row in rows[1:])
+
+
+def write(path: Path, entries: Iterable[Slowdown]) -> Path:
+    """Writes a trace; returns its path."""
+    lines = (f"{each.start_s},{each.duration_s},{each.extra_s},{each.kind}" for each in entries)
+    path.write_text("\n".join([",".join((*COLUMNS, KIND)), *lines, ""]))
+    return path
 
 
 def beside(file: Path, name: str, where: str) -> Path:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from algorithms import ENTRIES, entry_of, owner_of
 from config import LEARNING_RATES
 from report import metrics
-from report.metrics import Curve, running_means
-from report.statistics import time_to_target
+from report.metrics import Curve, reached
 from scripts import run_lines
 from scripts.run_lines import BY_CLASS, IID, SPLITS
 from scripts.run_process import curve_of
@@ -23,6 +22,22 @@ TUNING, REPORT = PHASES = "tuning", "report"  # what a run is for
 SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
 ON_FEW = ("esync-k", "esync-outer-k")  # rows beside those of the table: on the K fastest machines, K searched
 ROWS = ENTRIES | {name: entry for name in ON_FEW if (entry := entry_of(name))}
+
+
+def running_means(curve: Curve, in_a_row: int, grid_s: float) -> Curve:
+    """Means of evaluations in a row, each at the time of its last one, since single evaluations are noisy.
+
+    Args:
+        in_a_row: how many make a mean.
+        grid_s: the first evaluation in each of these seconds counts, so that curves evaluated more often are not more
+            often at a target by chance. One a hundredth of them early is in time: logged times are rounded.
+    """
+    by_cell: dict[int, tuple[float, float]] = {}
+    for elapsed_s, value in curve:
+        by_cell.setdefault(int(elapsed_s / grid_s + 0.01), (elapsed_s, value))
+    points = list(by_cell.values())
+    ends = range(in_a_row, len(points) + 1)
+    return [(points[end - 1][0], sum(value for _, value in points[end - in_a_row : end]) / in_a_row) for end in ends]
 
 
 class Workload(NamedTuple):
@@ -116,7 +131,7 @@ class RunLine(run_lines.Run):
 
     def seconds_to(self, target: float) -> float:
         """Infinite where it did not reach the target, or has no model."""
-        return time_to_target(self.smooth_curve, target) if self.has_model else math.inf
+        return reached(self.smooth_curve, target).by_s if self.has_model else math.inf
 
     @property
     def best_accuracy(self) -> float:

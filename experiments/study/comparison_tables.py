@@ -14,9 +14,8 @@ from experiments import markdown
 from experiments.study.comparison import REPORT, ROWS, SPLIT_WORDS, TUNING, Comparison, RunLine, Workload
 from experiments.study.search import BSP_SHARE, FASTEST, parameters
 from report import statistics
-from report.run_tables import times_text
 from report.statistics import NOT_REACHED, Estimate
-from report.tables import target_text
+from report.tables import target_text, times_text
 from scripts import run_lines
 from scripts.run_lines import programs
 

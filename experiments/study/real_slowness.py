@@ -47,7 +47,7 @@ from flag_parser import FlagParser
 from flag_values import above_zero, seeds
 from report import metrics, statistics
 from report.metrics import Device
-from report.run_tables import times_text
+from report.tables import times_text
 from scripts import run_lines
 from scripts.run_process import Processes, exit_code_of, make
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging

@@ -41,7 +41,7 @@ from config import NO_NETWORK
 from experiments import markdown
 from flag_parser import FlagParser
 from flag_values import seeds
-from report.statistics import time_to_target
+from report.metrics import reached
 from scripts.launch.job_options import names
 from scripts.run_lines import RUNS_FILE
 from trainer import version
@@ -269,7 +269,7 @@ def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], di
     row = TableRow(cluster, mode, len(pairs), rounds, samples)
     for target in TARGETS:
         real_s, virtual_s = (
-            [time_to_target(line["accuracies"], target) for line in kind] for kind in zip(*pairs, strict=True)
+            [reached(line["accuracies"], target).by_s for line in kind] for kind in zip(*pairs, strict=True)
         )
         if max(*real_s, *virtual_s) < math.inf:
             median_s = statistics.median(real_s)

@@ -16,10 +16,10 @@ def read_rounds(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any
     texts = [line for path in rounds.round_files(folder) for line in path.read_text().splitlines()]
     found: dict[int, dict[str, Any]] = {}
     for text in texts:
-        number = rounds.of_log(text).number
-        if number in sound:
-            evaluation = sound[number].evaluation
-            found[number] = json.loads(text) | (evaluation[0].logged(evaluation[1]) if evaluation else {})
+        record = json.loads(text)
+        if (one := sound.get(record["num_iters"])) is not None:
+            logged = {key: value for key, value in record.items() if key not in ("accuracy", "metric")}
+            found[one.number] = logged | (one.evaluation[0].logged(one.evaluation[1]) if one.evaluation else {})
     return [found[number] for number in sound]
 
 

@@ -199,21 +199,6 @@ def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above_the_target
     assert by_s(SLOW, 0.81) == by_s([], 0.1) == math.inf
 
 
-def test_a_curve_is_at_a_target_where_the_mean_of_evaluations_in_a_row_is():
-    curve = [(10.0, 0.5), (20.2, 0.9), (30.0, 0.7), (39.999, 0.8), (50.0, 0.9)]  # 0.9 is touched at 20.2
-    means = metrics.running_means(curve, 3, 10.0)
-    assert means == [(30.0, pytest.approx(0.7)), (39.999, pytest.approx(0.8)), (50.0, pytest.approx(0.8))]
-    assert (by_s(means, 0.75), by_s(means, 0.85)) == (39.999, math.inf)
-    assert metrics.running_means(curve[:2], 3, 10.0) == []
-
-
-def test_curves_that_were_evaluated_more_often_have_means_on_the_same_grid():
-    often = [(2.0 * number, 0.01 * number) for number in range(11)]  # 0, 2, ... 20 s
-    assert metrics.running_means(often, 2, 10.0) == [(10.0, pytest.approx(0.025)), (20.0, pytest.approx(0.075))]
-    late = [(0.4, 0.1), (10.4, 0.3), (19.8, 0.7), (20.2, 0.5)]  # at the end of the round after 0, 10, 20 s
-    assert metrics.running_means(late, 3, 10.0) == [(20.2, pytest.approx(0.3))]
-
-
 def every(step_s, target_s):
     """Evaluations every `step_s` s, at 0.8 from `target_s` on."""
     return [(at, 0.8 if at >= target_s else 0.1) for at in (step_s * number for number in range(1, 200))]

@@ -66,11 +66,6 @@ def test_what_is_no_list_of_numbers_is_refused(values):
 # --------------------------------------------------------------------------------------- times to a target
 
 
-def test_the_time_to_a_target_is_that_of_an_evaluation_or_infinite():
-    curve = [(1.0, 0.5), (2.0, 0.8), (3.0, 0.7)]
-    assert [statistics.time_to_target(curve, target) for target in (0.5, 0.7, 0.9)] == [1.0, 2.0, INF]
-
-
 def test_one_run_that_never_came_there_leaves_the_median():
     assert statistics.median([3.0, INF, 1.0, 2.0, 4.0]) == Estimate(3.0, 1.0, INF)
 

@@ -4,6 +4,7 @@ from log_tree import FAST, NEVER, SLOW, device, evaluated
 from report import definitions as definitions_of
 from report import metrics, tables
 from report.metrics import SpeedUp, times_of
+from report.runs import Run
 
 OFTEN = [(1.0 * n, 0.02 * n) for n in range(1, 51)]  # to 0.8 in 40 s, evaluated every second
 MOVED = {"event_list": [[12.0, "evaluator", "evaluated in the worker from 12 s on"]]}
@@ -15,11 +16,11 @@ def named(curves, **more):
 
 def speed_up_line(target=0.8, **curves):
     """In virtual time, where the evaluations are a grid."""
-    return tables.speed_up_lines(times_of(named(curves, virtual=True), target), target)
+    return tables.speed_up_lines([times_of(named(curves, virtual=True), target)], target)
 
 
 def real_line(**curves):
-    [line] = tables.speed_up_lines(times_of(named(curves), 0.8), 0.8)
+    [line] = tables.speed_up_lines([times_of(named(curves), 0.8)], 0.8)
     return line.removeprefix("ESync, i.i.d.: ")
 
 
@@ -76,17 +77,17 @@ def test_a_run_that_its_worker_evaluated_is_not_told_apart_from_others_and_is_ma
     found = {sync: evaluated(SLOW, **MOVED), esync: evaluated(OFTEN)}
     why = "SSGD alone was in part evaluated in the worker"
     times = "39.0..40.0 s and 12.0..24.0 s"
-    assert tables.speed_up_lines(times_of(found, 0.8), 0.8) == [
+    assert tables.speed_up_lines([times_of(found, 0.8)], 0.8) == [
         f"ESync, i.i.d.: ESync and SSGD are not told apart: {times}, and {why}"
     ]
     assert tables.first_line(times_of(found, 0.8), 0.8).startswith(
         "no algorithm is told to be first at test accuracy 0.80: SSGD and"
     )
     both = {sync: found[sync], esync: evaluated(OFTEN, **MOVED)}
-    assert "0.30..0.62x" in tables.speed_up_lines(times_of(both, 0.8), 0.8)[0]
+    assert "0.30..0.62x" in tables.speed_up_lines([times_of(both, 0.8)], 0.8)[0]
     runs = {mode: {("a", "cpu"): its} for mode, its in found.items()}
     numbers = {mode: definitions_of.numbers(devices, "auto", None) for mode, devices in runs.items()}
-    *_, mark, advice = tables.table(runs, numbers, found, 0.8).splitlines()
+    *_, mark, advice = tables.table([Run(runs, numbers, found)], 0.8).splitlines()
     assert mark == "SSGD: evaluated in the worker from 12 s on" and "--evaluator 0" in advice
     assert tables.short_doubts_of({mode: [its] for mode, its in runs.items()}) == mark
 
@@ -184,7 +185,7 @@ GRID = "evaluated at least every 4 s of virtual time, so a time is up to 4 s lat
 def table(runs, definitions, model_bytes=None, virtual=True):
     numbers = {mode: definitions_of.numbers(devices, definitions, model_bytes) for mode, devices in runs.items()}
     curves = {mode: evaluated(curve, virtual=virtual) for mode, curve in zip(runs, (FAST, NEVER), strict=True)}
-    return tables.table(runs, numbers, curves, 0.8).splitlines()
+    return tables.table([Run(runs, numbers, curves)], 0.8).splitlines()
 
 
 def first_line(virtual=True, **curves):

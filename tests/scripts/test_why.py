@@ -16,7 +16,7 @@ from report import job_logs
 from report.measured import Measured, measured
 from scripts import what_if, why
 from scripts.what_if import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT
-from trainer.simulation import cluster_file, virtual_cluster
+from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 HEADER = "step_time_s,step_spread,latency_s,state_server_round_trip_s,straggler_trace"
@@ -28,10 +28,10 @@ EVALUATING = ("--evaluation-time", "0.15", "--eval-seconds", "1")
 FLAGS = {"sync-switch": ("--train-steps", "5", "10000"), "decoupled": ("--sync-every", "1")}
 
 
-def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 5, server: str = "") -> Measured:
+def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 5) -> Measured:
     """A job of simulate.py without gradients: what its logs say."""
     folder.mkdir(exist_ok=True)
-    (folder / "cluster.csv").write_text("\n".join([*filter(None, [server]), HEADER, *rows]) + "\n")
+    (folder / "cluster.csv").write_text("\n".join([HEADER, *rows]) + "\n")
     words = ["-m", mode, "--cluster", str(folder / "cluster.csv"), "-n", "none", "--max-seconds", str(seconds)]
     words += ["--model-bytes", "1e6", "--log-base", str(folder / "logs"), *FLAGS.get(mode, ()), *flags]
     _, (one,) = simulate.parse(words)
@@ -43,14 +43,19 @@ def logs_of(folder: Path, mode: str) -> list[job_logs.WorkerLog]:
     return job_logs.read((folder / "logs" / "none" / mode / "virtual").glob("cpu*"), pytest.fail)
 
 
-def answer(folder: Path, mode: str, left_out=(), network=None) -> what_if.Comparison:
-    return what_if.compare(*what_if.job_of(logs_of(folder, mode), network), left_out)
+class Answer:
+    """What is simulated of a job."""
 
+    def __init__(self, folder: Path, mode: str) -> None:
+        job, self.its = what_if.job_of(logs_of(folder, mode), folder)
+        self.job, simulated = what_if.calibrated(job, self.its)
+        self.simulated = simulated.samples_s
 
-def expected(found: what_if.Comparison, kind: str, removes: tuple[int, ...] = ()) -> float:
-    """Samples/s that a what-if says."""
-    (gain,) = [gain for each, gain in found.gains if (each.kind, each.removes) == (kind, removes)]
-    return gain * found.job.measured.samples_s
+    def expected(self, kind: str, *removes: int) -> float:
+        """Samples/s that a what-if says."""
+        changes = what_if.changes(self.job, [removes] if removes else [])
+        (change,) = [each for each in changes if (each.kind, each.removes) == (kind, removes)]
+        return what_if.simulate(change.job).samples_s / self.simulated * self.its.samples_s
 
 
 # --------------------------------------------------------------------------------------- against what really is so
@@ -59,18 +64,18 @@ def expected(found: what_if.Comparison, kind: str, removes: tuple[int, ...] = ()
 @pytest.mark.parametrize("mode", ["esync", "sync", "async"])
 def test_what_ifs_are_near_to_runs_that_really_are_so(tmp_path, mode):
     was = run(tmp_path / "was", mode, NINE_WAYS, *EVALUATING)
-    found = answer(tmp_path / "was", mode, [(3,), (0,)])
+    found = Answer(tmp_path / "was", mode)
     assert found.simulated == pytest.approx(was.samples_s, rel=0.03)
 
     def really(name: str, rows: tuple[str, ...], *flags: str) -> object:
         return pytest.approx(run(tmp_path / name, mode, rows, *flags).samples_s, rel=BAR)
 
-    assert expected(found, WITHOUT, (3,)) == really("no-3", NINE_WAYS[:3], *EVALUATING)
-    assert expected(found, WITHOUT, (0,)) == really("no-0", NINE_WAYS[1:], *EVALUATING)
-    assert expected(found, NO_STRAGGLER) == really("even", (FAST,) * 4, *EVALUATING)
-    assert expected(found, NO_EVALUATION) == really("not-evaluated", NINE_WAYS)
+    assert found.expected(WITHOUT, 3) == really("no-3", NINE_WAYS[:3], *EVALUATING)
+    assert found.expected(WITHOUT, 0) == really("no-0", NINE_WAYS[1:], *EVALUATING)
+    assert found.expected(NO_STRAGGLER) == really("even", (FAST,) * 4, *EVALUATING)
+    assert found.expected(NO_EVALUATION) == really("not-evaluated", NINE_WAYS)
     ideal = tuple(row.replace(",0.01,0.002,", ",,,") for row in NINE_WAYS)
-    assert expected(found, NO_NETWORK_TIME) == really("ideal", ideal, *EVALUATING)
+    assert found.expected(NO_NETWORK_TIME) == really("ideal", ideal, *EVALUATING)
 
 
 # Every algorithm, and every preset that flags make of one.
@@ -81,16 +86,13 @@ OTHERS = [mode for mode, row in OWNERS.items() if row.is_distributed and (mode =
 def test_a_job_of_every_mode_is_simulated_as_it_was_and_without_its_slowest_worker(tmp_path, mode):
     was = run(tmp_path / "was", mode, NINE_WAYS, seconds=7)
     try:
-        job, cluster = what_if.job_of(logs_of(tmp_path / "was", mode), None)
+        found = Answer(tmp_path / "was", mode)
     except SetupError as error:
         assert "samples a step, not the 64 of -b" in str(error)  # of an algorithm that chooses them
         return
-    cluster, baseline = what_if.calibrated(job, cluster)
-    assert baseline.measured.samples_s == pytest.approx(was.samples_s, rel=0.05)
-    change, *_ = what_if.changes(job, cluster, [(3,)])
-    gain = what_if.simulate(job, change.cluster).measured.samples_s / baseline.measured.samples_s
+    assert found.simulated == pytest.approx(was.samples_s, rel=0.05)
     really = run(tmp_path / "no-3", mode, NINE_WAYS[:3], seconds=7)
-    assert gain * was.samples_s == pytest.approx(really.samples_s, rel=BAR)
+    assert found.expected(WITHOUT, 3) == pytest.approx(really.samples_s, rel=BAR)
 
 
 def test_a_worker_that_was_slow_for_a_while_is_so_in_the_simulation(tmp_path):
@@ -99,22 +101,10 @@ def test_a_worker_that_was_slow_for_a_while_is_so_in_the_simulation(tmp_path):
     was = run(tmp_path / "was", "sync", (FAST, FAST, FAST + "slow.csv"), seconds=12)
     (slow,) = [speed.slow for speed in was.speeds if speed.slow]
     assert sum(each.duration_s * each.extra_s for each in slow) == pytest.approx(3 * 0.4, rel=0.2)
-    found = answer(tmp_path / "was", "sync", [(2,)])
+    found = Answer(tmp_path / "was", "sync")
     assert found.simulated == pytest.approx(was.samples_s, rel=0.05)
     really = run(tmp_path / "even", "sync", (FAST, FAST, FAST), seconds=12)
-    assert expected(found, NO_STRAGGLER) == pytest.approx(really.samples_s, rel=BAR)
-
-
-def test_a_worker_that_leaves_frees_the_link_where_the_network_is_given(tmp_path):
-    """All share the server's link of 40 Mbit/s: 1 MB up and 1 MB down of each are 0.2 s alone, and more together."""
-    server = "server_bandwidth_mbit_s,40"
-    rows = ("0.1,,,,",) * 3
-    run(tmp_path / "was", "sync", rows, server=server)
-    told = cluster_file.read(tmp_path / "was" / "cluster.csv")
-    really = run(tmp_path / "no-2", "sync", rows[:2], server=server)
-    assert expected(answer(tmp_path / "was", "sync", [(2,)], told), WITHOUT, (2,)) == pytest.approx(
-        really.samples_s, rel=BAR
-    )
+    assert found.expected(NO_STRAGGLER) == pytest.approx(really.samples_s, rel=BAR)
 
 
 # ------------------------------------------------------------------------------------------------ what logs say
@@ -259,7 +249,7 @@ def test_a_job_that_its_simulation_does_not_meet_has_no_what_if(tmp_path, capsys
         record["total_time"] += late
         record["time"]["0"]["global aggregate"] += 2.0 * (record["num_iters"] % 5 == 0)
         path.write_text(json.dumps(record))
-    assert why_of(tmp_path, "--train", network=NETWORK) == EXIT_OK
+    assert why_of(tmp_path, network=NETWORK) == EXIT_OK
     out = capsys.readouterr().out
     assert "\nas simulated  " in out and "without worker" not in out and "in no time" not in out
     assert re.search(
@@ -270,9 +260,7 @@ def test_a_job_that_its_simulation_does_not_meet_has_no_what_if(tmp_path, capsys
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--logs-only", "--train"], "--train does nothing with --logs-only"),
         (["--logs-only", "--without", "0"], "--without does nothing with --logs-only"),
-        (["--data-dir", "data"], "--data-dir does nothing without --train"),
         (["--without", "a"], "'a' is no list of ranks; give whole numbers with commas"),
         (["--target", "inf"], "inf is out of range"),
     ],
@@ -295,7 +283,7 @@ def config_of(folder: Path, **changed: object) -> None:
 def test_a_job_of_version_0_6_0_has_the_exchange_that_it_called_collective(tmp_path, collective, exchange):
     folder = write_esync(tmp_path / "logs")
     config_of(folder, collective=collective)
-    job, _ = what_if.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), None)
+    job, _ = what_if.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), tmp_path)
     assert job.config.transport == exchange
 
 
@@ -311,7 +299,6 @@ def test_what_cannot_be_answered_is_said(tmp_path, capsys):
     assert "alpha/gpu0 took 64.0 samples a step, not the 32 of -b" in complaint()
     config_of(folder)
     assert "--without 2: the job's ranks are 0 to 1" in complaint("--without", "2")
-    assert "the cluster has 4 row(s), the job had 2 workers" in complaint("--cluster", "nine-ways")
     assert "holds no folder sync, but esync: choose with -m" in complaint("-m", "sync")
     write_sync(tmp_path / "logs")
     assert "holds esync, sync: choose one with -m" in complaint()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from experiments.study import write_comparison
-from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload
+from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload, running_means
 from experiments.study.comparison_figures import ahead_at, crossing_jobs, shares
 from experiments.study.comparison_tables import FROM_OTHERS, Fair, gain_text, notes, numbers_table, times_table
+from report.metrics import reached
 from scripts import run_lines
 
 SLOW = {"half-0": 1e9, "half-50": 0.08, "half-100": 0.04}  # seconds of a slow machine's step
@@ -137,3 +139,18 @@ def test_the_page_has_tables_and_figures(fair, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.glob("*.p*")} == {
         f"{name}.{form}" for name in ("crossing", "half-50-iid-mlp") for form in ("png", "pdf")
     }
+
+
+def test_a_curve_is_at_a_target_where_the_mean_of_evaluations_in_a_row_is():
+    curve = [(10.0, 0.5), (20.2, 0.9), (30.0, 0.7), (39.999, 0.8), (50.0, 0.9)]  # 0.9 is touched at 20.2
+    means = running_means(curve, 3, 10.0)
+    assert means == [(30.0, pytest.approx(0.7)), (39.999, pytest.approx(0.8)), (50.0, pytest.approx(0.8))]
+    assert (reached(means, 0.75).by_s, reached(means, 0.85).by_s) == (39.999, math.inf)
+    assert running_means(curve[:2], 3, 10.0) == []
+
+
+def test_curves_that_were_evaluated_more_often_have_means_on_the_same_grid():
+    often = [(2.0 * number, 0.01 * number) for number in range(11)]  # 0, 2, ... 20 s
+    assert running_means(often, 2, 10.0) == [(10.0, pytest.approx(0.025)), (20.0, pytest.approx(0.075))]
+    late = [(0.4, 0.1), (10.4, 0.3), (19.8, 0.7), (20.2, 0.5)]  # at the end of the round after 0, 10, 20 s
+    assert running_means(late, 3, 10.0) == [(20.2, pytest.approx(0.3))]
