@@ -78,8 +78,12 @@ def _summary_command(base: Path, network: str, mode: Mode | None = None) -> str:
     )
 
 
-def read_standalone(network_folder: Path, warn: Warn) -> tuple[Metric, float] | None:
-    """Metric and value of standalone training; None where it is missing or cannot be read."""
+def read_standalone(network_folder: Path, devices: Devices, warn: Warn) -> tuple[Metric, float] | None:
+    """Metric and value of standalone training, of these devices; None where it is missing or cannot be read, or the run
+    ended at its target."""
+    if any(device.at_target for device in devices.values()):
+        warn(f"{STANDALONE.title} ended at its target, so its last value is no final one, and there is no line for it")
+        return None
     path = network_folder / metrics.STANDALONE_FILE
     try:
         read = json.loads(path.read_bytes())
@@ -127,7 +131,7 @@ def _draw(options: argparse.Namespace) -> None:
     print(f"{network}\n{tables.table(runs, target, metric)}")
     lines = tables.speed_up_lines([metrics.times_of(run.evaluators, target) for run in runs], target, metric)
     there = {mode for run in runs for mode in run.devices}
-    if absent := {*(options.mode or ())} - {mode.name for mode in there}:
+    if absent := {*(options.mode)} - {mode.name for mode in there}:
         print(f"no logs of: {', '.join(sorted(absent))}")
     axes = [X_AXES[name] for name in options.over]
     figures = curve_figures(network, runs, warning, axes, metric, target, others) + bar_figures(network, runs, warning)
@@ -143,7 +147,7 @@ def _draw(options: argparse.Namespace) -> None:
 
 
 def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
-    devices = read_summaries(network_folder, network_folder.parent, warning, options.mode or ())
+    devices = read_summaries(network_folder, network_folder.parent, warning, options.mode)
     model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
     wanted = options.mode or (LOCAL.name,)
     return Run(
@@ -153,16 +157,8 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
             for mode, its in devices.items()
         },
         {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()},
-        _read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL.name in wanted else None,
+        read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL.name in wanted else None,
     )
-
-
-def _read_standalone(network_folder: Path, devices: Devices, warn: Warn) -> tuple[Metric, float] | None:
-    """read_standalone, but None of a run that ended at its target."""
-    if any(device.at_target for device in devices.values()):
-        warn(f"{STANDALONE.title} ended at its target, so its last value is no final one, and there is no line for it")
-        return None
-    return read_standalone(network_folder, warn)
 
 
 def _made(folder: Path) -> Path:
@@ -194,16 +190,16 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
     return device
 
 
-def _modes(text: str) -> tuple[str, ...]:
-    return tuple(map(summary.known_mode, text.split(",")))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     parser.add_argument(
-        "-m", "--mode", type=_modes, help="of these modes alone, with commas; those not there are named"
+        "-m",
+        "--mode",
+        type=lambda text: [*map(summary.known_mode, text.split(","))],
+        default=(),
+        help="of these modes alone, with commas; those not there are named",
     )
     parser.add_argument(
         "--width",

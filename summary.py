@@ -197,10 +197,6 @@ def warning(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
 
-def _summarise(base: Path, network: str, mode_name: str) -> None:
-    _do_all([partial(_summarise_run, folder, mode_name) for folder in find_runs(base, network, warning)])
-
-
 def _do_all(works: Sequence[Callable[[], None]]) -> None:
     """Does all works and warns of those that fail; raises SetupError if all fail."""
     failures = []
@@ -234,8 +230,11 @@ def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
     return chosen
 
 
-def _summarise_run(network_folder: Path, mode_name: str) -> None:
-    _do_all([partial(_summarise_one, mode, network_folder) for mode in _modes_in(network_folder, mode_name)])
+def _summarise(base: Path, network: str, mode_name: str) -> None:
+    def of_run(folder: Path) -> None:
+        _do_all([partial(_summarise_one, mode, folder) for mode in _modes_in(folder, mode_name)])
+
+    _do_all([partial(of_run, folder) for folder in find_runs(base, network, warning)])
 
 
 def _summarise_one(mode: Mode, network_folder: Path) -> None:

@@ -5,7 +5,7 @@ the latest first evaluation to the earliest last one: outside not all runs have 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from report.metrics import Curve
 MAX_POINTS = 1000  # of a band; more cannot be seen
 
 
-@dataclass(frozen=True)
-class Band:
+class Band(NamedTuple):
     """Medians of runs and the ends of their intervals, each (points,), at the points where a run was evaluated."""
 
     at: np.ndarray
@@ -36,11 +35,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
     grid = np.array(sorted({at for curve in curves for at, _ in curve if begin <= at <= end}))
     if len(grid) > MAX_POINTS:
         grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
-    values = [_step_values(curve, grid) for curve in curves]
+    values = []
+    for places, its in (np.array(curve).T for curve in curves):
+        values.append(its[np.searchsorted(places, grid, side="right") - 1])  # of the last evaluation until each point
     return Band(grid, *statistics.medians(np.array(values)))
-
-
-def _step_values(curve: Curve, grid: np.ndarray) -> np.ndarray:
-    """Values (points,) of the last evaluation at or before each point; the curve begins at or before the first."""
-    places, values = np.array(curve).T
-    return values[np.searchsorted(places, grid, side="right") - 1]

@@ -35,9 +35,9 @@ def draw_bars(
     A median over runs has its interval as an error bar. The numbers of the `marked` modes follow the published
     definition, which `note` explains below the axes. `doubts` are shown there too.
     """
-    algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
+    algorithms = [*dict.fromkeys(mode.algorithm for mode in values)]
     axes = figure.add_subplot()
-    splits = _splits(values)
+    splits = [*dict.fromkeys(mode.split for mode in values)]
     width = 0.8 / len(splits)
     for mode, value in values.items():
         row = algorithms.index(mode.algorithm) + (splits.index(mode.split) - (len(splits) - 1) / 2) * width
@@ -47,7 +47,8 @@ def draw_bars(
             value, low, high = value
             look |= {"xerr": [[max(0.0, value - low)], [max(0.0, high - value)]], "capsize": 2}
         bar = axes.barh(row, value, 0.92 * width, **look)
-        axes.bar_label(bar, labels=[mark(_short_number(value), mode in marked)], padding=2, fontsize=SMALL)
+        text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+        axes.bar_label(bar, labels=[mark(text, mode in marked)], padding=2, fontsize=SMALL)
     axes.grid(visible=False)  # it would cross the numbers
     axes.margins(x=0.8 / figure.get_figwidth())  # room for them
     axes.set_xlim(left=0)
@@ -78,14 +79,6 @@ def _title(figure: Figure, axes: Axes, title: str) -> float:
     return height_of(text, TEXT)
 
 
-def _splits(modes: Collection[Mode]) -> list[str]:
-    return list(dict.fromkeys(mode.split for mode in modes))
-
-
-def _short_number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def draw_computing_ratio(
     figure: Figure,
     runs: Mapping[Mode, Ratios],
@@ -99,7 +92,7 @@ def draw_computing_ratio(
 
     `marked`, `note` and `doubts` as in draw_bars; the mark is in the legend, or at the row.
     """
-    splits = _splits(runs)
+    splits = [*dict.fromkeys(mode.split for mode in runs)]
     keys = sorted({key for ratios in runs.values() for key in ratios}, key=lambda key: [*map(natural_order, key)])
     bars = max(sum(mode.split == split for mode in runs) for split in splits)
     group = max(_BAR_POINTS * (bars + 1), _LABEL_POINTS)
@@ -130,16 +123,9 @@ def _draw_groups(
     """A group of bars for each device; returns the inches of the axes."""
     width = 0.8 / len(its)
     for number, ((mode, ratios), name) in enumerate(zip(its.items(), names, strict=True)):
-        axes.bar(
-            [keys.index(key) + (number - (len(its) - 1) / 2) * width for key in ratios],
-            list(ratios.values()),
-            width,
-            color=mode.algorithm.look.colour,
-            hatch=mode.algorithm.look.hatch,
-            edgecolor="white",
-            linewidth=0.5,
-            label=name,
-        )
+        places = [keys.index(key) + (number - (len(its) - 1) / 2) * width for key in ratios]
+        look = {"color": mode.algorithm.look.colour, "hatch": mode.algorithm.look.hatch, "linewidth": 0.5}
+        axes.bar(places, list(ratios.values()), width, edgecolor="white", label=name, **look)
     axes.set_ylabel("computing time ratio")
     axes.set_ylim(0, 1)
     axes.grid(axis="x", visible=False)
@@ -164,19 +150,13 @@ def _draw_boxes(figure: Figure, axes: Axes, its: Mapping[Mode, Ratios], names: S
     for row, (mode, ratios) in enumerate(its.items()):
         values, colour = list(ratios.values()), mode.algorithm.look.colour
         line = {"color": "black", "linewidth": 0.8}
-        axes.boxplot(
-            values,
-            positions=[row],
-            orientation="horizontal",
-            widths=0.6,
-            whis=(0, 100),
-            patch_artist=True,
-            boxprops={"facecolor": colour, "alpha": 0.35, "linewidth": 0.5},
-            medianprops={**line, "linewidth": 1.6},
-            whiskerprops=line,
-            capprops=line,
-            manage_ticks=False,
-        )
+        looks: dict[str, Any] = {
+            "boxprops": {"facecolor": colour, "alpha": 0.35, "linewidth": 0.5},
+            "medianprops": {**line, "linewidth": 1.6},
+            **{"whiskerprops": line, "capprops": line},
+        }
+        form: dict[str, Any] = {"orientation": "horizontal", "widths": 0.6, "whis": (0, 100), "patch_artist": True}
+        axes.boxplot(values, positions=[row], manage_ticks=False, **form, **looks)
         axes.plot(values, [row] * len(values), "|", color=colour, markersize=6, markeredgewidth=0.5, clip_on=False)
     axes.set_xlim(0, 1)
     return _name_rows(figure, axes, names)

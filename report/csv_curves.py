@@ -69,24 +69,20 @@ def read(path: Path, metric: Metric) -> Curve:
         raise SetupError(f"{head.file} holds no row below its head")
     points: list[tuple[float, float]] = []
     for row in rows:
-        cells = row.values([*heads])
-        at, value = (_number(cells[name], f"{row.where}: {heads[name]}") for name in (time, _VALUE))
+        cells, numbers = row.values([*heads]), []
+        for name in (time, _VALUE):
+            try:
+                numbers.append(float(cells[name]))
+            except ValueError:
+                numbers.append(math.nan)
+            if not abs(numbers[-1]) <= sys.float_info.max:
+                raise SetupError(f"{row.where}: {heads[name]} is {cells[name][:40]!r}, but should be a number")
+        at, value = numbers
         if at < (points[-1][0] if points else 0):
-            raise SetupError(
-                f"{row.where}: {heads[time]} is {at:g}, before that of the row above or 0: sort the rows by it"
-            )
+            text = f"{row.where}: {heads[time]} is {at:g}, before that of the row above or 0"
+            raise SetupError(f"{text}: sort the rows by it")
         if fault := metric.fault(value):
             raise SetupError(f"{row.where}: {heads[_VALUE]} is {value:g}, {fault}, as the {metric.name} of these logs")
         points.append((at, value))
     begin_s = 0.0 if time == _TIME else points[0][0]
     return [(at - begin_s, value) for at, value in points]
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= sys.float_info.max:
-        raise SetupError(f"{where} is {text[:40]!r}, but should be a number")
-    return value

@@ -4,7 +4,7 @@ Summaries of the published program hold neither bytes nor computing times, so on
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from report import metrics
 from report.metrics import Devices
@@ -34,8 +34,7 @@ MODEL_BYTES = {
 }
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """One run's numbers that have two definitions."""
 
     traffic: float | None  # MB/s of all workers; None where the summary lacks what the definition needs
@@ -45,14 +44,9 @@ class Numbers:
 
 
 def numbers(devices: Devices, definitions: str, model_bytes: int | None, exchanges: bool = True) -> Numbers:
-    """The numbers of a run, all workers by the same definition.
-
-    Args:
-        devices: of one run.
-        definitions: MEASURED, PUBLISHED, or AUTO: measured where every worker's summary allows it.
-        model_bytes: size of the model, for summaries without it.
-        exchanges: whether the workers exchange anything; if not the traffic is 0 by either definition.
-    """
+    """The numbers of a run's devices, all by the same definition: MEASURED, PUBLISHED, or AUTO, measured where every
+    worker's summary allows it. `model_bytes` is the size of the model, for summaries without it. Where no worker
+    `exchanges` anything the traffic is 0 by either."""
     workers = devices.values()
     load = metrics.traffic(workers) if exchanges else 0.0
     by_size = exchanges and (definitions == PUBLISHED or (definitions == AUTO and load is None))
@@ -80,13 +74,10 @@ def published_note(definition: tuple[str, str]) -> str:
 
 def notes(runs: Collection[Numbers]) -> list[str]:
     """The definitions below a table: a line for measured numbers, and one for those with MARK."""
-    used = (
-        ("MB/s", TRAFFIC, {run.traffic_published for run in runs if run.traffic is not None}),
-        ("computing ratio", RATIO, {run.ratios_published for run in runs if run.ratios}),
-    )
-    lines = []
-    for published, begin in ((False, ""), (True, f"{MARK} as published: ")):
-        parts = [f"{name} = {texts[published]}" for name, texts, forms in used if published in forms]
-        if parts:
-            lines.append(begin + "; ".join(parts))
-    return lines
+    loads = {run.traffic_published for run in runs if run.traffic is not None}
+    used = (("MB/s", TRAFFIC, loads), ("computing ratio", RATIO, {run.ratios_published for run in runs if run.ratios}))
+    lines = [
+        begin + "; ".join(f"{name} = {texts[published]}" for name, texts, forms in used if published in forms)
+        for published, begin in ((False, ""), (True, f"{MARK} as published: "))
+    ]
+    return [line for line in lines if " = " in line]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from report import metrics, tables
 from report.bars import draw_bars, draw_computing_ratio
 from report.definitions import MARK, RATIO, TRAFFIC, Numbers, published_note
-from report.figures import draw_curves, draw_curves_of_runs
+from report.figures import draw_curves
 from report.metrics import IID, NON_IID, Curve, Devices, Mode, compared
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
@@ -40,24 +40,26 @@ def curve_figures(
     devices = by_mode([run.devices for run in runs])
     times = {} if target is None else by_mode([metrics.times_of(run.evaluators, target) for run in runs])
     known = [run.standalone[1] for run in runs if run.standalone is not None]
-    more = {"standalone": sum(known) / len(known) if known else None, "metric": metric, "target": target}
+    more: dict[str, Any] = {
+        "standalone": sum(known) / len(known) if known else None,
+        "metric": metric,
+        "target": target,
+    }
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", metric.name)
     for x_axis in axes:
         found = [run.drawn_over(x_axis, warn) for run in runs]
-        curves: Mapping[Mode, Any] = by_mode([compared(curves) for curves, _ in found])
-        beside: Mapping[Mode, Any] = {mode: [curve] for mode, curve in others.items()}
-        draw: Callable[..., None] = draw_curves_of_runs
+        curves = compared(by_mode([curves for curves, _ in found]))
         if len(runs) == 1:
-            curves, beside = compared(found[0][0]), others
-            draw = partial(draw_curves, events=found[0][1])
+            more["events"] = found[0][1]
         if others and x_axis is not SECONDS:
             warn(f"files beside ours have seconds alone: they are left out of the {metric.name} over {x_axis.label}")
-            beside = {}
+        beside = {mode: [curve] for mode, curve in others.items() if x_axis is SECONDS}
         for name, split in ((f"{stem}-iid", IID), (f"{stem}-non-iid", NON_IID)):
             its = {mode: value for mode, value in curves.items() if mode.split == split}
-            note = tables.short_doubts_of({mode: devices[mode] for mode in its})
-            note = "; ".join(filter(None, [note, tables.wide_times({mode.title: times.get(mode, []) for mode in its})]))
-            drawn = partial(draw, title=f"{network}, {split}", note=note, x_axis=x_axis, **more)
+            doubts = tables.short_doubts_of({mode: devices[mode] for mode in its})
+            wide = tables.wide_times({mode.title: times.get(mode, []) for mode in its})
+            note = "; ".join(filter(None, [doubts, wide]))
+            drawn = partial(draw_curves, title=f"{network}, {split}", note=note, x_axis=x_axis, **more)
             figures.append((name + x_axis.suffix, its and {**its, **beside}, drawn))
     return figures
 

@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -17,8 +16,7 @@ MAX_HOLLOW = 12
 _LEGEND_COLOUR = "#444444"  # of no mode: marks have the colour of their curve
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     """The marks of one kind on one curve."""
 
     mode: Mode
@@ -73,8 +71,11 @@ def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D
             zorder=3,  # above the curves
             **_look(its.kind, its.mode.algorithm.look.colour),
         )
-    every = {its.kind: its.every for its in marks}
-    return [Line2D([], [], label=_label(kind, n), **_look(kind, _LEGEND_COLOUR)) for kind, n in every.items()]
+    handles = []
+    for kind, every in {its.kind: its.every for its in marks}.items():
+        label = kind if every == 1 else f"{kind} (every {every}{'nd' if every == 2 else 'th'})"
+        handles.append(Line2D([], [], label=label, **_look(kind, _LEGEND_COLOUR)))
+    return handles
 
 
 def _look(kind: str, colour: str) -> dict[str, Any]:
@@ -88,9 +89,3 @@ def _look(kind: str, colour: str) -> dict[str, Any]:
         "markeredgecolor": colour,
         "markerfacecolor": "white" if its.is_hollow else colour,
     }
-
-
-def _label(kind: str, every: int) -> str:
-    if every == 1:
-        return kind
-    return f"{kind} (every {every}{'nd' if every == 2 else 'th'})"

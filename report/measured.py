@@ -15,22 +15,17 @@ from trainer.emulation import Slowdown
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
+PURPOSES = {
+    "computing": COMPUTING_STAGES,
+    "exchange and wait": AGGREGATION_STAGES,
+    "questions": (CHECK_READY,),
+    "evaluation": EVALUATION_STAGES,
+    "given up": (ABANDONED,),
+}
 WINDOWS = 12  # equal parts of a job, in which slow periods are searched
 STEPS_PER_WINDOW = 3  # on average, the fewest with which they are
 MUCH_SLOWER = 1.25  # factor on the median step from which a window is a slow period
 ALL_UPLOAD = 0.9  # share of rounds with an upload below which exchanges run one after the other, beside the steps
-
-
-@dataclass(frozen=True)
-class TimeShares:
-    """Seconds of a worker's time by purpose."""
-
-    computing_s: float
-    exchange_s: float  # with waiting for others
-    questions_s: float
-    evaluation_s: float
-    abandoned_s: float
-    other_s: float  # log writing, checkpoints
 
 
 @dataclass(frozen=True)
@@ -65,25 +60,24 @@ class Measured:
 
 def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     """The speed of a job from the logs of all workers; `waits`: workers wait for each other in an exchange."""
-    rounds = [list(timed_rounds(log.rounds)) for log in logs]
-    exchanges = [[(one.logged.number, one.logged.seconds(*AGGREGATION_STAGES)) for one in each] for each in rounds]
+    exchanges = [[(one.number, one.seconds(*AGGREGATION_STAGES)) for one in log.rounds] for log in logs]
     if waits:
         own_s = [_shortest(exchanges)] * len(logs)
     else:
         own_s = [_own_exchange(log, each) for log, each in zip(logs, exchanges, strict=True)]
-    trips_s = [_question(each) for each in rounds]
-    if not all(_waits_for_answers(log) for log in logs):  # a log of non-blocking questions has no time of the answer
+    trips_s = [_question(log) for log in logs]
+    if any(log.run_file.flag("query") != "blocking" for log in logs):  # else a log has no time of the answer
         trips_s = [max(trips_s)] * len(logs)
     evaluations = [
         seconds
-        for each in rounds
-        for one in each[:-1]
-        if (seconds := one.logged.seconds(*EVALUATION_STAGES)) or one.logged.evaluation
+        for log in logs
+        for one in log.rounds[:-1]
+        if (seconds := one.seconds(*EVALUATION_STAGES)) or one.evaluation
     ]
     seconds = max(log.elapsed_s - log.rounds[-1].seconds(*EVALUATION_STAGES) for log in logs)
     samples = sum(one.samples for log in logs for one in log.rounds)
     return Measured(
-        tuple(_speed(*each) for each in zip(logs, rounds, own_s, trips_s, strict=True)),
+        tuple(_speed(*each) for each in zip(logs, own_s, trips_s, strict=True)),
         statistics.fmean(evaluations) if evaluations else 0.0,
         len(evaluations),
         seconds,
@@ -91,21 +85,18 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     )
 
 
-def shares(log: WorkerLog) -> TimeShares:
-    """A worker's time by purpose."""
-    computing_s, exchange_s, questions_s, evaluation_s, abandoned_s = (
-        sum(one.seconds(*stages) for one in log.rounds)
-        for stages in (COMPUTING_STAGES, AGGREGATION_STAGES, (CHECK_READY,), EVALUATION_STAGES, (ABANDONED,))
-    )
-    other_s = log.elapsed_s - computing_s - exchange_s - questions_s - evaluation_s - abandoned_s
-    return TimeShares(computing_s, exchange_s, questions_s, evaluation_s, abandoned_s, max(0.0, other_s))
+def shares(log: WorkerLog) -> dict[str, float]:
+    """Shares of a worker's time by purpose."""
+    found = {name: sum(one.seconds(*stages) for one in log.rounds) for name, stages in PURPOSES.items()}
+    found["other"] = max(0.0, log.elapsed_s - sum(found.values()))  # log writing, checkpoints
+    return {name: seconds / log.elapsed_s for name, seconds in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- steps
 
 
-def _speed(log: WorkerLog, rounds: Sequence[TimedRound], exchange_s: float, round_trip_s: float) -> Speed:
-    steps = list(step_times(rounds))
+def _speed(log: WorkerLog, exchange_s: float, round_trip_s: float) -> Speed:
+    steps = list(step_times(list(timed_rounds(log.rounds))))
     if not steps:
         return Speed(0, 0.0, 0.0, 0.0, 0.0, (), exchange_s, round_trip_s)
     slow, usual = _slow_times(steps, log.elapsed_s)
@@ -166,10 +157,6 @@ def _own_exchange(log: WorkerLog, exchanges: Sequence[tuple[int, float]]) -> flo
     return statistics.fmean(seconds for _, seconds in exchanges)
 
 
-def _question(rounds: Sequence[TimedRound]) -> float:
-    asked = [each.end_s - each.begin_s for one in rounds for each in one.slices if each.stage == CHECK_READY]
+def _question(log: WorkerLog) -> float:
+    asked = [times[CHECK_READY] for one in log.rounds for times in one.steps.values() if CHECK_READY in times]
     return statistics.median(asked) if asked else 0.0
-
-
-def _waits_for_answers(log: WorkerLog) -> bool:
-    return bool(log.run_file.flag("query") == "blocking")

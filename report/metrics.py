@@ -223,7 +223,7 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
             warn(f"{host}/{name} has {device.metric.plural}; those of {metric.name} are used")
     found = {key: device for key, device in found.items() if device.metric == metric}
     if len(found) > 1 and have_changed(devices.values()):
-        curve = joined(device.curve for device in found.values())
+        curve = sorted(point for device in found.values() for point in device.curve)
         longest = max(found.values(), key=lambda device: len(device.rounds))
         return dataclasses.replace(
             longest,
@@ -245,11 +245,6 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
 def have_changed(devices: Iterable[Device]) -> bool:
     """Whether workers left the job or came to it."""
     return any(event.kind == MEMBERS.name for device in devices for event in device.events)
-
-
-def joined(curves: Iterable[Curve]) -> Curve:
-    """The curves of workers that evaluated in turn, as one."""
-    return sorted(point for curve in curves for point in curve)
 
 
 CLOSE = 10  # so many evaluations before, and so many times the gap to the last of them, tell a time by themselves

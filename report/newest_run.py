@@ -3,9 +3,9 @@ Pure."""
 
 import json
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from config import CONTINUE
 from trainer.rendezvous.config_check import join_names
@@ -40,15 +40,14 @@ class RunFile:
         return json.dumps([self.members, self.run.get("num_workers")], sort_keys=True)
 
 
-@dataclass(frozen=True)
-class NewestRun:
+class NewestRun(NamedTuple):
     """The devices of the newest run."""
 
-    places: tuple[Place, ...]
+    places: Sequence[Place]
     # Last round of the run, of devices that took part only until it was resumed; infinite where workers count rounds of
     # their own
     until: Mapping[Place, float]
-    lines: tuple[str, ...] = ()  # warnings about folders that are left out, wholly or from a round on
+    lines: Sequence[str] = ()  # warnings about folders that are left out, wholly or from a round on
 
 
 def of_newest(found: Mapping[Place, RunFile]) -> NewestRun:
@@ -56,36 +55,34 @@ def of_newest(found: Mapping[Place, RunFile]) -> NewestRun:
     then the folders of one run name different members."""
     newest = _newest(found)
     if newest is None or found[newest].flag("on_worker_death") == CONTINUE:
-        return NewestRun(tuple(found), {})
+        return NewestRun([*found], {})
     its = found[newest]
     named = {_place(each) for each in its.members}
     before, after = its.run.get("workers_before"), its.run.get("resumed_after")
-    earlier = set(map(str, before)) if isinstance(before, list) else set()
-    out = {
-        place: file
-        for place, file in found.items()
-        if file.job != its.job and (file.job is not None or (named and place not in named))
-    }
-    back = {place for place, file in out.items() if earlier & _texts(place, file)}
-    last = after if isinstance(after, int) else math.inf
-    until = dict.fromkeys(back, last)
-    lines = []
-    if back:
+    earlier = {*map(str, before)} if isinstance(before, list) else set()
+    others, until, lines = [], {}, []
+    for place, file in found.items():
+        if file.job == its.job or (file.job is None and (place in named or not named)):
+            continue
+        # As a checkpoint names it; its folder may be named after another name of the host.
+        if earlier & {f"{device} on host {host}" for host, device in (place, _place(file.run))}:
+            until[place] = after if isinstance(after, int) else math.inf
+        else:
+            others.append(place)
+    if until:
+        last = f" after round {after}" if isinstance(after, int) else ""
         lines.append(
-            f"{_names(back)} took part in the first part of the run, which was resumed with {len(its.members)} "
-            f"worker(s){f' after round {last:.0f}' if last < math.inf else ''}"
+            f"{_names(until)} took part in the first part of the run, which was resumed with {len(its.members)} "
+            f"worker(s){last}"
         )
-    if others := out.keys() - back:
-        why = (
-            "the run was resumed, so this may be its first part: keep it"
-            if its.flag("resume")
-            else "this is of an earlier run"
-        )
+    if others:
+        why = "the run was resumed, so this may be its first part: keep it"
         lines.append(
             f"{_names(others)} left out: {'/'.join(newest)}/{RUN_FILE}, the newest, does not name "
-            f"{'it' if len(others) == 1 else 'them'} among its workers; {why}"
+            f"{'it' if len(others) == 1 else 'them'} among its workers; "
+            f"{why if its.flag('resume') else 'this is of an earlier run'}"
         )
-    return NewestRun(tuple(place for place in found if place not in out or place in back), until, tuple(lines))
+    return NewestRun([place for place in found if place not in others], until, lines)
 
 
 def _newest(found: Mapping[Place, RunFile]) -> Place | None:
@@ -101,12 +98,7 @@ def _place(member: Mapping[str, Any]) -> Place:
     return str(member.get("host")), str(member.get("device"))
 
 
-def _texts(place: Place, file: RunFile) -> set[str]:
-    """Names of a worker in a checkpoint: its folder may be named after another name of the host."""
-    return {f"{device} on host {host}" for host, device in (place, _place(file.run))}
-
-
-def _names(places: Collection[Place]) -> str:
+def _names(places: Iterable[Place]) -> str:
     return join_names(["/".join(place) for place in sorted(places)])
 
 

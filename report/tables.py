@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from report import metrics, statistics
-from report.definitions import mark, notes
+from report.definitions import MARK, mark, notes
 from report.metrics import SSGD, Curve, Devices, Mode, Reached, SpeedUp, compared
 from report.runs import Run, by_mode
 from report.statistics import FEWEST_RUNS, coverage, median
@@ -61,7 +61,7 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
     below = notes([each for its in numbers.values() for each in its])
     if not is_one:
         widths = "computing ratio: from the least to the greatest of all workers"
-        below = [f"{intervals([*map(len, devices.values())])}; {widths}", *below[1:]]
+        below = [f"{intervals([*map(len, devices.values())])}; {widths}", *(each for each in below if each[0] == MARK)]
     return "\n".join([*aligned(rows), *below, *grid_line(chain.from_iterable(times.values())), *doubt_lines(found)])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from algorithms import ENTRIES
 from report import metrics, statistics
 from report.figure_set import save_figures
-from report.figures import draw_curves_of_runs
+from report.figures import draw_curves
 from report.metrics import IID, Curve, Mode, Reached
 from report.style import style
 from report.tables import (
@@ -190,7 +190,7 @@ def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: C
     with style():
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
         draw = partial(
-            draw_curves_of_runs,
+            draw_curves,
             title=title,
             standalone=None,
             note=wide_times(times),

@@ -25,7 +25,7 @@ from algorithms import TransportKind, owner_of
 from flag_values import at_least, finite, several
 from report import job_logs, trace
 from report.job_logs import WorkerLog
-from report.measured import MUCH_SLOWER, Measured, Speed, measured, shares
+from report.measured import MUCH_SLOWER, PURPOSES, Measured, Speed, measured, shares
 from report.metrics import Reached, mode_of
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
@@ -108,12 +108,10 @@ def _folder(given: argparse.Namespace) -> Path:
 
 def _time_table(logs: Sequence[WorkerLog], speeds: Sequence[Speed]) -> str:
     """A row a worker: shares of its time, milliseconds of a step, spread of its step times."""
-    rows = [["worker", "samples/s", "steps", "ms a step", "spread", "computing", "exchange and wait", "questions",
-             "evaluation", "given up", "other"]]  # fmt: skip
+    rows = [["worker", "samples/s", "steps", "ms a step", "spread", *PURPOSES, "other"]]
     slow = []
     for rank, (log, speed) in enumerate(zip(logs, speeds, strict=True)):
-        its, samples = shares(log), sum(one.samples for one in log.rounds)
-        parts = (its.computing_s, its.exchange_s, its.questions_s, its.evaluation_s, its.abandoned_s, its.other_s)
+        samples = sum(one.samples for one in log.rounds)
         rows.append(
             [
                 f"{rank} {log.name}",
@@ -121,7 +119,7 @@ def _time_table(logs: Sequence[WorkerLog], speeds: Sequence[Speed]) -> str:
                 str(speed.steps),
                 f"{1e3 * speed.mean_step_s:.1f}",
                 f"{speed.spread:.0%}",
-                *(f"{part / log.elapsed_s:.1%}" for part in parts),
+                *(f"{share:.1%}" for share in shares(log).values()),
             ]
         )
         if speed.slow:

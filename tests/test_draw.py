@@ -149,7 +149,7 @@ def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
 
 
 def test_the_same_numbers_give_the_same_files_whatever_the_users_settings_are(tmp_path):
-    curves = {metrics.MODES["esync"]: [(4.0, 0.5)]}
+    curves = {metrics.MODES["esync"]: [[(4.0, 0.5)]]}
     one = ("one", curves, partial(figures.draw_curves, title="$ is no formula", standalone=0.9, target=0.8))
     of_the_user = {"text.usetex": True, "font.size": 22, "axes.facecolor": "yellow", "legend.loc": "center"}
     for run, settings in (("first", {}), ("second", of_the_user)):
@@ -168,7 +168,7 @@ def test_a_figure_without_numbers_is_left_out_and_its_old_file_goes(real_run):
 
 def test_the_standalone_accuracy_is_a_dotted_line_and_the_target_a_dashed_one():
     figure = Figure()
-    figures.draw_curves(figure, {metrics.MODES["esync"]: [(4.0, 0.5), (8.0, 0.7)]}, "lenet", 0.926, target=0.8)
+    figures.draw_curves(figure, {metrics.MODES["esync"]: [[(4.0, 0.5), (8.0, 0.7)]]}, "lenet", 0.926, target=0.8)
     curve, line, target = figure.axes[0].lines
     assert list(curve.get_xdata()) == [4.0, 8.0]
     assert list(curve.get_ydata()) == [0.5, 0.7]
@@ -197,7 +197,7 @@ def test_a_standalone_run_that_ended_at_its_target_has_no_line(tree, capsys, mon
 @pytest.mark.parametrize(("end_s", "label", "end"), [(600.0, "time (s)", 600.0), (7200.0, "time (min)", 120.0)])
 def test_long_runs_have_their_time_in_minutes(end_s, label, end):
     figure = Figure()
-    figures.draw_curves(figure, {metrics.MODES["sync"]: [(60.0, 0.1), (end_s, 0.8)]}, "lenet", standalone=None)
+    figures.draw_curves(figure, {metrics.MODES["sync"]: [[(60.0, 0.1), (end_s, 0.8)]]}, "lenet", standalone=None)
     assert figure.axes[0].get_xlabel() == label
     assert figure.axes[0].lines[0].get_xdata()[-1] == end
 
@@ -254,7 +254,7 @@ def drawn(draw_function, *arguments, width="page"):
 
 
 def flat(modes):
-    return {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(modes)}
+    return {mode: [[(1.0, 0.1), (2.0, 0.9)]] for mode in many_devices(modes)}
 
 
 def long_names(modes):
@@ -479,14 +479,14 @@ def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):
 def test_a_damaged_standalone_accuracy_costs_only_its_line(tmp_path, text):
     warnings = []
     (tmp_path / "standalone.txt").write_text(text)
-    assert draw.read_standalone(tmp_path, warnings.append) is None
+    assert draw.read_standalone(tmp_path, {}, warnings.append) is None
     assert f"{tmp_path}/standalone.txt" in warnings[0]
 
 
 def test_a_standalone_accuracy_is_read_and_need_not_be_there(tmp_path):
-    assert draw.read_standalone(tmp_path, pytest.fail) is None
+    assert draw.read_standalone(tmp_path, {}, pytest.fail) is None
     (tmp_path / "standalone.txt").write_text("0.926\n")
-    assert draw.read_standalone(tmp_path, pytest.fail) == (ACCURACY, 0.926)
+    assert draw.read_standalone(tmp_path, {}, pytest.fail) == (ACCURACY, 0.926)
 
 
 def test_standalone_training_alone_is_nothing_to_draw(tmp_path, capsys):

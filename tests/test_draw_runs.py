@@ -101,7 +101,7 @@ def test_medians_are_drawn_in_their_bands_and_two_runs_as_they_are():
     }
     with style():
         figure = Figure()
-        figures.draw_curves_of_runs(figure, runs, "lenet, i.i.d.", None)
+        figures.draw_curves(figure, runs, "lenet, i.i.d.", None)
         figure.draw_without_rendering()
     (axes,) = figure.axes
     middle, first, second = axes.lines
@@ -131,7 +131,7 @@ def test_bars_of_means_have_the_ends_of_their_intervals():
 
 def test_a_title_stays_where_there_is_a_line_of_standalone_training():
     figure = Figure()
-    figures.draw_curves(figure, {ESYNC: [(4.0, 0.5), (8.0, 0.8)]}, "lenet, i.i.d.", standalone=0.926)
+    figures.draw_curves(figure, {ESYNC: [[(4.0, 0.5), (8.0, 0.8)]]}, "lenet, i.i.d.", standalone=0.926)
     assert figure.axes[0].get_title(loc="left") == "lenet, i.i.d."
 
 

@@ -12,7 +12,7 @@ from experiments.reproduction.published import FINAL_MINUTES
 from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
 from report.bars import draw_bars, draw_computing_ratio
 from report.figure_set import NamedFigure, save_figures
-from report.figures import draw_curves, draw_curves_of_runs
+from report.figures import draw_curves
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
 from report.style import style
@@ -66,11 +66,8 @@ def _accuracies(
 ) -> tuple[Mapping[Mode, Any], Callable[..., None]]:
     """The curves and their drawing function: of several seeds medians with bands."""
     title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
-    if any(len(its) > 1 for its in runs.values()):
-        curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
-        return curves, partial(draw_curves_of_runs, title=title, standalone=standalone)
-    single = {mode: its[0].curve for mode, its in runs.items()}
-    return single, partial(draw_curves, title=title, standalone=standalone)
+    curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
+    return curves, partial(draw_curves, title=title, standalone=standalone)
 
 
 def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:

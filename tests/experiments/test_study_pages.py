@@ -13,7 +13,7 @@ import draw
 from algorithms import ENTRIES
 from experiments import markdown
 from experiments.study import comparison, real_comparison, real_slowness, real_vs_virtual
-from report import metrics
+from report import device_json, metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -82,7 +82,7 @@ def test_the_computing_ratios_of_wbsp_are_those_of_its_summaries(heterogeneity):
     for mode, file in (("wbsp", "WBSP"), ("wbsp-pcc", "WBSP-PCC")):
         summary = RESULTS / "wbsp" / heterogeneity / "lenet" / mode / f"{file}.json"
         (devices,) = json.loads(summary.read_text()).values()
-        ratios = [metrics.computing_ratio(metrics.Device.from_json(device)) for device in devices.values()]
+        ratios = [metrics.computing_ratio(device_json.read(device, "", pytest.fail)) for device in devices.values()]
         cells.append(" ".join(f"{ratio:.3f}" for ratio in ratios if ratio is not None))
     assert re.search(rf"^\| {heterogeneity.upper()}, .* \| {' . '.join(cells)} \|$", page_of("wbsp"), re.MULTILINE)
 

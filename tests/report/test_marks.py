@@ -21,7 +21,7 @@ def releases(count):
 
 def accuracy_figure(curves, events):
     figure = Figure()
-    figures.draw_curves(figure, curves, "lenet", None, events)
+    figures.draw_curves(figure, {mode: [curve] for mode, curve in curves.items()}, "lenet", None, events)
     return figure
 
 

@@ -106,7 +106,7 @@ def test_a_job_of_esync_goes_on_without_rank_0_takes_it_in_again_and_lets_anothe
     evaluator = metrics.evaluating_device(devices, no_warnings)
     assert evaluator is not None
     # Worker 0 had the first accuracies and has the last ones, worker 1 those between. One may have been under way.
-    assert last // 2 - 1 <= len(evaluator.accuracy_list) <= (last + 1) // 2
+    assert last // 2 - 1 <= len(evaluator.values) <= (last + 1) // 2
 
 
 def test_ssgd_loses_its_slowest_in_the_middle_of_a_step_and_two_at_once(tmp_path: Path) -> None:
