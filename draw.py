@@ -54,7 +54,7 @@ def read_summaries(network_folder: Path, base: Path, warn: Warn, names: Sequence
     runs: dict[Mode, Devices] = {}
     for mode in metrics.modes_of(names or [path.name for path in summary.folders(network_folder)]):
         folder = network_folder / mode.name
-        command = _summary_command(base, network_folder.name, mode)
+        command = _summary_command(base, network_folder.name, "-m", mode.name)
         if not (folder / mode.file_name).exists():
             if folder.is_dir() and summary.folders(folder):
                 warn(f"{mode.title} left out: {folder} has logs but no {mode.file_name}; make it with: {command}")
@@ -72,10 +72,8 @@ def read_summaries(network_folder: Path, base: Path, warn: Warn, names: Sequence
     return runs
 
 
-def _summary_command(base: Path, network: str, mode: Mode | None = None) -> str:
-    return shlex.join(
-        ["python", "summary.py", "-b", str(base), "-n", network, *(["-m", mode.name] if mode is not None else [])]
-    )
+def _summary_command(base: Path, network: str, *mode: str) -> str:
+    return shlex.join(["python", "summary.py", "-b", str(base), "-n", network, *mode])
 
 
 def read_standalone(network_folder: Path, devices: Devices, warn: Warn) -> tuple[Metric, float] | None:
@@ -150,15 +148,12 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
     devices = read_summaries(network_folder, network_folder.parent, warning, options.mode)
     model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
     wanted = options.mode or (LOCAL.name,)
-    return Run(
-        devices,
-        {
-            mode: definitions.numbers(its, options.definitions, model_bytes, mode.exchanges)
-            for mode, its in devices.items()
-        },
-        {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()},
-        read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL.name in wanted else None,
-    )
+    sizes = options.definitions, model_bytes
+    numbers = {mode: definitions.numbers(its, *sizes, mode.exchanges) for mode, its in devices.items()}
+    evaluators = {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()}
+    local = devices.get(LOCAL, {})
+    standalone = read_standalone(network_folder, local, warning) if LOCAL.name in wanted else None
+    return Run(devices, numbers, evaluators, standalone)
 
 
 def _made(folder: Path) -> Path:
@@ -167,9 +162,8 @@ def _made(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise SetupError(
-            f"{folder} cannot be the folder of the figures ({error.strerror}): give another with -o"
-        ) from None
+        why = f"{folder} cannot be the folder of the figures ({error.strerror})"
+        raise SetupError(f"{why}: give another with -o") from None
     return folder
 
 
@@ -190,62 +184,36 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
     return device
 
 
+def _modes(text: str) -> list[str]:
+    return [*map(summary.known_mode, text.split(","))]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
-    parser.add_argument(
-        "-m",
-        "--mode",
-        type=lambda text: [*map(summary.known_mode, text.split(","))],
-        default=(),
-        help="of these modes alone, with commas; those not there are named",
+    add, widths = parser.add_argument, ", ".join(f"{name} ({inches:g} in)" for name, inches in WIDTHS.items())
+    add("-m", "--mode", type=_modes, default=(), help="of these modes alone, with commas; those not there are named")
+    text = f"of the figures in print, with text of at least 7 pt: {widths} (%(default)s)"
+    add("--width", choices=WIDTHS, default=PAGE, help=text)
+    text = "a curve of another program, over seconds, with that name; may be repeated"
+    add("--beside", type=beside, action="append", default=[], metavar="NAME=FILE.csv", help=text)
+    add("--target", type=finite, help=tables.TARGET_HELP)
+    text = "horizontal axes of the metric, each in a figure of its own (%(default)s)"
+    add("--over", nargs="+", choices=[*X_AXES, ALL], default=["seconds"], help=text)
+    text = "rounds between two evaluations, for summaries of the published program, which lack it (%(default)s)"
+    add("-e", "--eval-duration", type=at_least(1), default=1, help=text)
+    text = (
+        "definitions of traffic and computing ratio: as measured here, as in the published figures, or measured where "
+        "the summary allows it (%(default)s)"
     )
-    parser.add_argument(
-        "--width",
-        choices=WIDTHS,
-        default=PAGE,
-        help="of the figures in print, with text of at least 7 pt: "
-        + ", ".join(f"{name} ({inches:g} in)" for name, inches in WIDTHS.items())
-        + " (%(default)s)",
+    add("--definitions", choices=DEFINITIONS, default=AUTO, help=text)
+    text = (
+        "size of the model, for the published traffic where a summary lacks it (known for the networks of main.py on "
+        "Fashion-MNIST)"
     )
-    parser.add_argument(
-        "--beside",
-        type=beside,
-        action="append",
-        default=[],
-        metavar="NAME=FILE.csv",
-        help="a curve of another program, over seconds, with that name; may be repeated",
-    )
-    parser.add_argument("--target", type=finite, help=tables.TARGET_HELP)
-    parser.add_argument(
-        "--over",
-        nargs="+",
-        choices=[*X_AXES, ALL],
-        default=["seconds"],
-        help="horizontal axes of the metric, each in a figure of its own (%(default)s)",
-    )
-    parser.add_argument(
-        "-e",
-        "--eval-duration",
-        type=at_least(1),
-        default=1,
-        help="rounds between two evaluations, for summaries of the published program, which lack it (%(default)s)",
-    )
-    parser.add_argument(
-        "--definitions",
-        choices=DEFINITIONS,
-        default=AUTO,
-        help="definitions of traffic and computing ratio: as measured here, as in the published figures, or measured "
-        "where the summary allows it (%(default)s)",
-    )
-    parser.add_argument(
-        "--model-bytes",
-        type=at_least(1),
-        help="size of the model, for the published traffic where a summary lacks it "
-        "(known for the networks of main.py on Fashion-MNIST)",
-    )
-    parser.add_argument("--show", action="store_true", help="also open the figures in windows")
+    add("--model-bytes", type=at_least(1), help=text)
+    add("--show", action="store_true", help="also open the figures in windows")
     options = parser.parse_args(arguments)
     options.over = [*X_AXES] if ALL in options.over else [*dict.fromkeys(options.over)]
     return summary.run_tool(lambda: _draw(options))

@@ -99,7 +99,13 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
             "train first, or copy the log folders of all hosts there"
         )
     if not metrics.have_changed(devices.values()):  # then each has its first rank
-        _check_ranks(folder, {place: devices[place] for place in whole}, warn)
+        ranks = sorted(rank for place in whole if (rank := devices[place].rank) is not None)
+        num_workers = max((devices[place].num_workers or 0 for place in whole), default=0)
+        if num_workers and len(ranks) == len(whole) and ranks != [*range(num_workers)]:
+            warn(
+                f"{folder}: the job had {num_workers} worker(s), the logs are of rank(s) {', '.join(map(str, ranks))}; "
+                "copy the logs of all hosts there, and remove what other runs left"
+            )
         mode = metrics.mode_of(folder.name)
         in_step = mode is not None and owner_of(mode.algorithm.name).transport is TransportKind.SUM
         ends = {place: (len(log.rounds), log.elapsed_s) for place, log in whole.items()}
@@ -117,17 +123,6 @@ def _tell_what_does_not_count(log: WorkerLog, warn: Warn) -> None:
             warn(f"{log.folder}: {name} is missing in {lacking} of {len(log.rounds)} rounds; left out")
     if bad := sum(one.bad_steps or 0 for one in log.rounds):
         warn(f"{log.folder}: {bad} step(s) were skipped, since a number in them was not finite")
-
-
-def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
-    """Warns of hosts whose logs were not copied, and of folders of earlier runs."""
-    ranks = sorted(device.rank for device in devices.values() if device.rank is not None)
-    num_workers = max((device.num_workers or 0 for device in devices.values()), default=0)
-    if num_workers and len(ranks) == len(devices) and ranks != list(range(num_workers)):
-        warn(
-            f"{folder}: the job had {num_workers} worker(s), the logs are of rank(s) {', '.join(map(str, ranks))}; "
-            "copy the logs of all hosts there, and remove what other runs left"
-        )
 
 
 # ---------------------------------------------------------------------------------------------- summary files
@@ -175,21 +170,14 @@ def run_tool(work: Callable[[], int | None]) -> int:
     """Runs `work` and returns its exit code; an error becomes one line on stderr."""
     out, err = utils.Output(sys.stdout), utils.Output(sys.stderr)
     with contextlib.redirect_stdout(cast(TextIO, out)), contextlib.redirect_stderr(cast(TextIO, err)):
-        code = _code_of(work)
+        try:
+            code = work() or utils.EXIT_OK
+        except (JobError, OSError) as error:  # OSError: a folder that cannot be read or written
+            print(f"error: {error}", file=sys.stderr)
+            code = error.exit_code if isinstance(error, JobError) else utils.EXIT_SETUP
         out.flush()
         err.flush()
     return code if code or (out.is_read and err.is_read) else utils.EXIT_PIPE
-
-
-def _code_of(work: Callable[[], int | None]) -> int:
-    try:
-        return work() or utils.EXIT_OK
-    except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:  # a folder that cannot be read or written
-        print(f"error: {error}", file=sys.stderr)
-        return utils.EXIT_SETUP
 
 
 def warning(message: str) -> None:
@@ -246,11 +234,11 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
     print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {tables.span(rounds)} rounds")
     for line in tables.doubt_lines({mode: metrics.doubts_of([devices])}):
         print(line)
-    if mode == LOCAL:
-        device = metrics.evaluating_device(devices, warning)
-        if device is None:
-            warning(f"{folder} has no evaluation, so {STANDALONE_FILE} is not written")
-            return
+    if mode != LOCAL:
+        return
+    if (device := metrics.evaluating_device(devices, warning)) is None:
+        warning(f"{folder} has no evaluation, so {STANDALONE_FILE} is not written")
+    else:
         value, metric = device.values[-1], device.metric
         text = f"{value}" if metric.is_accuracy else json.dumps(metric.logged(value))
         (network_folder / STANDALONE_FILE).write_text(f"{text}\n")
@@ -270,9 +258,9 @@ def _export(options: argparse.Namespace) -> None:
                     write(export.Worker(place, run.name, mode.name, *log.place, log.run), log.rounds)
 
 
-def known_mode(text: str) -> str:
-    """Parses the name of a mode's folder in the log tree."""
-    if metrics.mode_of(text) is None:
+def known_mode(text: str, also: str = "") -> str:
+    """Parses the name of a mode's folder in the log tree, or another word."""
+    if text != also and metrics.mode_of(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no mode; choose from {', '.join(MODES)}; or MODE-kK")
     return text
 
@@ -280,13 +268,8 @@ def known_mode(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the summaries and returns the exit code: 2 without logs."""
     parser = tree_parser("Gather the round logs of a mode in one JSON file for draw.py.")
-    parser.add_argument(
-        "-m",
-        "--mode",
-        type=lambda text: text if text == "all" else known_mode(text),
-        default="all",
-        help="one mode, or all that are there (%(default)s)",
-    )
+    mode, text = partial(known_mode, also="all"), "one mode, or all that are there (%(default)s)"
+    parser.add_argument("-m", "--mode", type=mode, default="all", help=text)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row a round there, in place of summaries")
     parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write the rounds for TensorBoard, likewise")
     options = parser.parse_args(arguments)

@@ -38,4 +38,4 @@ def band(curves: Sequence[Curve]) -> Band | None:
     values = []
     for places, its in (np.array(curve).T for curve in curves):
         values.append(its[np.searchsorted(places, grid, side="right") - 1])  # of the last evaluation until each point
-    return Band(grid, *statistics.medians(np.array(values)))
+    return Band(grid, *statistics.of_sorted(np.sort(values, axis=0)))

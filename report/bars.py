@@ -124,8 +124,8 @@ def _draw_groups(
     width = 0.8 / len(its)
     for number, ((mode, ratios), name) in enumerate(zip(its.items(), names, strict=True)):
         places = [keys.index(key) + (number - (len(its) - 1) / 2) * width for key in ratios]
-        look = {"color": mode.algorithm.look.colour, "hatch": mode.algorithm.look.hatch, "linewidth": 0.5}
-        axes.bar(places, list(ratios.values()), width, edgecolor="white", label=name, **look)
+        look: dict[str, Any] = {"color": mode.algorithm.look.colour, "hatch": mode.algorithm.look.hatch}
+        axes.bar(places, [*ratios.values()], width, edgecolor="white", linewidth=0.5, label=name, **look)
     axes.set_ylabel("computing time ratio")
     axes.set_ylim(0, 1)
     axes.grid(axis="x", visible=False)

@@ -1,7 +1,7 @@
 """The figures of the runs of a network: their data, the functions that draw them, their files."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from report import metrics, tables
 from report.bars import draw_bars, draw_computing_ratio
-from report.definitions import MARK, RATIO, TRAFFIC, Numbers, published_note
+from report.definitions import MARK, RATIO, TRAFFIC, published_note
 from report.figures import draw_curves
-from report.metrics import IID, NON_IID, Curve, Devices, Mode, compared
+from report.metrics import IID, NON_IID, Curve, Mode, compared
 from report.runs import Run, by_mode, estimate, mean_ratios
-from report.statistics import Estimate
 from report.x_axes import SECONDS, XAxis
 from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.rounds import Warn
@@ -69,60 +68,31 @@ def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigu
     devices = compared(by_mode([run.devices for run in runs]))
     numbers = {mode: its for mode, its in by_mode([run.numbers for run in runs]).items() if mode in devices}
     speeds = {mode: estimate([metrics.throughput(run.values()) for run in its]) for mode, its in devices.items()}
-    loads = {mode: estimate([run.traffic for run in its]) for mode, its in numbers.items()}
     by_size = [mode for mode, its in numbers.items() if any(run.traffic_published for run in its)]
     by_aggregation = [mode for mode, its in numbers.items() if any(run.ratios_published for run in its)]
     if 0 < len(by_size) < len(devices) or 0 < len(by_aggregation) < len(devices):
-        warn(
-            f"numbers with {MARK} follow the published definition, the others are measured: compare them with "
-            "--definitions published"
-        )
-    ratios = {
-        mode: mean_ratios([_ratios(mode, *run, warn) for run in zip(devices[mode], its, strict=True)])
-        for mode, its in numbers.items()
-    }
-    doubts = tables.short_doubts_of(devices)
+        text = f"numbers with {MARK} follow the published definition, the others are measured"
+        warn(f"{text}: compare them with --definitions published")
+    loads, ratios = {}, {}
+    for mode, its in numbers.items():
+        for run, there in zip(its, devices[mode], strict=True):
+            if unknown := ["/".join(key) for key in there if key not in run.ratios]:
+                warn(f"{mode.title}: no computing time of {', '.join(unknown)}; make its summary anew with summary.py")
+        if found := mean_ratios([run.ratios for run in its]):
+            ratios[mode] = found
+        if (load := estimate([run.traffic for run in its])) is not None:
+            loads[mode] = load
+        else:
+            more = ", nor hold the size of the model: give it with --model-bytes" * (mode in by_size)
+            warn(f"{mode.title} left out of the traffic figure: its logs do not count the bytes of every worker{more}")
+    all_of = {"title": network, "doubts": tables.short_doubts_of(devices)}
+    sizes = {"label": "traffic load (MB/s)", "marked": by_size, "note": published_note(TRAFFIC)}
+    shares = {"marked": by_aggregation, "note": published_note(RATIO)}
     return [
-        ("throughput", speeds, partial(draw_bars, title=network, label="data throughput (samples/s)", doubts=doubts)),
-        (
-            "traffic",
-            _known(loads, by_size, warn),
-            partial(
-                draw_bars,
-                title=network,
-                label="traffic load (MB/s)",
-                marked=by_size,
-                note=published_note(TRAFFIC),
-                doubts=doubts,
-            ),
-        ),
-        (
-            "computing-time",
-            {mode: its for mode, its in ratios.items() if its},
-            partial(
-                draw_computing_ratio, title=network, marked=by_aggregation, note=published_note(RATIO), doubts=doubts
-            ),
-        ),
+        ("throughput", speeds, partial(draw_bars, label="data throughput (samples/s)", **all_of)),
+        ("traffic", loads, partial(draw_bars, **sizes, **all_of)),
+        ("computing-time", ratios, partial(draw_computing_ratio, **shares, **all_of)),
     ]
-
-
-def _known(
-    loads: Mapping[Mode, float | Estimate | None], by_size: Collection[Mode], warn: Warn
-) -> dict[Mode, float | Estimate]:
-    for mode, load in loads.items():
-        if load is None:
-            lack = "do not count the bytes of every worker"
-            if mode in by_size:
-                lack += ", nor hold the size of the model: give it with --model-bytes"
-            warn(f"{mode.title} left out of the traffic figure: its logs {lack}")
-    return {mode: load for mode, load in loads.items() if load is not None}
-
-
-def _ratios(mode: Mode, devices: Devices, numbers: Numbers, warn: Warn) -> Mapping[tuple[str, str], float]:
-    unknown = ["/".join(key) for key in devices if key not in numbers.ratios]
-    if unknown:
-        warn(f"{mode.title}: no computing time of {', '.join(unknown)}; make its summary anew with summary.py")
-    return numbers.ratios
 
 
 def save_figures(

@@ -11,7 +11,7 @@ from report.metrics import Device, evaluating_device, sound_events
 from report.newest_run import Place, RunFile, of_newest
 from trainer.metric import ACCURACY
 from trainer.run_logs import rounds as round_logs
-from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE
+from trainer.run_logs.measure import LINES_FILE
 from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.rounds import MOST, Round, Warn
 from utils import SetupError
@@ -63,7 +63,7 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
 def read_each(folders: Iterable[Path], warn: Warn, keeps_steps: bool = True) -> Iterator[WorkerLog]:
     """The logs of the newest run (newest_run.py); `warn` gets a line about the others, and about what is left out."""
     there = {(folder.parent.name, folder.name): folder for folder in folders}
-    found = {place: RunFile(read_run(folder, warn), _written_s(folder)) for place, folder in there.items()}
+    found = {place: _run_file(folder / utils.RUN_FILE, warn) for place, folder in there.items()}
     chosen = of_newest(found)
     for line in chosen.lines:
         warn(f"{next(iter(there.values())).parents[1]}: {line}")
@@ -85,27 +85,17 @@ def read_each(folders: Iterable[Path], warn: Warn, keeps_steps: bool = True) -> 
             yield WorkerLog(folder, rounds, found[place], lost, place not in chosen.until)
 
 
-def _written_s(folder: Path) -> float:
-    try:
-        return (folder / utils.RUN_FILE).stat().st_mtime
-    except OSError:  # published logs have none
-        return 0.0
-
-
-def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:
+def _run_file(path: Path, warn: Warn) -> RunFile:
     """A device's run.json; empty where it is missing, as in logs of the published program, or damaged."""
-    path = folder / utils.RUN_FILE
-    if not path.exists():
-        return {}
     try:
-        run = utils.read_json(path)
+        run, written_s = (utils.read_json(path), path.stat().st_mtime) if path.exists() else ({}, 0.0)
     except SetupError as error:
         warn(str(error))
-        return {}
-    if not isinstance(run, dict):
-        warn(f"{path} is not a JSON object")
-        return {}
-    return run
+        return RunFile({})
+    if isinstance(run, dict):
+        return RunFile(run, written_s)
+    warn(f"{path} is not a JSON object")
+    return RunFile({})
 
 
 def device_of(log: WorkerLog, warn: Warn) -> Device:
@@ -156,18 +146,6 @@ class TimedRound(NamedTuple):
     begin_s: float
     end_s: float
     slices: tuple[Slice, ...]
-
-    @property
-    def unlogged_s(self) -> float:
-        """Outside all stages: mostly the writing of the previous round's log."""
-        return self.end_s - self.begin_s - sum(end_s - begin_s for *_, begin_s, end_s in self.slices)
-
-    def step_slices(self) -> Iterator[list[Slice]]:
-        """The stages of each complete local step."""
-        for number in dict.fromkeys(each.step for each in self.slices):
-            stages = [each for each in self.slices if each.step == number]
-            if any(each.stage == FORWARD_BACKWARD for each in stages):
-                yield stages
 
 
 def timed_rounds(rounds: Iterable[Round]) -> Iterator[TimedRound]:

@@ -10,9 +10,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from report.job_logs import TimedRound, WorkerLog, timed_rounds
+from report.job_logs import WorkerLog, timed_rounds
 from trainer.emulation import Slowdown
-from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
+from trainer.run_logs.measure import (
+    ABANDONED,
+    AGGREGATION_STAGES,
+    CHECK_READY,
+    COMPUTING_STAGES,
+    EVALUATION,
+    FORWARD_BACKWARD,
+    SAVING,
+)
+from trainer.run_logs.rounds import Round, seconds_in
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
 PURPOSES = {
@@ -96,7 +105,7 @@ def shares(log: WorkerLog) -> dict[str, float]:
 
 
 def _speed(log: WorkerLog, exchange_s: float, round_trip_s: float) -> Speed:
-    steps = list(step_times(list(timed_rounds(log.rounds))))
+    steps = list(step_times(log.rounds))
     if not steps:
         return Speed(0, 0.0, 0.0, 0.0, 0.0, (), exchange_s, round_trip_s)
     slow, usual = _slow_times(steps, log.elapsed_s)
@@ -108,14 +117,17 @@ def _speed(log: WorkerLog, exchange_s: float, round_trip_s: float) -> Speed:
     return Speed(len(steps), samples / len(steps), mean_s, step_s, spread, slow, exchange_s, round_trip_s)
 
 
-def step_times(rounds: Sequence[TimedRound]) -> Iterable[tuple[float, float]]:
+def step_times(rounds: Sequence[Round]) -> Iterable[tuple[float, float]]:
     """(begin, seconds) of each complete local step: its computing and an equal part of the time outside all stages."""
-    steps = [stages for one in rounds for stages in one.step_slices()]
-    more_s = max(0.0, sum(one.unlogged_s for one in rounds)) / max(1, len(steps))
-    for stages in steps:
-        computing_s = sum(each.end_s - each.begin_s for each in stages if each.stage in COMPUTING_STAGES)
-        if computing_s + more_s > 0:
-            yield stages[0].begin_s, computing_s + more_s
+    timed = list(timed_rounds(rounds))
+    unlogged_s = sum(each.end_s - each.begin_s - each.logged.stages_s for each in timed)
+    more_s = max(0.0, unlogged_s) / max(1, sum(one.complete for one in rounds))
+    for each in timed:
+        begins = {stage.step: stage.begin_s for stage in reversed(each.slices)}
+        for step, times in each.logged.steps.items():
+            computing_s = seconds_in([times], COMPUTING_STAGES)
+            if FORWARD_BACKWARD in times and computing_s + more_s > 0:
+                yield begins[step], computing_s + more_s
 
 
 def _slow_times(steps: Sequence[tuple[float, float]], elapsed_s: float) -> tuple[tuple[Slowdown, ...], list[float]]:

@@ -6,11 +6,8 @@ their interval is from the least to the greatest. The time to a target that was 
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import ArrayLike
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 LEVEL = 0.95  # of an interval of enough runs
 FEWEST_RUNS = 3  # with which an interval over runs is shown
@@ -49,26 +46,21 @@ def coverage(runs: int) -> str:
     return f"{places(runs)[1]:.0%}".replace("%", " %")
 
 
-def median(values: ArrayLike) -> Estimate:
-    """The median of numbers (n,), some perhaps infinite, and its interval. Raises ValueError if there are none, or one
-    is NaN."""
-    value, low, high = medians(_checked(values)[:, np.newaxis])
-    return Estimate(float(value[0]), float(low[0]), float(high[0]))
+def median(values: Iterable[float]) -> Estimate:
+    """The median of numbers, some perhaps infinite, and its interval. Raises ValueError if there are none, or one is
+    NaN."""
+    ordered = sorted(map(float, values))
+    if not ordered or any(map(math.isnan, ordered)):
+        raise ValueError(f"{ordered} should be one or more numbers")
+    return Estimate(*of_sorted(ordered))
 
 
-def medians(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Medians over the runs and the ends of their intervals, each (points,); values are (runs, points)."""
-    ordered, count = np.sort(values, axis=0), len(values)
+def of_sorted(ordered: Any) -> tuple[Any, Any, Any]:
+    """The median of values in order (runs,), or of arrays of such (runs, points) at each point, and its interval."""
+    count = len(ordered)
     below = places(count)[0]
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2  # infinite where one of the two is
     return middle, ordered[below], ordered[count - 1 - below]
-
-
-def _checked(values: ArrayLike) -> np.ndarray:
-    array = np.asarray(values, dtype=float)
-    if array.ndim != 1 or not array.size or np.isnan(array).any():
-        raise ValueError(f"{array.tolist()} should be one or more numbers")
-    return array
 
 
 # --------------------------------------------------------------------------------------- times to a target
@@ -78,7 +70,7 @@ def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estima
     """Speed-up over a baseline: the median of the ratios, with its interval, of times (n,) to a target in paired runs,
     such as one of each seed; infinite where not reached. None where neither run of a pair reached it. Raises ValueError
     if their numbers differ."""
-    pairs = list(zip(_checked(baseline), _checked(seconds), strict=True))
+    pairs = list(zip(baseline, seconds, strict=True))
     if any(math.isinf(above) and math.isinf(below) for above, below in pairs):
         return None
     return median([above / below if below else math.inf for above, below in pairs])

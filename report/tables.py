@@ -207,7 +207,7 @@ def _speed_up_of_one(title: str, its: Reached, of: str, baseline: Reached, targe
         texts = ", ".join(f"{name} {metric.text(value)}" for name, value in best.items())
         return f"unknown: neither reached {goal}; at best {texts}"
     if not its.is_apart(baseline):
-        return not_apart(_side(title, its), _side(of, baseline))
+        return not_apart(side_of(title, its), side_of(of, baseline))
     known = ", ".join(f"{name} {time_text(each)} s" for name, each in sides.items() if each.is_at_target)
     late = [(name, each.after_s) for name, each in sides.items() if not each.is_at_target]
     why = "".join(f": {name} had not reached {goal} after {after_s:.1f} s" for name, after_s in late)
@@ -243,38 +243,9 @@ def not_apart(*sides: tuple[str, str, bool]) -> str:
     return f"{' and '.join(titles)} are not told apart: {' s and '.join(seconds)} s{why}"
 
 
-def _side(title: str, its: Reached) -> tuple[str, str, bool]:
+def side_of(title: str, its: Reached) -> tuple[str, str, bool]:
     """Of not_apart, with the interval that decided."""
     return title, time_text(its._replace(low_s=its.after_s)), its.is_moved
-
-
-ONE_RUN = "this is one run of one seed: another day may order them otherwise"
-
-
-def first_line(times: Mapping[Mode, Reached], target: float, metric: Metric = ACCURACY) -> str:
-    """The algorithm that reached the target first in one run of each, and its speed-up over the others. Where others
-    are not told apart from the soonest, none is the first."""
-    goal = f"test {metric.name} {target_text(target, metric)}"
-    reached = {mode: its for mode, its in times.items() if 0 < its.by_s < math.inf}
-    if not reached:
-        return f"no algorithm reached {goal}"
-    best, first = min(reached.items(), key=lambda pair: pair[1].by_s)
-    beaten, equal = [], []
-    for mode, its in sorted(times.items(), key=lambda pair: pair[1].by_s):
-        gain = metrics.speed_up(its, first)
-        if mode == best:
-            continue
-        if gain is None or its.best is None:
-            beaten.append(f"{mode.title} {'was never evaluated' if gain else 'was there after 0 s, in whole seconds'}")
-        elif first.is_apart(its):
-            time = f"{time_text(its)} s" if its.is_at_target else f"not within {its.after_s:.1f} s"
-            beaten.append(f"{factor_text(gain)} as fast as {mode.title} ({time})")
-        else:
-            equal.append(not_apart(_side(best.title, first), _side(mode.title, its)))
-    if equal:
-        others = [f"{best.title}: {', '.join(beaten)}"] if beaten else []
-        return "; ".join([f"no algorithm is told to be first at {goal}: {equal[0]}", *equal[1:], *others, ONE_RUN])
-    return f"{best.title} was first: {', '.join([f'{goal} after {time_text(first)} s', *beaten])}; {ONE_RUN}"
 
 
 def factor_text(gain: SpeedUp) -> str:

@@ -31,7 +31,7 @@ from scripts import get_data
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import WORTH_SHOWING, console
 from scripts.launch.roles import ROOT
-from trainer.metric import ACCURACY
+from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.earlier_runs import date_time
 from utils import EXIT_FORCED, EXIT_OK
 
@@ -149,6 +149,35 @@ def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
     return {mode: summary.read_summary(base / network / mode.name / mode.file_name, console) for mode in modes}
 
 
+ONE_RUN = "this is one run of one seed: another day may order them otherwise"
+
+
+def first_line(times: Mapping[metrics.Mode, metrics.Reached], target: float, metric: Metric = ACCURACY) -> str:
+    """The algorithm that reached the target first in one run of each, and its speed-up over the others. Where others
+    are not told apart from the soonest, none is the first."""
+    goal = f"test {metric.name} {tables.target_text(target, metric)}"
+    reached = {mode: its for mode, its in times.items() if 0 < its.by_s < math.inf}
+    if not reached:
+        return f"no algorithm reached {goal}"
+    best, first = min(reached.items(), key=lambda pair: pair[1].by_s)
+    beaten, equal = [], []
+    for mode, its in sorted(times.items(), key=lambda pair: pair[1].by_s):
+        gain = metrics.speed_up(its, first)
+        if mode == best:
+            continue
+        if gain is None or its.best is None:
+            beaten.append(f"{mode.title} {'was never evaluated' if gain else 'was there after 0 s, in whole seconds'}")
+        elif first.is_apart(its):
+            time = f"{tables.time_text(its)} s" if its.is_at_target else f"not within {its.after_s:.1f} s"
+            beaten.append(f"{tables.factor_text(gain)} as fast as {mode.title} ({time})")
+        else:
+            equal.append(tables.not_apart(tables.side_of(best.title, first), tables.side_of(mode.title, its)))
+    if equal:
+        others = [f"{best.title}: {', '.join(beaten)}"] if beaten else []
+        return "; ".join([f"no algorithm is told to be first at {goal}: {equal[0]}", *equal[1:], *others, ONE_RUN])
+    return f"{best.title} was first: {', '.join([f'{goal} after {tables.time_text(first)} s', *beaten])}; {ONE_RUN}"
+
+
 def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | None) -> list[str]:
     """Doubts, then the algorithm that was first."""
     found = {mode: metrics.evaluating_device(devices, console) for mode, devices in runs.items()}
@@ -156,7 +185,7 @@ def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | Non
     curves = [device.curve for device in found.values() if device]
     doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
     target = tables.target_for(target, metric, curves)
-    first = tables.first_line(metrics.times_of(found, target), target, metric)
+    first = first_line(metrics.times_of(found, target), target, metric)
     return [*doubts, f"{first}; the lines above make the times doubtful" if doubts else first]
 
 

@@ -34,7 +34,7 @@ def test_how_often_an_interval_covers_the_median_is_what_is_said():
     random = np.random.default_rng(0)
     for runs, said in ((3, "75 %"), (5, "94 %"), (9, "96 %")):
         assert statistics.coverage(runs) == said
-        _, low, high = statistics.medians(random.normal(size=(runs, 20_000)))
+        _, low, high = statistics.of_sorted(np.sort(random.normal(size=(runs, 20_000)), axis=0))
         assert np.mean((low <= 0) & (high >= 0)) == pytest.approx(statistics.places(runs)[1], abs=0.01)
 
 
@@ -52,12 +52,12 @@ def test_an_interval_lies_within_the_runs_and_holds_their_median(values):
 
 @given(st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=6))
 def test_a_band_is_the_median_and_its_interval_at_each_point(values):
-    its = statistics.medians(np.array(values))
+    its = statistics.of_sorted(np.sort(np.array(values), axis=0))
     for point, column in enumerate(np.transpose(values)):
         assert tuple(each[point] for each in its) == statistics.median(column)
 
 
-@pytest.mark.parametrize("values", [[], [math.nan], [[1.0]]])
+@pytest.mark.parametrize("values", [[], [math.nan]])
 def test_what_is_no_list_of_numbers_is_refused(values):
     with pytest.raises(ValueError, match="one or more numbers"):
         statistics.median(values)

@@ -5,6 +5,7 @@ from report import definitions as definitions_of
 from report import metrics, tables
 from report.metrics import SpeedUp, times_of
 from report.runs import Run
+from scripts import demo
 
 OFTEN = [(1.0 * n, 0.02 * n) for n in range(1, 51)]  # to 0.8 in 40 s, evaluated every second
 MOVED = {"event_list": [[12.0, "evaluator", "evaluated in the worker from 12 s on"]]}
@@ -80,7 +81,7 @@ def test_a_run_that_its_worker_evaluated_is_not_told_apart_from_others_and_is_ma
     assert tables.speed_up_lines([times_of(found, 0.8)], 0.8) == [
         f"ESync, i.i.d.: ESync and SSGD are not told apart: {times}, and {why}"
     ]
-    assert tables.first_line(times_of(found, 0.8), 0.8).startswith(
+    assert demo.first_line(times_of(found, 0.8), 0.8).startswith(
         "no algorithm is told to be first at test accuracy 0.80: SSGD and"
     )
     both = {sync: found[sync], esync: evaluated(OFTEN, **MOVED)}
@@ -189,7 +190,7 @@ def table(runs, definitions, model_bytes=None, virtual=True):
 
 
 def first_line(virtual=True, **curves):
-    return tables.first_line(times_of(named(curves, virtual=virtual), 0.8), 0.8)
+    return demo.first_line(times_of(named(curves, virtual=virtual), 0.8), 0.8)
 
 
 def test_the_first_is_named_with_how_many_times_as_fast_it_was_as_each_of_the_others_in_this_one_run():

@@ -309,9 +309,9 @@ def test_the_demo_names_no_first_algorithm_without_what_makes_the_times_doubtful
         PACE_ADVICE,
         EVALUATION_ADVICE,
     ]
-    assert " was first: " in last and last.endswith(f"; {tables.ONE_RUN}; the lines above make the times doubtful")
+    assert " was first: " in last and last.endswith(f"; {demo.ONE_RUN}; the lines above make the times doubtful")
     [first] = demo.last_lines({metrics.MODES["esync"]: runs[metrics.MODES["esync"]]}, 0.8)
-    assert first == f"ESync was first: test accuracy 0.80 after 8.0 s; {tables.ONE_RUN}"
+    assert first == f"ESync was first: test accuracy 0.80 after 8.0 s; {demo.ONE_RUN}"
 
 
 STARVED = [(10.2, 0.1), (60.7, 0.9)]  # seconds and accuracy: an evaluation before the end
