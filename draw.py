@@ -177,10 +177,8 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
     device = device.evaluated_every(eval_duration)
     if not device.curve:
         counts = f"{len(device.values)} {device.metric.plural} in {len(device.rounds)} rounds"
-        warn(
-            f"{mode.title}: its summary does not say when it was evaluated ({counts}); make it anew with summary.py, "
-            "or give the -e that it was trained with as -e"
-        )
+        lack = f"{mode.title}: its summary does not say when it was evaluated ({counts})"
+        warn(f"{lack}; make it anew with summary.py, or give the -e that it was trained with as -e")
     return device
 
 

@@ -32,10 +32,8 @@ def beside(text: str) -> Beside:
     name, equals, path = text.partition("=")
     name = name.strip()
     if not equals or not path or not name.isprintable() or not 0 < len(name) <= _NAME_LETTERS or name[0] == "_":
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no NAME=FILE.csv with a name of up to {_NAME_LETTERS} printable characters for the legend, "
-            "the first of them no _"
-        )
+        wanted = f"NAME=FILE.csv with a name of up to {_NAME_LETTERS} printable characters for the legend"
+        raise argparse.ArgumentTypeError(f"{text!r} is no {wanted}, the first of them no _")
     return Beside(name, Path(path))
 
 

@@ -85,9 +85,9 @@ def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigu
         else:
             more = ", nor hold the size of the model: give it with --model-bytes" * (mode in by_size)
             warn(f"{mode.title} left out of the traffic figure: its logs do not count the bytes of every worker{more}")
-    all_of = {"title": network, "doubts": tables.short_doubts_of(devices)}
-    sizes = {"label": "traffic load (MB/s)", "marked": by_size, "note": published_note(TRAFFIC)}
-    shares = {"marked": by_aggregation, "note": published_note(RATIO)}
+    all_of: dict[str, Any] = {"title": network, "doubts": tables.short_doubts_of(devices)}
+    sizes: dict[str, Any] = {"label": "traffic load (MB/s)", "marked": by_size, "note": published_note(TRAFFIC)}
+    shares: dict[str, Any] = {"marked": by_aggregation, "note": published_note(RATIO)}
     return [
         ("throughput", speeds, partial(draw_bars, label="data throughput (samples/s)", **all_of)),
         ("traffic", loads, partial(draw_bars, **sizes, **all_of)),

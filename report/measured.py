@@ -8,7 +8,7 @@ updates of weights).
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from report.job_logs import WorkerLog, timed_rounds
 from trainer.emulation import Slowdown
@@ -37,8 +37,7 @@ MUCH_SLOWER = 1.25  # factor on the median step from which a window is a slow pe
 ALL_UPLOAD = 0.9  # share of rounds with an upload below which exchanges run one after the other, beside the steps
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """One worker's speed."""
 
     steps: int  # number of complete steps
@@ -56,8 +55,7 @@ def mean_of(step_s: float, spread: float) -> float:
     return step_s * math.exp(spread**2 / 2)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A job's speed."""
 
     speeds: tuple[Speed, ...]  # by rank
@@ -69,12 +67,10 @@ class Measured:
 
 def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     """The speed of a job from the logs of all workers; `waits`: workers wait for each other in an exchange."""
-    exchanges = [[(one.number, one.seconds(*AGGREGATION_STAGES)) for one in log.rounds] for log in logs]
-    if waits:
-        own_s = [_shortest(exchanges)] * len(logs)
-    else:
-        own_s = [_own_exchange(log, each) for log, each in zip(logs, exchanges, strict=True)]
-    trips_s = [_question(log) for log in logs]
+    own_s = [_shortest(logs)] * len(logs) if waits else [_own_exchange(log) for log in logs]
+    steps = [[times for one in log.rounds for times in one.steps.values()] for log in logs]
+    asked = [[times[CHECK_READY] for times in its if CHECK_READY in times] for its in steps]
+    trips_s = [statistics.median(its) if its else 0.0 for its in asked]
     if any(log.run_file.flag("query") != "blocking" for log in logs):  # else a log has no time of the answer
         trips_s = [max(trips_s)] * len(logs)
     evaluations = [
@@ -149,26 +145,20 @@ def _slow_times(steps: Sequence[tuple[float, float]], elapsed_s: float) -> tuple
     return tuple(Slowdown(n * length_s, length_s, extra_s) for n, extra_s in extra.items() if extra_s > 0), usual
 
 
-# --------------------------------------------------------------------------------------- exchanges and questions
+# ----------------------------------------------------------------------------------------------------- exchanges
 
 
-def _shortest(exchanges: Sequence[Sequence[tuple[int, float]]]) -> float:
+def _shortest(logs: Sequence[WorkerLog]) -> float:
     """Median over the rounds of the exchange of the last worker to come, which does not wait."""
     by_round: dict[int, list[float]] = {}
-    for of_worker in exchanges:
-        for number, seconds in of_worker:
-            by_round.setdefault(number, []).append(seconds)
-    common = [min(seconds) for seconds in by_round.values() if len(seconds) == len(exchanges)]
+    for one in (one for log in logs for one in log.rounds):
+        by_round.setdefault(one.number, []).append(one.seconds(*AGGREGATION_STAGES))
+    common = [min(seconds) for seconds in by_round.values() if len(seconds) == len(logs)]
     return statistics.median(common) if common else 0.0
 
 
-def _own_exchange(log: WorkerLog, exchanges: Sequence[tuple[int, float]]) -> float:
+def _own_exchange(log: WorkerLog) -> float:
     uploads = sum(one.bytes_pushed != 0 for one in log.rounds)
     if uploads < ALL_UPLOAD * len(log.rounds):
         return log.elapsed_s / max(1, uploads)
-    return statistics.fmean(seconds for _, seconds in exchanges)
-
-
-def _question(log: WorkerLog) -> float:
-    asked = [times[CHECK_READY] for one in log.rounds for times in one.steps.values() if CHECK_READY in times]
-    return statistics.median(asked) if asked else 0.0
+    return statistics.fmean(one.seconds(*AGGREGATION_STAGES) for one in log.rounds)

@@ -58,9 +58,8 @@ class Mode:
         of = max((device.of_workers or 0 for device in devices.values()), default=0)
         if not (self.algorithm.fastest and of):
             return self
-        return dataclasses.replace(
-            self, algorithm=dataclasses.replace(self.algorithm, title=f"{self.algorithm.title} of {of}")
-        )
+        algorithm = dataclasses.replace(self.algorithm, title=f"{self.algorithm.title} of {of}")
+        return dataclasses.replace(self, algorithm=algorithm)
 
     @property
     def title(self) -> str:
@@ -101,9 +100,7 @@ def in_order(modes: Iterable[Mode]) -> list[Mode]:
     return sorted(modes, key=place)
 
 
-STANDALONE_FILE = (
-    "standalone.txt"  # in the network's folder: the last accuracy of one device alone, or a metric's entry
-)
+STANDALONE_FILE = "standalone.txt"  # in the network's folder: the last value of one device alone
 
 
 def compared(values: Mapping[Mode, Value]) -> dict[Mode, Value]:

@@ -46,9 +46,8 @@ class Run:
                 continue
             found = x_axis.curve(self.devices[mode], device, device.events)
             if found is None:
-                warn(
-                    f"{mode.title} left out of the {device.metric.name} over {x_axis.label}: its logs do not count that"
-                )
+                what = f"{device.metric.name} over {x_axis.label}"
+                warn(f"{mode.title} left out of the {what}: its logs do not count that")
             else:
                 curves[mode], events[mode] = found
         return curves, events
@@ -61,10 +60,8 @@ def of_one_metric(runs: Sequence[Run], warn: Warn) -> tuple[list[Run], Metric]:
     for mode in by_mode([run.evaluators for run in runs]):
         others = {its.metric.name for run in runs if (its := run.evaluators.get(mode)) and its.metric != metric}
         if others:
-            warn(
-                f"{mode.title} left out of the curves and times of {metric.name}: its logs have "
-                f"{' and '.join(sorted(others))}"
-            )
+            have = " and ".join(sorted(others))
+            warn(f"{mode.title} left out of the curves and times of {metric.name}: its logs have {have}")
     return [run.of_metric(metric, warn) for run in runs], metric
 
 

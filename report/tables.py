@@ -16,7 +16,7 @@ from utils import SetupError
 
 USUAL_TARGET = 0.8  # of accuracy
 TARGET_HELP = (
-    f"value of the metric to compare the times to (accuracy: {USUAL_TARGET}; else the best that all modes reached)"
+    f"value of the metric for the times to it (accuracy: {USUAL_TARGET}; else the best that all modes reached)"
 )
 
 
@@ -82,9 +82,8 @@ def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> str:
     """The doubts in a few words, for a figure of these modes."""
     paces = {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
     moved = {mode.title: metrics.doubts_of(its).evaluator for mode, its in runs.items()}
-    return "; ".join(
-        filter(None, [short_doubts(paces), *(f"{title}: {text}" for title, text in moved.items() if text)])
-    )
+    texts = [f"{title}: {text}" for title, text in moved.items() if text]
+    return "; ".join(filter(None, [short_doubts(paces), *texts]))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

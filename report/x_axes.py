@@ -32,10 +32,10 @@ class XAxis(NamedTuple):
         totals: list[tuple[list[float], list[int]]] = []
         for device in devices.values() if self.is_of_all else [evaluator]:
             for count in self.counts:
-                counts = [count(one) for one in device.rounds]
-                if None in counts:
+                counts = [its for one in device.rounds if (its := count(one)) is not None]
+                if len(counts) < len(device.rounds):
                     return None
-                totals.append(([one.elapsed_s for one in device.rounds], [0, *itertools.accumulate(map(int, counts))]))
+                totals.append(([one.elapsed_s for one in device.rounds], [0, *itertools.accumulate(counts)]))
 
         def position(elapsed_s: float) -> float:
             return sum(total[bisect.bisect_right(times, elapsed_s)] for times, total in totals)
