@@ -77,9 +77,7 @@ class HostConnection:
         self.host = host
         self._meanwhile = meanwhile
         self.is_silent = False  # a kill is not confirmed
-        self._is_broken = False  # an answer was not read to its end, so the next one would be misread
         self._is_hung_up = False
-        self._warmth: dict[str, Any] | None = None  # the answer to `warm`
         self.ended_at: float | None = None
         self.role = Role(
             name=f"the connection to {host.name}",
@@ -100,7 +98,6 @@ class HostConnection:
         self._pinged_at = time.monotonic()
         self._answers: list[dict[str, Any]] = []
         self._num_late = 0  # answers that are not waited for any longer
-        self._hello: dict[str, Any] | None = None
         self._processes: dict[str, RemoteProcess] = {}
 
     # ----------------------------------------------------------------------------------------------- messages
@@ -140,8 +137,6 @@ class HostConnection:
         if kind in ("line", "told", "ended", "ready"):
             if process := self._processes.get(message["name"]):
                 process.take(message)
-        elif kind in ("warm", "cold"):
-            self._warmth = message
         elif self._num_late:
             self._num_late -= 1
         else:
@@ -155,8 +150,6 @@ class HostConnection:
             answer = self._answers.pop(0)
             if answer["is"] == "error":
                 raise self._error(answer["text"])
-            if answer["is"] == "hello":
-                self._hello = answer
             return answer
         if not is_there:
             raise self._error(self._why_gone())
@@ -178,50 +171,15 @@ class HostConnection:
                 yield answer
                 last = time.monotonic()
             if time.monotonic() > last + ANSWER_S:
-                self._is_broken = True
                 self.give_up_answer()
                 raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
             self._meanwhile()
             wait([self._from], 0.2)
 
-    def hello(self) -> dict[str, Any]:
-        """Waits for the host's first message. Raises SetupError as `answers`."""
-        return self._hello or next(self.answers())
-
     def ask(self, **message: Any) -> dict[str, Any]:
         """Sends a request and waits for the answer. Raises SetupError as `answers`."""
         self.send_message(**message)
         return next(self.answers())
-
-    def warm(self, folder: str, forks: Sequence[str], imports: bool, toward: tuple[str, int] | None = None) -> None:
-        """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
-
-        `folder` has the host's logs there; `forks` is what a fork server reads and imports; the host must reach the
-        address and port `toward`. Without `imports` the host will have no workers, and is ready once it is connected.
-        """
-        self._warmth = None if imports else {"is": "warm"}
-        if imports:
-            self.send_message(do="warm", folder=folder, forks=list(forks), toward=toward)
-
-    def is_warm(self) -> bool:
-        """Whether processes can be forked there, or it is known that none can. Waits as `answer`. Raises SetupError if
-        the host cannot get ready, or the connection is gone."""
-        if self._hello is None and self.answer() is None:
-            return False
-        if not self.pump():
-            raise self._error(self._why_gone())
-        if self._warmth is not None and self._warmth["is"] == "cold":
-            raise self._error(self._warmth["text"])
-        return self._warmth is not None
-
-    @property
-    def has_said_hello(self) -> bool:
-        return self._hello is not None
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether another start can use the connection."""
-        return self.exit_code is None and not self.is_silent and not self._is_broken
 
     def _said(self) -> str:
         """The line of ssh, or of the agent, that says why the connection is gone; empty if there is none."""
@@ -261,10 +219,6 @@ class HostConnection:
     def is_ready(self, name: str) -> bool:
         self.pump()
         return name in self._processes and self._processes[name].is_ready
-
-    def forget(self) -> None:
-        """Drops the processes of an earlier start."""
-        self._processes = {}
 
     def unconfirmed(self) -> list[str]:
         """The names of the processes that are not known to have ended."""
@@ -307,14 +261,12 @@ class HostConnection:
     def receive_logs(self, archive: Path) -> None:
         """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none. Raises
         SetupError as `answers`, OSError if it cannot be written."""
-        self._is_broken = True  # until the end has arrived
         self.send_message(do="fetch")
         with archive.open("wb") as file:
             for answer in self.answers():
                 if answer["is"] == "fetched":
                     break
                 file.write(base64.b64decode(answer["data"]))
-        self._is_broken = False
 
 
 class RemoteProcess:

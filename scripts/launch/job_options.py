@@ -374,7 +374,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
-    """Lines for the user before the job begins, or resumes on other hosts."""
+    """Lines for the user before the job begins."""
     return [*filter(None, [job.chosen, job.implied, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
 
 
@@ -399,6 +399,6 @@ def _checkpoints_apart(job: JobSpec, layout: Layout) -> str:
 
 def last_word(job: JobSpec, outcome: JobOutcome) -> list[str]:
     """Lines for the user when the job has ended well."""
-    if outcome.exit_code != EXIT_OK or outcome.changes:
+    if outcome.exit_code != EXIT_OK:
         return []
     return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]

@@ -3,7 +3,7 @@
 Standard library only. One thread, one loop that looks at every process ten times a second: so a process that dies is
 noticed within a second, and a process that does not answer blocks nothing here.
 
-    RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round, also where the hosts change
+    RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round
        |                   |
        +--workers done-----+--> SETTLING: the servers end by themselves --> everything is stopped
 
@@ -29,7 +29,7 @@ from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action
 from scripts.launch.stop_signals import StopSignals
-from utils import EXIT_FORCED, EXIT_INCOMPLETE, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, PROCESS, STOPPED, SetupError
+from utils import EXIT_FORCED, EXIT_INCOMPLETE, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, PROCESS, SetupError
 
 POLL_S = 0.1
 CAUSE_S = 0.5  # the end of a killed process may be seen this much later than that of the peer that has lost it
@@ -57,9 +57,6 @@ class JobOutcome(NamedTuple):
     exit_code: int  # utils.EXIT_*
     was_stopped: bool  # by a signal
     failed_log: Path | None = None  # of the process whose failure ended the job
-    # Where the hosts may change:
-    has_trained: bool = False  # each worker has done a round
-    changes: bool = False  # the workers have ended so that the hosts change; or were lost then and can be restarted
 
 
 class _State(enum.Enum):
@@ -97,9 +94,6 @@ class Supervisor:
         connections: Sequence[RunningProcess] = (),  # to the hosts, there already: watched, and not ended
         leave_together: bool = False,  # the workers do, even if no server is among the roles
         policy: RestartPolicy | None = None,  # what follows from a failed process; None: the job ends
-        # Asked in each step whether the workers are to end with their round now, since a job on other hosts resumes
-        # from a checkpoint of this one. Its argument tells whether all workers train.
-        wants_change: Callable[[Callable[[], bool]], bool] | None = None,
         begins: Callable[[], None] = lambda: None,  # called once, when a worker has begun to train
     ) -> None:
         self._roles = roles
@@ -112,10 +106,8 @@ class Supervisor:
         self._is_beside_hub = policy is not None and policy.beside_hub
         self._leave_together &= not self._others_continue  # one may leave
         self._policy = policy
-        self._wants_change = wants_change
         self._begins = begins
         self._has_begun = False
-        self._is_changing = False
         self._console = Forwarder(say)
         self._processes: list[RunningProcess] = []
         self._launcher, self._launched = secrets.token_hex(8), list[RunningProcess]()
@@ -150,7 +142,7 @@ class Supervisor:
             except _Finished as end:
                 if end.message:
                     self._say(end.message)
-                return self._outcome(end)
+                return JobOutcome(end.exit_code, bool(self._signals.first), end.failed_log)
             finally:
                 self._end_pages()
                 _kill([*self._processes, *self._left_out])
@@ -164,18 +156,6 @@ class Supervisor:
         while any(process.exit_code is None for process in pages) and time.monotonic() < until:
             time.sleep(POLL_S)
         self._console.forward(pages)
-
-    def _outcome(self, end: _Finished) -> JobOutcome:
-        outcome = JobOutcome(end.exit_code, bool(self._signals.first), end.failed_log)
-        if self._wants_change is None:  # the other fields are not used
-            return outcome
-        workers = self._of(Kind.WORKER)
-        if end.exit_code in _DONE:
-            can_change = any(worker.told.get("ended") in (STOPPED, LEFT) for worker in workers)
-        else:
-            can_change = self._policy is not None
-        have_trained = bool(workers) and all(worker.told.get("trained") for worker in workers)
-        return outcome._replace(has_trained=have_trained, changes=self._is_changing and can_change)
 
     # ------------------------------------------------------------------------------------------------- start
 
@@ -503,15 +483,9 @@ class Supervisor:
 
     def _obey_signals(self, now: float) -> None:
         if not self._signals.first:
-            if self._wants_change is not None and self._wants_change(self._all_train):
-                self._is_changing = True
-                self._stop([worker for worker in self._of(Kind.WORKER) if worker.exit_code is None], now)
             return
         if self._signals.is_repeated:
             raise _Finished(EXIT_FORCED, "a second signal: everything is killed at once")
-        if self._is_changing:
-            self._is_changing = False
-            self._say(f"{self._signals.first}: the job does not continue on other hosts")
         if self._state is not _State.RUNNING:
             return
         name, grace_s, workers = self._signals.first, self._timeouts.grace_s, self._of(Kind.WORKER)
@@ -519,11 +493,6 @@ class Supervisor:
         if not workers:
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
         self._stop(workers, now)
-
-    def _all_train(self) -> bool:
-        workers = [worker for worker in self._of(Kind.WORKER) if worker.exit_code is None]
-        is_calm = self._state is _State.RUNNING and not self._due
-        return is_calm and bool(workers) and all(worker.told.get("trained") for worker in workers)
 
     def _stop(self, workers: Sequence[RunningProcess], now: float) -> None:
         self._enter(_State.STOPPING, now)
