@@ -47,12 +47,13 @@ from scripts.launch.hosts_layout import (
     root_of,
     trace_file,
 )
+from scripts.launch.job_processes import POLL_S
 from scripts.launch.previous_run import PreviousRun, previous_run
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import POLL_S, JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.jobs.sources import sources
 from trainer.simulation import cluster_file
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
@@ -356,8 +357,8 @@ def policy_of(
     layout: Layout,
     connections: Mapping[str, HostConnection],
     say: Callable[[str], None],
-) -> RestartPolicy | None:
-    """What follows when a process fails; None: the job ends."""
+) -> RestartPolicy:
+    """What follows when a process is lost."""
     configs = [parsed for parsed, _ in job_options.worker_configs(job, layout)]
     folders = {
         (worker.node.name, worker.node.root / parsed.checkpoint_folder)
@@ -438,6 +439,7 @@ def checkpoints(
         if connection.exit_code is None:
             say(f"warning: {why}: {connection.host.name} is lost")
             connection.send(signal.SIGKILL)
+            connection.reap()
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from scripts.launch import host_network
 from scripts.launch.hosts_file import Host
-from scripts.launch.process import Kind, Role, code_of, open_log, spawn
+from scripts.launch.process import Kind, Role, RunningProcess, code_of, open_log, spawn
 from utils import EXIT_SETUP, SetupError, Told
 
 PING_EVERY_S = 5.0
@@ -66,7 +66,7 @@ def agent_script(folder: str) -> str:
     )
 
 
-class HostConnection:
+class HostConnection(RunningProcess):
     """A connection to a host. For the supervisor it is a service, which all processes of the host need."""
 
     def __init__(
@@ -78,8 +78,7 @@ class HostConnection:
         self._meanwhile = meanwhile
         self.is_silent = False  # a kill is not confirmed
         self._is_hung_up = False
-        self.ended_at: float | None = None
-        self.role = Role(
+        role = Role(
             name=f"the connection to {host.name}",
             kind=Kind.SERVICE,
             command=command,
@@ -88,6 +87,7 @@ class HostConnection:
             log=log,
             host=host.name,
         )
+        super().__init__(role)
         with log.open("wb") as errors:
             self._child = spawn(self.role, subprocess.PIPE, subprocess.PIPE, errors)
         assert self._child.stdin and self._child.stdout
@@ -269,17 +269,16 @@ class HostConnection:
                 file.write(base64.b64decode(answer["data"]))
 
 
-class RemoteProcess:
+class RemoteProcess(RunningProcess):
     """A role on another host; a RunningProcess like process.Process."""
 
     def __init__(self, connection: HostConnection, role: Role) -> None:
-        self.role = role
-        self.ended_at: float | None = None
+        super().__init__(role)
         self._connection = connection
         self._log = open_log(role)
         self._lines: list[str] = []
         self._code: int | None = None
-        self.told: Told = {}
+        self._told: Told = {}
         self.is_ready = False
 
     def take(self, message: Mapping[str, Any]) -> None:
@@ -288,11 +287,15 @@ class RemoteProcess:
             self._log.write(f"{message['text']}\n".encode())
             self._log.flush()
         elif message["is"] == "told":
-            self.told = message["told"]
+            self._told = message["told"]
         elif message["is"] == "ready":
             self.is_ready = message["is_up"]
         else:
             self._code, self._connection.is_silent = message["code"], False
+
+    @property
+    def told(self) -> Told:
+        return self._told
 
     @property
     def exit_code(self) -> int | None:

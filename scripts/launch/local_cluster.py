@@ -29,6 +29,7 @@ from scripts.launch.ports import free_ports, is_free
 from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, files_in
+from scripts.launch.restarts import Survival
 from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
@@ -225,7 +226,7 @@ def run(
         roles = [dataclasses.replace(role, appends=before.is_resumed) for role in build(job)]
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], RunningProcess] = Process
-            if len(job.devices) > 1 or policy:
+            if len(job.devices) > 1 or policy.survival is not Survival.NONE:
                 log = job.log_folder / FORK_SERVER_LOG
                 forks = ForkServer((dataset, data_dir, modules), log, IMPORT_S)
                 stack.callback(forks.close)
@@ -246,8 +247,8 @@ def run(
 
 def policy_of(
     job: LocalJobSpec, worker_config: config.Config, build: Callable[[LocalJobSpec], list[Role]]
-) -> RestartPolicy | None:
-    """What follows when a process fails; None: the job ends. `build` makes the processes."""
+) -> RestartPolicy:
+    """What follows when a process is lost. `build` makes the processes."""
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         free_root_port, *worker_ports = free_ports(len(job.worker_ports) + 1)

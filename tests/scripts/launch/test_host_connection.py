@@ -29,6 +29,7 @@ from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.remote import PART_BYTES
 from scripts.launch.restart_policy import RestartPolicy
+from scripts.launch.restarts import Survival
 from scripts.launch.roles import ROOT
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from utils import SetupError
@@ -127,7 +128,7 @@ def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(con
     )
     (tmp_path / "there").mkdir()
     roles = [role(tmp_path, program), role(tmp_path, IDLE, Kind.SERVER, "h1 server")]
-    policy = RestartPolicy(1, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(Survival.RESTART, 1, build=lambda flags: roles)
     start = lambda role: link.start(role, tmp_path / "there", None)  # noqa: E731
     lines: list[str] = []
     assert Supervisor(roles, lines.append, Timeouts(settle_s=0.1), start, [link], policy=policy).run().exit_code == 0
@@ -153,11 +154,13 @@ def test_the_others_are_started_again_without_a_host_that_does_not_confirm_an_en
         if line.startswith("worker 0 was killed"):
             link.send(signal.SIGSTOP)
 
-    policy = RestartPolicy(5, lambda: 5, lambda resumes, start: [here])
+    policy = RestartPolicy(Survival.RESTART, newest=lambda left_out: 5, build=lambda flags: [here])
     start = lambda role: link.start(role, tmp_path / "there", None) if role.host else Process(role)  # noqa: E731
     outcome = Supervisor([here, there], say, Timeouts(), start, [link], policy=policy).run()
     assert outcome.exit_code == 0, lines
-    assert lines[-1].startswith("the end of h1 cpu is not confirmed: what came after round 5 is lost: all others are")
+    assert "warning: h1 does not confirm that its processes have ended; given up" in lines
+    how = "the connection to h1 was killed by signal 9"
+    assert lines[-1].startswith(f"{how}: what came after round 5 is lost: all others are started again")
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
 
