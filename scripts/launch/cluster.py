@@ -32,7 +32,7 @@ from algorithms import ENTRIES, Workers, filed_as
 from config import END
 from flag_parser import FlagParser
 from flag_values import port
-from scripts.launch import hosts_file, job_options, restart_policy, step_times
+from scripts.launch import hosts_file, job_options, previous_run, restart_policy, step_times
 from scripts.launch.console import console, unhurried
 from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection
 from scripts.launch.host_logs import fetch_logs
@@ -48,12 +48,11 @@ from scripts.launch.hosts_layout import (
     trace_file,
 )
 from scripts.launch.job_processes import POLL_S
-from scripts.launch.previous_run import PreviousRun, previous_run
+from scripts.launch.previous_run import PreviousRun
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
-from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import JobOutcome
 from trainer.jobs.sources import sources
 from trainer.simulation import cluster_file
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
@@ -107,26 +106,7 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
     as `parse`."""
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
-    exchange, implied = job_options.exchange_of(given, worker_arguments)
-    job = JobSpec(
-        mode=given.mode,
-        network=given.network,
-        job_file=given.job,
-        num_servers=given.servers,
-        log_base=job_options.log_base(given).resolve(),
-        run=run_of(given),
-        data_dir=given.data_dir,
-        split_by_class=given.split_by_class,
-        root_port=given.root_port,
-        state_server_port=given.state_server_port,
-        worker_arguments=worker_arguments,
-        grace_s=given.grace,
-        exchange=exchange,
-        implied=implied,
-        page=bool(given.page),
-        restarts=given.restarts,
-        requeues=getattr(given, "requeue", False),
-    )
+    job = job_options.spec_of(given, worker_arguments)
     hosts = hosts_file.read(given.hosts).without(getattr(given, "without", ()))
     files = sources(given.job) if given.job else {}
     plan = LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files)
@@ -168,9 +148,7 @@ def _with_fastest(plan: LaunchPlan, step_times_s: Sequence[float], k: int | str)
     configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
     places = job_options.taking_part(mode, step_times_s, k, configs[0].steps_a_round)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
-    chosen = job_options.chosen(mode, [names[place] for place in places], len(workers))
-    entry = job_options.entry_on(mode, k, places)
-    job = dataclasses.replace(plan.job, chosen=chosen, entry=entry, of_workers=len(workers))
+    job = job_options.of_fastest(plan.job, k, names, places)
     return dataclasses.replace(plan, job=job, hosts=hosts, number=None)
 
 
@@ -181,7 +159,7 @@ def timed(plan: LaunchPlan, say: Callable[[str], None]) -> LaunchPlan:
     timing = step_times.timing_of(plan, job_options.first_config(*example(plan)))
     say(f"{step_times.STEPS} steps on each worker tell which are the fastest")
     with job_options.claimed(timing.job.log_folder):
-        before = previous_run(*example(timing), lambda line: None)
+        before = previous_run.of_job(*example(timing), lambda line: None)
         with connected(timing) as connections:
             job, layout = place(timing, connections, ask_hosts(timing, connections))
             begin(timing, connections, job, layout)
@@ -314,7 +292,7 @@ def run(plan: LaunchPlan, say: Callable[[str], None] = console) -> int:
         if plan.number is not None:
             plan = timed(plan, say)
         with job_options.claimed(plan.job.log_folder):
-            before = previous_run(*example(plan), say)
+            before = previous_run.of_job(*example(plan), say)
             with connected(plan) as connections:
                 return _run(plan, connections, before, say)
 
@@ -468,16 +446,8 @@ def supervise(
         is_service = role.kind is Kind.SERVICE
         return connections[role.host].start(role, layout.nodes[role.host].folder, service if is_service else None)
 
-    return Supervisor(
-        [dataclasses.replace(role, appends=before.is_resumed) for role in roles_of(job, layout, connections)],
-        say,
-        Timeouts(grace_s=job.grace_s),
-        start,
-        list(connections.values()),
-        leave_together=job.algorithm.is_distributed,
-        policy=policy,
-        begins=before.begins,
-    ).run()
+    roles = roles_of(job, layout, connections)
+    return previous_run.supervise(job, roles, before, say, start, [*connections.values()], policy)
 
 
 def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], None]) -> bool:

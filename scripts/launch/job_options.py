@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
@@ -25,6 +26,7 @@ from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
+Spec = TypeVar("Spec", bound=JobSpec)
 AUTO = "auto"  # of --fastest
 EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
@@ -198,6 +200,30 @@ def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> t
     return transport if named or transport != transport_of(given.mode) else "", ""
 
 
+def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> JobSpec:
+    """The job that the options ask for; ports of 0 are to be found. Raises SetupError as `exchange_of`."""
+    exchange, implied = exchange_of(given, worker_arguments)
+    return JobSpec(
+        mode=given.mode,
+        network=given.network,
+        job_file=given.job,
+        num_servers=given.servers,
+        log_base=log_base(given).resolve(),
+        run=run_of(given),
+        data_dir=given.data_dir,
+        split_by_class=given.split_by_class,
+        root_port=given.root_port,
+        state_server_port=given.state_server_port,
+        worker_arguments=worker_arguments,
+        grace_s=given.grace,
+        exchange=exchange,
+        implied=implied,
+        page=bool(given.page),
+        restarts=given.restarts,
+        requeues=getattr(given, "requeue", False),
+    )
+
+
 def add_log_base(parser: argparse.ArgumentParser, default: Path) -> None:
     """Adds the options for a run's log tree."""
     parser.add_argument("--log-base", type=Path, default=default, help="folder of the log tree")
@@ -259,14 +285,11 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int | str, steps: i
     return places
 
 
-def entry_on(mode: str, k: int | str, places: Sequence[int]) -> str:
-    """The name under which a job of these workers is filed."""
-    return filed_as(mode, len(places) if k else 0)
-
-
-def chosen(mode: str, names: Sequence[str], count: int) -> str:
-    """Tells the user which of so many workers take part in a mode."""
-    return f"{mode} takes the fastest {len(names)} of {count} workers: {', '.join(names)}"
+def of_fastest(job: Spec, k: int | str, names: Sequence[str], places: Sequence[int]) -> Spec:
+    """A job of which the workers at these places take part, of those with these names."""
+    told = f"{job.mode} takes the fastest {len(places)} of {len(names)} workers: {', '.join(names[p] for p in places)}"
+    entry = filed_as(job.mode, len(places) if k else 0)
+    return dataclasses.replace(job, chosen=told, entry=entry, of_workers=len(names))
 
 
 # ---------------------------------------------------------------------------------------------- the workers' flags
