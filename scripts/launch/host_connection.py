@@ -21,7 +21,7 @@ from typing import Any
 from scripts.launch import host_network
 from scripts.launch.hosts_file import Host
 from scripts.launch.process import Kind, Role, RunningProcess, code_of, open_log, spawn
-from utils import EXIT_SETUP, SetupError, Told
+from utils import EXIT_SETUP, SetupError, Status
 
 PING_EVERY_S = 5.0
 CONNECT_S = 15  # ssh's own limit for a host that does not answer
@@ -136,7 +136,7 @@ class HostConnection(RunningProcess):
             return  # the output of a login script
         if kind in ("line", "told", "ended", "ready"):
             if process := self._processes.get(message["name"]):
-                process.take(message)
+                process.receive(message)
         elif self._num_late:
             self._num_late -= 1
         else:
@@ -231,7 +231,7 @@ class HostConnection(RunningProcess):
         return code_of(self._child)
 
     @property
-    def told(self) -> Told:
+    def status(self) -> Status:
         return {"error": self._said()}
 
     def new_lines(self) -> list[str]:
@@ -278,24 +278,24 @@ class RemoteProcess(RunningProcess):
         self._log = open_log(role)
         self._lines: list[str] = []
         self._code: int | None = None
-        self._told: Told = {}
+        self._status: Status = {}
         self.is_ready = False
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: Mapping[str, Any]) -> None:
         if message["is"] == "line":
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())
             self._log.flush()
         elif message["is"] == "told":
-            self._told = message["told"]
+            self._status = message["told"]
         elif message["is"] == "ready":
             self.is_ready = message["is_up"]
         else:
             self._code, self._connection.is_silent = message["code"], False
 
     @property
-    def told(self) -> Told:
-        return self._told
+    def status(self) -> Status:
+        return self._status
 
     @property
     def exit_code(self) -> int | None:

@@ -97,7 +97,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Parses what is before `--`, and returns what is behind it, main.py's flags, as it is. A flag on the wrong side of
+    """Parses the words before `--`, and returns those behind it, which are main.py's flags. A flag on the wrong side of
     `--` ends the process with exit code 2, as a bad value does."""
     before, behind = _sides(parser, arguments)
     return _with_network(parser, parser.parse_args(before, argparse.Namespace(network=""))), behind
@@ -300,7 +300,7 @@ def check_flags(
     layout: Layout,  # the workers, with their own flags
     ours: tuple[str, ...] = (),  # the flags behind `--` that are not the user's
     fixed: Sequence[str] = (),  # more fields of Config that the user's flags must not change
-    whose: str = "the cluster",  # flags the user's contradict, for the message
+    opponent: str = "the cluster",  # flags the user's contradict, for the message
     where: str = "behind `--`",  # the user's flags are, for the message
 ) -> list[config.Config]:
     """Checks that every worker will start, and that its logs belong where they are filed; returns each worker's parsed
@@ -318,7 +318,7 @@ def check_flags(
                 flag = "--" + name.replace("_", "-")
                 ours_is = "not given" if expected == "" else expected
                 raise SetupError(
-                    f"{flag} {value} {where} contradicts {whose}, where it is {ours_is}: "
+                    f"{flag} {value} {where} contradicts {opponent}, where it is {ours_is}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
         made = entry_name(parsed.mode, vars(parsed), ENTRIES[job.mode].workers)

@@ -27,7 +27,7 @@ from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.ports import free_ports, is_free
 from scripts.launch.process import Process, Role, RunningProcess
-from scripts.launch.restart_policy import RestartPolicy, files_in
+from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Survival
 from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
 from scripts.launch.supervisor import JobOutcome
@@ -35,6 +35,7 @@ from trainer import straggler_trace
 from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
+from trainer.survival.checkpoint_rounds import written_in
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
@@ -127,11 +128,11 @@ def _with_workers(
 
 
 def check_worker_flags(
-    job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), whose: str = "the cluster"
+    job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), opponent: str = "the cluster"
 ) -> None:
     """Checks the flags of every worker; job_options.check_flags has the arguments. Raises SetupError if a flag behind
     `--` contradicts the cluster. Wrong flags end the process, as in main.py."""
-    for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, whose):
+    for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, opponent):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
 
@@ -235,7 +236,8 @@ def policy_of(
 
     folder = ROOT / worker_config.checkpoint_folder
     workers = [worker.name for worker in local_layout(job).workers]
-    return restart_policy.of_job(job, worker_config, lambda host="": files_in(folder), lambda: workers, build_again)
+    files = lambda host="": written_in(folder)  # noqa: E731
+    return restart_policy.of_job(job, worker_config, files, lambda: workers, build_again)
 
 
 def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:

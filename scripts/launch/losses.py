@@ -39,7 +39,7 @@ def record_of(process: RunningProcess, is_host: bool, roles: Sequence[Role], sin
         kind=role.kind,
         exit_code=process.exit_code,
         name=role.name,
-        error=process.told.get("error", ""),
+        error=process.status.get("error", ""),
         up_s=time.monotonic() - max(process.started_at, since),
         has_answered=process.has_answered,
         is_host=is_host,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from trainer.runtime.own_process import die_with
-from utils import EXIT_INCOMPLETE, EXIT_OK, LEFT, LOG_TIME_FORMAT, Told, launchers_pipe
+from utils import EXIT_INCOMPLETE, EXIT_OK, LEFT, LOG_TIME_FORMAT, Status, launchers_pipe
 
 DONE = (EXIT_OK, EXIT_INCOMPLETE)  # exit codes
 
@@ -81,18 +81,18 @@ class RunningProcess(ABC):
 
     @property
     @abstractmethod
-    def told(self) -> Told:
+    def status(self) -> Status:
         """What it has told of itself."""
 
     @property
     def is_done(self) -> bool:
         """Whether it has ended because the job was done."""
-        return self.exit_code in DONE and self.told.get("ended") != LEFT
+        return self.exit_code in DONE and self.status.get("ended") != LEFT
 
     @property
     def has_left(self) -> bool:
         """Whether it has ended, and the job goes on."""
-        return self.exit_code in DONE and self.told.get("ended") == LEFT
+        return self.exit_code in DONE and self.status.get("ended") == LEFT
 
     @abstractmethod
     def new_lines(self) -> list[str]:
@@ -174,7 +174,7 @@ class Process(RunningProcess):
 
     def __init__(self, role: Role, begin: Callable[[Role, IO[bytes], int], Child] = begin) -> None:
         super().__init__(role)
-        self._told: Told = {}
+        self._status: Status = {}
         pipe, its = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._pipe = os.fdopen(pipe, "rb", buffering=0)
         with os.fdopen(its, "wb"), open_log(role) as log:
@@ -189,12 +189,12 @@ class Process(RunningProcess):
         return code_of(self._child)
 
     @property
-    def told(self) -> Told:
+    def status(self) -> Status:
         if not self._pipe.closed:  # a line arrives in one piece
             for line in (self._pipe.read(1 << 16) or b"").splitlines():
                 with contextlib.suppress(ValueError, TypeError):  # a job file can write to any descriptor
-                    self._told |= json.loads(line)
-        return self._told
+                    self._status |= json.loads(line)
+        return self._status
 
     def new_lines(self) -> list[str]:
         *lines, self._partial = (self._partial + self._log.read()).split(b"\n")
@@ -205,6 +205,6 @@ class Process(RunningProcess):
 
     def reap(self) -> None:
         self._child.wait()
-        self._told = self.told  # the last of it
+        self._status = self.status  # the last of it
         self._pipe.close()
         self._log.close()

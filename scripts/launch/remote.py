@@ -37,9 +37,9 @@ from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.health import Health
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
-from scripts.launch.restart_policy import files_in
 from scripts.launch.roles import JOB_FOLDER, ROOT, base_environment
-from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, Told, usable_cores
+from trainer.survival.checkpoint_rounds import written_in
+from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, Status, usable_cores
 
 POLL_S = 0.1
 SILENCE_S = 60  # the launcher pings every few seconds, so a cut connection is noticed before TCP gives it up
@@ -65,7 +65,7 @@ class Agent:
         self._services: dict[str, Health] = {}
         self._up: set[str] = set()  # services that answer
         self._ended: set[str] = set()
-        self._told: dict[str, Told] = {}
+        self._status: dict[str, Status] = {}
         self._logs: HostLogs | None = None
         self._forks: ForkServer | None = None
 
@@ -87,7 +87,7 @@ class Agent:
             case "checkpoints":
                 if message.get("toward"):
                     host_network.check_way(*message["toward"])
-                say("checkpoints", files=files_in(Path(message["folder"])))
+                say("checkpoints", files=written_in(Path(message["folder"])))
             case "begin":
                 folder = ROOT / message["folder"]  # in the log tree; a relative one is the project's
                 folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class Agent:
             before.send(signal.SIGKILL)
             before.reap()
             self._ended.discard(role.name)
-            self._told.pop(role.name, None)
+            self._status.pop(role.name, None)
         try:
             self._processes[role.name] = self._forks.start(role) if self._forks else Process(role)
         except OSError as error:
@@ -142,9 +142,9 @@ class Agent:
                 self._up ^= {name}
                 say("ready", name=name, is_up=is_up)
             code, lines = process.exit_code, process.new_lines()  # in this order: these are its last
-            if process.told != self._told.get(name, {}):
-                self._told[name] = process.told.copy()
-                say("told", name=name, told=process.told)
+            if process.status != self._status.get(name, {}):
+                self._status[name] = process.status.copy()
+                say("told", name=name, told=process.status)
             for line in lines:
                 say("line", name=name, text=line)
             if code is not None:

@@ -3,11 +3,9 @@
 scripts/launch/restarts.py decides; scripts/launch/supervisor.py asks and acts.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from config import AMONG_WORKERS, CONTINUE, RESTART, Config
@@ -42,15 +40,15 @@ class RestartPolicy:
         self._histories: dict[str, History] = {}  # by service; of the others by worker, or of all
 
     def after(self, lost: Sequence[Lost], **state: Any) -> Decision:
-        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now. `state`
-        are fields of restarts.Job."""
+        """What follows from lost processes. The next restart resumes from the checkpoint that is the newest now.
+        `state` are fields of restarts.Job."""
         only_services = all(each.kind is Kind.SERVICE and not each.is_host for each in lost)
-        whose = lost[0].name if self.survival.others_continue or only_services else ""
+        key = lost[0].name if self.survival.others_continue or only_services else ""
         if not state.get("is_stopping"):
             self.look()
         job = Job(self.survival, self.limit, self.min_workers, self._checkpoint, **state)
-        decision = decide(lost, job, self._histories.get(whose, self._first))
-        self._histories[whose] = decision.history
+        decision = decide(lost, job, self._histories.get(key, self._first))
+        self._histories[key] = decision.history
         self.left_out |= {*decision.left_out}
         return decision
 
@@ -119,12 +117,3 @@ def of_job(
     # Under the old name the state server may still expect the lost workers.
     name = worker_config.job_name if job.transport in AMONG_WORKERS else ""
     return RestartPolicy(survival, job.restarts, worker_config.min_workers, newest, build, resumes, name)
-
-
-def files_in(folder: Path) -> dict[str, int]:
-    """The checkpoints in a folder and when each was written, in nanoseconds; empty where there is no folder."""
-    found = {}
-    for name in checkpoint_rounds.names_in(folder):
-        with contextlib.suppress(OSError):  # a worker removes its oldest ones
-            found[name] = (folder / name).stat().st_mtime_ns
-    return found

@@ -175,7 +175,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------ what happens
 
     def _note_begin(self) -> None:
-        told = [worker.told for worker in self._processes.of(Kind.WORKER)]
+        told = [worker.status for worker in self._processes.of(Kind.WORKER)]
         if not self._has_begun and any(each.get("begun") or each.get("trained") for each in told):
             self._has_begun = True
             self._begins()
@@ -236,7 +236,7 @@ class Supervisor:
             since, event = min(ended_at), "the first worker"
         elif self._others_continue and self._done_at is not None:
             since, event = self._done_at, "the others"
-            if not any(worker.told.get("trained") for worker in left):  # they were started when the job was over
+            if not any(worker.status.get("trained") for worker in left):  # they were started when the job was over
                 grace_s = self._timeouts.lead_s
             if self._is_at_hub and not all(worker.is_back for worker in left):  # each has rounds of its own
                 return

@@ -253,11 +253,11 @@ class Elsewhere(RunningProcess):
 
     def __init__(self, given: Role, until: Path | None = None, **told: object) -> None:
         super().__init__(given)
-        self._until, self._told = until, told
+        self._until, self._status = until, told
 
     @property
-    def told(self) -> dict[str, object]:
-        return self._told
+    def status(self) -> dict[str, object]:
+        return self._status
 
     @property
     def exit_code(self) -> int | None:
