@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from algorithms import ENTRIES, OWNERS, Workers, entry_name, folder_name
+from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, names_of, preset_flags
 from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
@@ -182,11 +182,8 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
     if ENTRIES[job.entry].workers is not Workers.ALL or own.fastest:
         step_times_s = [job.worker_config(row).shortest_step_s for row in range(count)]
         rows = job_options.taking_part(job.entry, step_times_s, own.fastest, job.config.steps_a_round)
-        entry, config = (
-            job_options.entry_on(job.entry, own.fastest, rows),
-            dataclasses.replace(job.config, of_workers=count),
-        )
-        job = dataclasses.replace(job, entry=entry, config=config)
+        config = dataclasses.replace(job.config, of_workers=count)
+        job = dataclasses.replace(job, entry=filed_as(job.entry, len(rows) if own.fastest else 0), config=config)
     elif job.config.algorithm.is_distributed:
         return job
     elif own.worker < count:

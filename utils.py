@@ -188,7 +188,7 @@ LAUNCHER = "ESYNC_LAUNCHER"
 PROCESS = "ESYNC_PROCESS"  # the variable with a process's name at its launcher, and the workers that live there
 
 
-class Told(TypedDict, total=False):
+class Status(TypedDict, total=False):
     """What a process tells the launcher of itself, which decides by nothing that the process prints."""
 
     rank: int  # of a worker
@@ -198,7 +198,7 @@ class Told(TypedDict, total=False):
     error: str  # the line with which the process ends
 
 
-_told: Told = {}
+_status: Status = {}
 _pipe, _teller = -1, 0  # and the process that tells: a child that it forks runs a job file's code
 
 
@@ -222,10 +222,10 @@ def know_launcher() -> None:
 know_launcher()
 
 
-def tell_launcher(told: Told) -> None:
+def tell_launcher(told: Status) -> None:
     """Tells the launcher, if one has started this process, what it does not know yet."""
-    if _teller == os.getpid() and not told.items() <= _told.items():
-        _told.update(told)
+    if _teller == os.getpid() and not told.items() <= _status.items():
+        _status.update(told)
         with contextlib.suppress(OSError):  # there is none, or it is gone
             os.write(_pipe, json.dumps(told).encode() + b"\n")
 

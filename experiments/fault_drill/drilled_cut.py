@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from algorithms import folder_name
 from config import RESTART
-from experiments.fault_drill.drilled_hosts import HOST_NAME, NEW, HostsJob
-from experiments.fault_drill.drilled_job import ROOT, name_of
+from experiments.fault_drill.drilled_job import ROOT, WORKERS, Job, name_of
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
 from experiments.fault_drill.faults import ALL, LINK, NAMES, PORT, SERVER, Fault
 from scripts.launch import forking
@@ -29,6 +30,8 @@ from scripts.launch.roles import base_environment
 if TYPE_CHECKING:
     from namespaces import Host, Network
 
+HOST_NAME = "fault-drill"  # in the log tree
+NEW = "worker3"  # a worker that comes
 HELPERS = ROOT / "tests" / "helpers"
 *OTHERS, SLOWEST = NAMES
 GONE_S = 60.0  # in which processes on a host end that have lost their launcher
@@ -49,10 +52,8 @@ def namespaces() -> ModuleType:
     return namespaces
 
 
-class CutJob(HostsJob):
+class CutJob(Job):
     """A job with a worker on each host of a network."""
-
-    place = f"{HOST_NAME}-{{number}}/cpu"
 
     def __init__(self, network: Network, way: str, mode: str, seconds: float, log_base: Path) -> None:
         self._network = network
@@ -62,9 +63,19 @@ class CutJob(HostsJob):
         return self._network.desk.command(*command)
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
-        options, logs = super().plan(mode, log_base)
-        ssh = ["--ssh", f"ssh -F {self._network.ssh_config}"]
-        return [*options, *ssh, "--state-server-port", str(PORT)], logs
+        log_base.mkdir(parents=True)
+        folder = ROOT / "logs" / "lenet" / folder_name(mode, split_by_class=False)
+        for old in folder.glob(f"{HOST_NAME}*"):
+            shutil.rmtree(old)
+        rows = [
+            f"{host.name},{HOST_NAME}-{number},1,cpu,{step_s}"
+            for number, (host, step_s) in enumerate(zip(self._network.hosts, WORKERS.split(","), strict=False))
+        ]
+        hosts = log_base / "hosts.csv"
+        hosts.write_text("\n".join(["address,name,workers,devices,step_time_s", *rows]) + "\n")
+        ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
+        options = ["scripts.launch.cluster", "--hosts", str(hosts), "--log-base", str(log_base), *ssh]
+        return options, Logs(folder / HOST_NAME, folder, f"{HOST_NAME}-{{number}}/cpu")
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
         """A folder of checkpoints that all hosts see."""
@@ -73,9 +84,6 @@ class CutJob(HostsJob):
     def can_fork(self) -> bool:
         hosts = self._network.hosts[: len(NAMES)]  # a further one has no fork server
         return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in hosts)
-
-    def row(self, number: int, step_s: str) -> str:
-        return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
 
 
 def _cut(network: Network, fault: Fault) -> None:

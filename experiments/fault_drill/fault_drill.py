@@ -19,9 +19,6 @@ which takes no connections: the longest pause of the others (in brackets: until 
 the disk of logs and checkpoints, a tmpfs, for 10 s, disk-of-one that of the slowest worker's logs alone: the longest
 time between two rounds of a worker. flapping kills the slowest worker three times, 5 s apart, with --restarts 2: the
 longest pause of the others.
-
-come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
-between two rounds (in brackets: from the signal until the new worker has done two).
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from config import CONTINUE, RESTART
-from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts
+from experiments.fault_drill import drilled_cut, drilled_disk
 from experiments.fault_drill.drilled_job import FLAGS, Job, parsed
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, noticed_s
 from experiments.fault_drill.drilled_tables import is_in_order, summary, table
@@ -62,8 +59,6 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
         return row | drilled_cut.drill_late(way, mode, seconds, folder / "logs")
     if fault.fills_disk:
         return row | drilled_disk.drill(way, mode, fault, seconds, folder / "disk")
-    if fault.in_hosts:
-        return row | drilled_hosts.drill(way, mode, seconds, folder / "logs")
     with Job(way, mode, seconds, folder / "logs", *([fault.times - 1] if fault.times > 1 else [])) as job:
         if job.wait_for(job.has_begun, LONGEST_S) and name != "none":
             row |= job.strike(fault, way)

@@ -33,7 +33,6 @@ class Fault:
         damages: cuts the newest checkpoint of rank 0 in half first.
         comes: another worker joins, and none dies.
         is_closed: the new worker is behind a firewall that closes all of its ports.
-        in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
         leaves_out: jobs with a hub can continue without the victims.
         cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
         cuts: what of its network is cut then; ALL or another one below.
@@ -50,7 +49,6 @@ class Fault:
     damages: bool = False
     comes: bool = False
     is_closed: bool = False
-    in_hosts: bool = False
     leaves_out: bool = False
     cut_s: float = 0.0
     cuts: str = ALL
@@ -97,7 +95,6 @@ FAULTS = {
     ),
     "disk-of-one": Fault("the disk of a worker's logs is full for 10 s", fills_disk=ONE, leaves_out=True),
     "flapping": Fault("a worker is killed three times, with `--restarts 2`", ["worker2"], leaves_out=True, times=3),
-    "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),
 }
 
 

@@ -64,7 +64,7 @@ class Plan:
     """What a job is, and what happens to it.
 
     Attributes:
-        steps_s: seconds a step, of each worker; one more is the newcomer.
+        steps_s: seconds a step, of each worker; the newcomer has those of the first.
         lasts_s: seconds for which a fault lasts that is no kill.
         exchange: of a mode that sums and is to continue.
     """
@@ -89,7 +89,7 @@ JOBS = {
     "decoupled": Plan(CONTINUE, "decoupled"),
     "sync-ring": Plan(CONTINUE, "sync"),
     "wbsp": Plan(CONTINUE, "wbsp"),
-    "esync-ps": Plan(RESTART, "esync"),
+    "esync-ps": Plan(RESTART, "esync", [kind for kind in KINDS if kind != "newcomer"]),
     "soak": Plan(CONTINUE, "sync", ("kill", "freeze", "cut"), (0.3,) * 4, lasts_s=8.0),
 }
 MORE_S = 3.0
@@ -230,18 +230,14 @@ class StormJob(TwinJob):
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         log_base.mkdir(parents=True)
         self._file = log_base / "hosts.csv"
-        self.names(self.planned.newcomer)
+        hub, *hosts = self._hosts
+        rows = [f"{hub.name},hub,0,,,scheduler server state-server"]
+        steps = zip(hosts, self.planned.steps_s, strict=False)
+        rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
+        self._file.write_text("\n".join(["address,name,workers,devices,step_time_s,roles", *rows]) + "\n")
         options = ["scripts.launch.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
         ssh = ["--ssh", f"ssh -F {self._network.ssh_config}", "--state-server-port", str(PORT)]
         return [*options, "--run", self._name, *ssh], Logs(log_base, logs_of(self._name, mode), "storm-{number}/cpu")
-
-    def names(self, count: int) -> None:
-        """Writes the hosts file, with this many workers."""
-        hub, *hosts = self._hosts
-        rows = [f"{hub.name},hub,0,,,scheduler server state-server"]
-        steps = zip(hosts[:count], (*self.planned.steps_s, self.planned.steps_s[0]), strict=False)
-        rows += [f"{host.name},storm-{number},1,cpu,{step_s}," for number, (host, step_s) in enumerate(steps)]
-        self._file.write_text("\n".join(["address,name,workers,devices,step_time_s,roles", *rows]) + "\n")
 
     def disk(self, number: int) -> Path:
         return self.logs.folder / f"storm-{number}"
@@ -301,22 +297,14 @@ class StormJob(TwinJob):
     def _newcomer(self) -> None:
         """A ninth worker takes part until it has done some rounds, for as long as a fault at most."""
         began, rounds = time.time(), self.rounds_file(self.planned.newcomer)
-        if self._way == RESTART:
-            self.names(self.planned.newcomer + 1)
-            self.signal(signal.SIGUSR1)
-        else:
-            _, like, *_, host = self._hosts
-            come = drilled_cut.start_worker(
-                host, like, self.disk(self.planned.newcomer), self.planned.newcomer, "--leave", "1"
-            )
+        _, like, *_, host = self._hosts
+        come = drilled_cut.start_worker(
+            host, like, self.disk(self.planned.newcomer), self.planned.newcomer, "--leave", "1"
+        )
         wait_for(lambda: rounds.exists() and rounds.stat().st_mtime > began, self.planned.lasts_s)
         time.sleep(MORE_S)
-        if self._way == RESTART:
-            self.names(self.planned.newcomer)
-            self.signal(signal.SIGUSR1)
-        else:
-            come.terminate()
-            threading.Thread(target=come.wait, daemon=True).start()
+        come.terminate()
+        threading.Thread(target=come.wait, daemon=True).start()
 
 
 # ---------------------------------------------------------------------------------------------------- one storm

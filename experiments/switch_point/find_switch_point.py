@@ -33,7 +33,6 @@ from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.process import Role
 from scripts.launch.roles import LocalJobSpec, build_roles
-from scripts.launch.supervisor import JobOutcome
 from trainer import command_line, straggler_trace
 from trainer.run_logs.rounds import Warn
 from trainer.simulation.cluster_file import ClusterProfile
@@ -183,12 +182,6 @@ def measured(options: LocalJobSpec, warn: Warn) -> tuple[list[float], float]:
     return list(evaluating.values), metrics.duration(devices.values())
 
 
-def has_diverged(outcome: JobOutcome) -> bool:
-    """Whether a worker's loss that is not finite ended the job."""
-    log = outcome.failed_log
-    return log is not None and DIVERGED in log.read_text(errors="replace")
-
-
 # ----------------------------------------------------------------------------------------------------- the search
 
 
@@ -214,7 +207,7 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
         say(f"\n== trial {len(trials) + 1}: {shlex.join(job.own_flags(plan))}; its logs: {options.log_folder}")
         began = time.monotonic()
         outcome = local_cluster.run(options, build, say)
-        if not outcome.was_stopped and has_diverged(outcome):
+        if not outcome.was_stopped and DIVERGED in outcome.error:
             if plan.bsp_steps == goal.total_steps:
                 raise SetupError("BSP alone diverges, so nothing can be compared with it: lower the learning rate (-l)")
             trial = job.trial(plan, None, time.monotonic() - began)

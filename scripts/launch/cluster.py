@@ -7,8 +7,7 @@ state server run on the first host, unless the column roles says otherwise. What
 worker's main.py. Each host needs the project with its .venv, the workers' hosts also the data (scripts/setup.sh,
 scripts/get_data.sh); ssh must log in without a password. Ctrl-C ends the job with the workers' rounds, a second one at
 once; a process that dies ends it, and so does the end of this program or of a connection. With --ckpt-frequency N
---on-worker-death restart behind `--` a process that dies does not: all go on from the newest checkpoint. With
---ckpt-frequency, SIGUSR1 makes the job go on with the hosts that the file names then. Logs:
+--on-worker-death restart behind `--` a process that dies does not: all go on from the newest checkpoint. Logs:
 LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in LOG_BASE/NETWORK/MODE/.
 A job file (--job) and its modules are sent to the hosts.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 4 as 0, but
@@ -25,7 +24,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,9 +32,7 @@ from algorithms import ENTRIES, Workers, filed_as
 from config import END
 from flag_parser import FlagParser
 from flag_values import port
-from scripts.launch import hosts_file, job_options, restart_policy, step_times
-from scripts.launch.changed_hosts import HostChanges
-from scripts.launch.connection_pool import ConnectionPool
+from scripts.launch import hosts_file, job_options, previous_run, restart_policy, step_times
 from scripts.launch.console import console, unhurried
 from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection
 from scripts.launch.host_logs import fetch_logs
@@ -50,12 +47,12 @@ from scripts.launch.hosts_layout import (
     root_of,
     trace_file,
 )
-from scripts.launch.previous_run import PreviousRun, previous_run
+from scripts.launch.job_processes import POLL_S
+from scripts.launch.previous_run import PreviousRun
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
-from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import POLL_S, JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import JobOutcome
 from trainer.jobs.sources import sources
 from trainer.simulation import cluster_file
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
@@ -109,26 +106,7 @@ def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Lau
     as `parse`."""
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
-    exchange, implied = job_options.exchange_of(given, worker_arguments)
-    job = JobSpec(
-        mode=given.mode,
-        network=given.network,
-        job_file=given.job,
-        num_servers=given.servers,
-        log_base=job_options.log_base(given).resolve(),
-        run=run_of(given),
-        data_dir=given.data_dir,
-        split_by_class=given.split_by_class,
-        root_port=given.root_port,
-        state_server_port=given.state_server_port,
-        worker_arguments=worker_arguments,
-        grace_s=given.grace,
-        exchange=exchange,
-        implied=implied,
-        page=bool(given.page),
-        restarts=given.restarts,
-        requeues=getattr(given, "requeue", False),
-    )
+    job = job_options.spec_of(given, worker_arguments)
     hosts = hosts_file.read(given.hosts).without(getattr(given, "without", ()))
     files = sources(given.job) if given.job else {}
     plan = LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files)
@@ -170,9 +148,7 @@ def _with_fastest(plan: LaunchPlan, step_times_s: Sequence[float], k: int | str)
     configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
     places = job_options.taking_part(mode, step_times_s, k, configs[0].steps_a_round)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
-    chosen = job_options.chosen(mode, [names[place] for place in places], len(workers))
-    entry = job_options.entry_on(mode, k, places)
-    job = dataclasses.replace(plan.job, chosen=chosen, entry=entry, of_workers=len(workers))
+    job = job_options.of_fastest(plan.job, k, names, places)
     return dataclasses.replace(plan, job=job, hosts=hosts, number=None)
 
 
@@ -182,16 +158,15 @@ def timed(plan: LaunchPlan, say: Callable[[str], None]) -> LaunchPlan:
     assert plan.number is not None
     timing = step_times.timing_of(plan, job_options.first_config(*example(plan)))
     say(f"{step_times.STEPS} steps on each worker tell which are the fastest")
-    with job_options.claimed(timing.job.log_folder), ConnectionPool(timing) as pool:
-        before = previous_run(*example(timing), lambda line: None)
-        connections = pool.to(timing.hosts.hosts)
-        job, layout = place(timing, connections, ask_hosts(timing, connections))
-        begin(timing, connections, job, layout)
-        outcome = supervise(
-            job, layout, connections, lambda line: say(line) if "error" in line else None, None, None, before
-        )
-        for name in {worker.host for worker in timing.hosts.workers}:
-            bring_home(job, connections[name], say)
+    with job_options.claimed(timing.job.log_folder):
+        before = previous_run.of_job(*example(timing), lambda line: None)
+        with connected(timing) as connections:
+            job, layout = place(timing, connections, ask_hosts(timing, connections))
+            begin(timing, connections, job, layout)
+            say_errors = lambda line: say(line) if "error" in line else None  # noqa: E731
+            outcome = supervise(job, layout, connections, say_errors, None, before)
+            for name in {worker.host for worker in timing.hosts.workers}:
+                bring_home(job, connections[name], say)
     if outcome.was_stopped or outcome.exit_code != EXIT_OK:
         raise SetupError(f"the steps were not timed; their logs are in {timing.job.log_folder}")
     times_s = step_times.read(timing.job.log_folder, plan.hosts.workers)
@@ -225,7 +200,7 @@ def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> di
     hellos, failures = {}, {}
     for name, connection in connections.items():
         try:
-            hellos[name] = connection.hello()
+            hellos[name] = next(connection.answers())
         except SetupError as error:
             failures[name] = str(error)
     if failures:
@@ -278,54 +253,53 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
         )
 
 
-def run(read: Callable[[], LaunchPlan], say: Callable[[str], None] = console) -> int:
-    """Runs a job to its end, through changes of its hosts (changed_hosts.py); returns the exit code. `read` parses the
-    command line and the hosts file. Raises SetupError as it does, or if the first hosts cannot begin."""
-    first = read()
+@contextlib.contextmanager
+def connected(plan: LaunchPlan) -> Iterator[dict[str, HostConnection]]:
+    """Connects the hosts of a plan, by name; the processes on a host end with its connection. Raises SetupError if a
+    connection cannot be started."""
+    connections: dict[str, HostConnection] = {}
+
+    def pump() -> None:
+        for connection in connections.values():
+            connection.pump()
+
+    try:
+        for name, host in plan.hosts.hosts.items():
+            pump()  # a name look-up may take long, and the other hosts need their pings
+            try:
+                log = plan.job.log_folder / f"{name}-ssh.log"
+                connections[name] = HostConnection(host, plan.command(host), log, pump)
+            except FileNotFoundError as error:
+                raise SetupError(
+                    f"{plan.ssh[0]} cannot be started: {error.strerror}; choose another with --ssh"
+                ) from None
+            except OSError as error:
+                raise SetupError(f"{host.where}: {name} cannot be connected: {error}") from None
+        yield connections
+    finally:
+        for connection in connections.values():
+            connection.hang_up()
+        for connection in connections.values():
+            connection.reap()
+
+
+def run(plan: LaunchPlan, say: Callable[[str], None] = console) -> int:
+    """Runs a job to its end; returns the exit code. Raises SetupError if the hosts cannot begin."""
     with unhurried(say) as say:
-        if first.is_dry_run:
-            show(first, say)
+        if plan.is_dry_run:
+            show(plan, say)
             return EXIT_OK
-        return _run(first if first.number is None else timed(first, say), read, say)
+        if plan.number is not None:
+            plan = timed(plan, say)
+        with job_options.claimed(plan.job.log_folder):
+            before = previous_run.of_job(*example(plan), say)
+            with connected(plan) as connections:
+                return _run(plan, connections, before, say)
 
 
-def _run(first: LaunchPlan, read: Callable[[], LaunchPlan], say: Callable[[str], None]) -> int:
-    with HostChanges(read, say, first) as changes:
-        plan, all_home = changes.plan, True
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(job_options.claimed(plan.job.log_folder))
-            before = previous_run(*example(plan), say)
-            changes.pool = pool = stack.enter_context(ConnectionPool(plan))
-            while True:
-                try:
-                    connections = pool.to(changes.plan.hosts.hosts)
-                    outcome, are_home = run_once(changes.plan, connections, say, changes, before)
-                except SetupError as error:
-                    if changes.go_back(str(error)):
-                        continue
-                    for connection in pool.there if changes.has_changed else ():
-                        bring_home(plan.job, connection, say)
-                    raise
-                all_home &= are_home
-                if outcome.changes:
-                    changes.go_on()
-                elif not (has_failed_to_begin(outcome) and changes.go_back("with these hosts it could not begin")):
-                    return outcome.exit_code or (EXIT_OK if all_home else EXIT_PEER_LOST)
-
-
-def has_failed_to_begin(outcome: JobOutcome) -> bool:
-    """Whether the hosts are at fault, so that another hosts file may help."""
-    return outcome.exit_code in (EXIT_SETUP, EXIT_PEER_LOST) and not (outcome.has_trained or outcome.was_stopped)
-
-
-def run_once(
-    plan: LaunchPlan,
-    connections: Mapping[str, HostConnection],
-    say: Callable[[str], None],
-    changes: HostChanges,
-    before: PreviousRun,
-) -> tuple[JobOutcome, bool]:
-    """Runs the job until it is over or its hosts change; returns also whether all logs were fetched."""
+def _run(
+    plan: LaunchPlan, connections: Mapping[str, HostConnection], before: PreviousRun, say: Callable[[str], None]
+) -> int:
     infos = ask_hosts(plan, connections)
     job, layout = place(plan, connections, infos)
     begin(plan, connections, job, layout)
@@ -334,23 +308,19 @@ def run_once(
     which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
     meeting = f"; the {which} is at {address}" if job.has_server else ""
     say(f"connected to {', '.join(connections)}{meeting}")
-    changes.there, changes.toward = partial(reachable, connections), meeting_place(job, layout)
-    outcome = supervise(
-        job, layout, connections, say, policy_of(plan, infos, job, layout, connections, say), changes, before
-    )
+    policy = policy_of(plan, infos, job, layout, connections, say)
+    outcome = supervise(job, layout, connections, say, policy, before)
     for connection in connections.values():
         if lost := connection.unconfirmed():
             say(
                 f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without it they "
                 "are killed within a minute"
             )
-    # The logs of hosts that stay are fetched when the job is over: the others wait meanwhile.
-    done = [each for each in connections.values() if not (outcome.changes and changes.stays(each.host))]
-    are_home = [bring_home(job, connection, say) for connection in done if connection.host.name in layout.nodes]
+    are_home = [bring_home(job, connections[name], say) for name in connections if name in layout.nodes]
     before.tell()
     for line in job_options.last_word(job, outcome):
         say(line)
-    return outcome, all(are_home)
+    return outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST)
 
 
 def reachable(connections: Mapping[str, HostConnection]) -> list[str]:
@@ -365,8 +335,8 @@ def policy_of(
     layout: Layout,
     connections: Mapping[str, HostConnection],
     say: Callable[[str], None],
-) -> RestartPolicy | None:
-    """What follows when a process fails; None: the job ends."""
+) -> RestartPolicy:
+    """What follows when a process is lost."""
     configs = [parsed for parsed, _ in job_options.worker_configs(job, layout)]
     folders = {
         (worker.node.name, worker.node.root / parsed.checkpoint_folder)
@@ -447,6 +417,7 @@ def checkpoints(
         if connection.exit_code is None:
             say(f"warning: {why}: {connection.host.name} is lost")
             connection.send(signal.SIGKILL)
+            connection.reap()
     return found
 
 
@@ -466,7 +437,6 @@ def supervise(
     connections: Mapping[str, HostConnection],
     say: Callable[[str], None],
     policy: RestartPolicy | None,
-    changes: HostChanges | None,
     before: PreviousRun,
 ) -> JobOutcome:
     """Runs the processes on their hosts until all have ended."""
@@ -476,18 +446,8 @@ def supervise(
         is_service = role.kind is Kind.SERVICE
         return connections[role.host].start(role, layout.nodes[role.host].folder, service if is_service else None)
 
-    appends = bool(changes and changes.has_changed) or before.is_resumed
-    return Supervisor(
-        [dataclasses.replace(role, appends=appends) for role in roles_of(job, layout, connections)],
-        say,
-        Timeouts(grace_s=job.grace_s),
-        start,
-        list(connections.values()),
-        leave_together=job.algorithm.is_distributed,
-        policy=policy,
-        wants_change=changes.look if changes else None,
-        begins=before.begins,
-    ).run()
+    roles = roles_of(job, layout, connections)
+    return previous_run.supervise(job, roles, before, say, start, [*connections.values()], policy)
 
 
 def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], None]) -> bool:
@@ -504,7 +464,7 @@ def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], No
 def main(arguments: Sequence[str], parse: Callable[[Sequence[str]], LaunchPlan] = parse) -> int:
     """The command: parses, runs, returns the exit code."""
     try:
-        return run(lambda: parse(arguments))
+        return run(parse(arguments))
     except (SetupError, OSError) as error:  # an OSError: the disk here is full, for example
         print(f"error: {error}", file=sys.stderr)
         return EXIT_SETUP

@@ -29,7 +29,7 @@ class Forwarder:
         for process in sorted(processes, key=lambda process: process.role.kind is not Kind.WORKER):
             role, lines = process.role, process.new_lines()
             is_elsewhere = bool(role.host) and role.kind is Kind.WORKER  # on this machine its name has the rank
-            rank = str(process.told.get("rank", "")) if is_elsewhere else ""
+            rank = str(process.status.get("rank", "")) if is_elsewhere else ""
             show_all = role.show_all or rank == "0"
             is_waiting = is_elsewhere and not rank  # its lines say what it waits for
             for line in lines:

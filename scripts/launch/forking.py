@@ -131,12 +131,6 @@ class ForkServer:
             self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
         self._partial, self._is_ready = b"", False
 
-    def is_warm(self) -> bool:
-        """Whether there is nothing to wait for: the server is ready, or it has died."""
-        if self._server is None or self._server.poll() is not None:
-            return True
-        return self._listen(0.0)
-
     def _can_fork(self, patience_s: float) -> bool:
         try:
             self.warm()

@@ -20,8 +20,8 @@ from typing import Any
 
 from scripts.launch import host_network
 from scripts.launch.hosts_file import Host
-from scripts.launch.process import Kind, Role, code_of, open_log, spawn
-from utils import EXIT_SETUP, SetupError, Told
+from scripts.launch.process import Kind, Role, RunningProcess, code_of, open_log, spawn
+from utils import EXIT_SETUP, SetupError, Status
 
 PING_EVERY_S = 5.0
 CONNECT_S = 15  # ssh's own limit for a host that does not answer
@@ -66,7 +66,7 @@ def agent_script(folder: str) -> str:
     )
 
 
-class HostConnection:
+class HostConnection(RunningProcess):
     """A connection to a host. For the supervisor it is a service, which all processes of the host need."""
 
     def __init__(
@@ -77,11 +77,8 @@ class HostConnection:
         self.host = host
         self._meanwhile = meanwhile
         self.is_silent = False  # a kill is not confirmed
-        self._is_broken = False  # an answer was not read to its end, so the next one would be misread
         self._is_hung_up = False
-        self._warmth: dict[str, Any] | None = None  # the answer to `warm`
-        self.ended_at: float | None = None
-        self.role = Role(
+        role = Role(
             name=f"the connection to {host.name}",
             kind=Kind.SERVICE,
             command=command,
@@ -90,6 +87,7 @@ class HostConnection:
             log=log,
             host=host.name,
         )
+        super().__init__(role)
         with log.open("wb") as errors:
             self._child = spawn(self.role, subprocess.PIPE, subprocess.PIPE, errors)
         assert self._child.stdin and self._child.stdout
@@ -100,7 +98,6 @@ class HostConnection:
         self._pinged_at = time.monotonic()
         self._answers: list[dict[str, Any]] = []
         self._num_late = 0  # answers that are not waited for any longer
-        self._hello: dict[str, Any] | None = None
         self._processes: dict[str, RemoteProcess] = {}
 
     # ----------------------------------------------------------------------------------------------- messages
@@ -139,9 +136,7 @@ class HostConnection:
             return  # the output of a login script
         if kind in ("line", "told", "ended", "ready"):
             if process := self._processes.get(message["name"]):
-                process.take(message)
-        elif kind in ("warm", "cold"):
-            self._warmth = message
+                process.receive(message)
         elif self._num_late:
             self._num_late -= 1
         else:
@@ -155,8 +150,6 @@ class HostConnection:
             answer = self._answers.pop(0)
             if answer["is"] == "error":
                 raise self._error(answer["text"])
-            if answer["is"] == "hello":
-                self._hello = answer
             return answer
         if not is_there:
             raise self._error(self._why_gone())
@@ -178,50 +171,15 @@ class HostConnection:
                 yield answer
                 last = time.monotonic()
             if time.monotonic() > last + ANSWER_S:
-                self._is_broken = True
                 self.give_up_answer()
                 raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
             self._meanwhile()
             wait([self._from], 0.2)
 
-    def hello(self) -> dict[str, Any]:
-        """Waits for the host's first message. Raises SetupError as `answers`."""
-        return self._hello or next(self.answers())
-
     def ask(self, **message: Any) -> dict[str, Any]:
         """Sends a request and waits for the answer. Raises SetupError as `answers`."""
         self.send_message(**message)
         return next(self.answers())
-
-    def warm(self, folder: str, forks: Sequence[str], imports: bool, toward: tuple[str, int] | None = None) -> None:
-        """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
-
-        `folder` has the host's logs there; `forks` is what a fork server reads and imports; the host must reach the
-        address and port `toward`. Without `imports` the host will have no workers, and is ready once it is connected.
-        """
-        self._warmth = None if imports else {"is": "warm"}
-        if imports:
-            self.send_message(do="warm", folder=folder, forks=list(forks), toward=toward)
-
-    def is_warm(self) -> bool:
-        """Whether processes can be forked there, or it is known that none can. Waits as `answer`. Raises SetupError if
-        the host cannot get ready, or the connection is gone."""
-        if self._hello is None and self.answer() is None:
-            return False
-        if not self.pump():
-            raise self._error(self._why_gone())
-        if self._warmth is not None and self._warmth["is"] == "cold":
-            raise self._error(self._warmth["text"])
-        return self._warmth is not None
-
-    @property
-    def has_said_hello(self) -> bool:
-        return self._hello is not None
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether another start can use the connection."""
-        return self.exit_code is None and not self.is_silent and not self._is_broken
 
     def _said(self) -> str:
         """The line of ssh, or of the agent, that says why the connection is gone; empty if there is none."""
@@ -262,10 +220,6 @@ class HostConnection:
         self.pump()
         return name in self._processes and self._processes[name].is_ready
 
-    def forget(self) -> None:
-        """Drops the processes of an earlier start."""
-        self._processes = {}
-
     def unconfirmed(self) -> list[str]:
         """The names of the processes that are not known to have ended."""
         return [name for name, process in self._processes.items() if process.exit_code is None]
@@ -277,7 +231,7 @@ class HostConnection:
         return code_of(self._child)
 
     @property
-    def told(self) -> Told:
+    def status(self) -> Status:
         return {"error": self._said()}
 
     def new_lines(self) -> list[str]:
@@ -307,40 +261,41 @@ class HostConnection:
     def receive_logs(self, archive: Path) -> None:
         """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none. Raises
         SetupError as `answers`, OSError if it cannot be written."""
-        self._is_broken = True  # until the end has arrived
         self.send_message(do="fetch")
         with archive.open("wb") as file:
             for answer in self.answers():
                 if answer["is"] == "fetched":
                     break
                 file.write(base64.b64decode(answer["data"]))
-        self._is_broken = False
 
 
-class RemoteProcess:
+class RemoteProcess(RunningProcess):
     """A role on another host; a RunningProcess like process.Process."""
 
     def __init__(self, connection: HostConnection, role: Role) -> None:
-        self.role = role
-        self.ended_at: float | None = None
+        super().__init__(role)
         self._connection = connection
         self._log = open_log(role)
         self._lines: list[str] = []
         self._code: int | None = None
-        self.told: Told = {}
+        self._status: Status = {}
         self.is_ready = False
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: Mapping[str, Any]) -> None:
         if message["is"] == "line":
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())
             self._log.flush()
         elif message["is"] == "told":
-            self.told = message["told"]
+            self._status = message["told"]
         elif message["is"] == "ready":
             self.is_ready = message["is_up"]
         else:
             self._code, self._connection.is_silent = message["code"], False
+
+    @property
+    def status(self) -> Status:
+        return self._status
 
     @property
     def exit_code(self) -> int | None:

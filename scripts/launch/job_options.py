@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
@@ -25,6 +26,7 @@ from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
+Spec = TypeVar("Spec", bound=JobSpec)
 AUTO = "auto"  # of --fastest
 EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
@@ -95,7 +97,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Parses what is before `--`, and returns what is behind it, main.py's flags, as it is. A flag on the wrong side of
+    """Parses the words before `--`, and returns those behind it, which are main.py's flags. A flag on the wrong side of
     `--` ends the process with exit code 2, as a bad value does."""
     before, behind = _sides(parser, arguments)
     return _with_network(parser, parser.parse_args(before, argparse.Namespace(network=""))), behind
@@ -198,6 +200,30 @@ def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> t
     return transport if named or transport != transport_of(given.mode) else "", ""
 
 
+def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> JobSpec:
+    """The job that the options ask for; ports of 0 are to be found. Raises SetupError as `exchange_of`."""
+    exchange, implied = exchange_of(given, worker_arguments)
+    return JobSpec(
+        mode=given.mode,
+        network=given.network,
+        job_file=given.job,
+        num_servers=given.servers,
+        log_base=log_base(given).resolve(),
+        run=run_of(given),
+        data_dir=given.data_dir,
+        split_by_class=given.split_by_class,
+        root_port=given.root_port,
+        state_server_port=given.state_server_port,
+        worker_arguments=worker_arguments,
+        grace_s=given.grace,
+        exchange=exchange,
+        implied=implied,
+        page=bool(given.page),
+        restarts=given.restarts,
+        requeues=getattr(given, "requeue", False),
+    )
+
+
 def add_log_base(parser: argparse.ArgumentParser, default: Path) -> None:
     """Adds the options for a run's log tree."""
     parser.add_argument("--log-base", type=Path, default=default, help="folder of the log tree")
@@ -259,14 +285,11 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int | str, steps: i
     return places
 
 
-def entry_on(mode: str, k: int | str, places: Sequence[int]) -> str:
-    """The name under which a job of these workers is filed."""
-    return filed_as(mode, len(places) if k else 0)
-
-
-def chosen(mode: str, names: Sequence[str], count: int) -> str:
-    """Tells the user which of so many workers take part in a mode."""
-    return f"{mode} takes the fastest {len(names)} of {count} workers: {', '.join(names)}"
+def of_fastest(job: Spec, k: int | str, names: Sequence[str], places: Sequence[int]) -> Spec:
+    """A job of which the workers at these places take part, of those with these names."""
+    told = f"{job.mode} takes the fastest {len(places)} of {len(names)} workers: {', '.join(names[p] for p in places)}"
+    entry = filed_as(job.mode, len(places) if k else 0)
+    return dataclasses.replace(job, chosen=told, entry=entry, of_workers=len(names))
 
 
 # ---------------------------------------------------------------------------------------------- the workers' flags
@@ -277,7 +300,7 @@ def check_flags(
     layout: Layout,  # the workers, with their own flags
     ours: tuple[str, ...] = (),  # the flags behind `--` that are not the user's
     fixed: Sequence[str] = (),  # more fields of Config that the user's flags must not change
-    whose: str = "the cluster",  # flags the user's contradict, for the message
+    opponent: str = "the cluster",  # flags the user's contradict, for the message
     where: str = "behind `--`",  # the user's flags are, for the message
 ) -> list[config.Config]:
     """Checks that every worker will start, and that its logs belong where they are filed; returns each worker's parsed
@@ -295,7 +318,7 @@ def check_flags(
                 flag = "--" + name.replace("_", "-")
                 ours_is = "not given" if expected == "" else expected
                 raise SetupError(
-                    f"{flag} {value} {where} contradicts {whose}, where it is {ours_is}: "
+                    f"{flag} {value} {where} contradicts {opponent}, where it is {ours_is}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
         made = entry_name(parsed.mode, vars(parsed), ENTRIES[job.mode].workers)
@@ -374,7 +397,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
-    """Lines for the user before the job begins, or resumes on other hosts."""
+    """Lines for the user before the job begins."""
     return [*filter(None, [job.chosen, job.implied, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
 
 
@@ -399,6 +422,6 @@ def _checkpoints_apart(job: JobSpec, layout: Layout) -> str:
 
 def last_word(job: JobSpec, outcome: JobOutcome) -> list[str]:
     """Lines for the user when the job has ended well."""
-    if outcome.exit_code != EXIT_OK or outcome.changes:
+    if outcome.exit_code != EXIT_OK:
         return []
     return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]

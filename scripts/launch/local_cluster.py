@@ -22,20 +22,20 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers
 from flag_parser import FlagParser
 from flag_values import several
-from scripts.launch import job_options, restart_policy
+from scripts.launch import job_options, previous_run, restart_policy
 from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.ports import free_ports, is_free
-from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Process, Role, RunningProcess
-from scripts.launch.restart_policy import RestartPolicy, files_in
+from scripts.launch.restart_policy import RestartPolicy
+from scripts.launch.restarts import Survival
 from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
-from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import JobOutcome
 from trainer import straggler_trace
 from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
+from trainer.survival.checkpoint_rounds import written_in
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
@@ -101,27 +101,13 @@ def counted(given: argparse.Namespace) -> str:
 def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job that was asked for, with ports that are free now. Raises SetupError if a port that was asked for is in
     use."""
-    exchange, implied = job_options.exchange_of(given, worker_arguments)
+    job = job_options.spec_of(given, worker_arguments)
     root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
+    more = {"data_dir": job.data_dir.resolve(), "root_port": root_port, "state_server_port": state_server_port}
     return LocalJobSpec(
-        mode=given.mode,
-        network=given.network,
-        job_file=given.job,
-        num_servers=given.servers,
+        **vars(job) | more,
         cluster=cluster,
-        log_base=job_options.log_base(given).resolve(),
-        data_dir=given.data_dir.resolve(),
-        split_by_class=given.split_by_class,
-        root_port=root_port,
-        state_server_port=state_server_port,
-        run=run_of(given),
         worker_ports=tuple(worker_ports),
-        worker_arguments=worker_arguments,
-        grace_s=given.grace,
-        exchange=exchange,
-        implied=implied,
-        page=bool(given.page),
-        restarts=given.restarts,
         has_free_root_port=not given.root_port,
         counted=counted(given),
     )
@@ -137,19 +123,16 @@ def _with_workers(
     configs = [parsed for parsed, _ in worker_configs(job)]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].steps_a_round)
-    names = [f"row {row} ({step_times_s[row]:g} s a step)" for row in rows]
-    job = to_job_spec(given, cluster.of(rows), worker_arguments)
-    chosen = job_options.chosen(given.mode, names, len(configs))
-    entry = job_options.entry_on(given.mode, given.fastest, rows)
-    return dataclasses.replace(job, chosen=chosen, entry=entry, of_workers=len(configs))
+    names = [f"row {row} ({seconds:g} s a step)" for row, seconds in enumerate(step_times_s)]
+    return job_options.of_fastest(to_job_spec(given, cluster.of(rows), worker_arguments), given.fastest, names, rows)
 
 
 def check_worker_flags(
-    job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), whose: str = "the cluster"
+    job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), opponent: str = "the cluster"
 ) -> None:
     """Checks the flags of every worker; job_options.check_flags has the arguments. Raises SetupError if a flag behind
     `--` contradicts the cluster. Wrong flags end the process, as in main.py."""
-    for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, whose):
+    for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, opponent):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
 
@@ -220,25 +203,16 @@ def run(
     with job_options.claimed(job.log_folder), unhurried(say) as say:
         for line in warnings(job):
             say(line)
-        before = previous_run(job, local_layout(job), say)
+        before = previous_run.of_job(job, local_layout(job), say)
         policy = policy_of(job, worker_config, build)
-        roles = [dataclasses.replace(role, appends=before.is_resumed) for role in build(job)]
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], RunningProcess] = Process
-            if len(job.devices) > 1 or policy:
+            if len(job.devices) > 1 or policy.survival is not Survival.NONE:
                 log = job.log_folder / FORK_SERVER_LOG
                 forks = ForkServer((dataset, data_dir, modules), log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
-            outcome = Supervisor(
-                roles,
-                say,
-                Timeouts(grace_s=job.grace_s),
-                start,
-                leave_together=job.algorithm.is_distributed,
-                policy=policy,
-                begins=before.begins,
-            ).run()
+            outcome = previous_run.supervise(job, build(job), before, say, start, policy=policy)
         for line in job_options.last_word(job, outcome):
             say(line)
         return outcome
@@ -246,8 +220,8 @@ def run(
 
 def policy_of(
     job: LocalJobSpec, worker_config: config.Config, build: Callable[[LocalJobSpec], list[Role]]
-) -> RestartPolicy | None:
-    """What follows when a process fails; None: the job ends. `build` makes the processes."""
+) -> RestartPolicy:
+    """What follows when a process is lost. `build` makes the processes."""
 
     def build_again(flags: Sequence[str]) -> list[Role]:
         free_root_port, *worker_ports = free_ports(len(job.worker_ports) + 1)
@@ -262,7 +236,8 @@ def policy_of(
 
     folder = ROOT / worker_config.checkpoint_folder
     workers = [worker.name for worker in local_layout(job).workers]
-    return restart_policy.of_job(job, worker_config, lambda host="": files_in(folder), lambda: workers, build_again)
+    files = lambda host="": written_in(folder)  # noqa: E731
+    return restart_policy.of_job(job, worker_config, files, lambda: workers, build_again)
 
 
 def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:

@@ -28,13 +28,11 @@ from pathlib import Path
 
 import config
 from flag_parser import FlagParser
-from scripts.launch import host_network, job_options, node_groups
+from scripts.launch import host_network, job_options, node_groups, previous_run
 from scripts.launch.console import console, unhurried
 from scripts.launch.hosts_layout import HostInfo, LaunchPlan, make_layout, port_ranges
-from scripts.launch.previous_run import previous_run
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.roles import HOST, ROOT, TOKEN, JobSpec, Layout, base_environment, build
-from scripts.launch.supervisor import Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_SETUP, PROCESS, SetupError, usable_cores
 
 CONTEXT = ("DMLC_", "PORT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PS_", "MXNET_")  # variables of a process
@@ -131,14 +129,9 @@ def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
     # Here alone: in a job of Slurm or PBS it would begin on all nodes.
     node_groups.printed_by([*mpiexec, "-n", "1", "echo", "ready"], where, without=node_groups.OF_JOB)
     with job_options.claimed(job.log_folder), unhurried(console) as say:
-        before = previous_run(job, layout, say)
-        outcome = Supervisor(
-            [dataclasses.replace(role, appends=before.is_resumed) for role in roles],
-            say,
-            Timeouts(grace_s=job.grace_s),
-            lambda role: (Mpiexec if role.kind is Kind.WORKER else Process)(role),
-            begins=before.begins,
-        ).run()
+        before = previous_run.of_job(job, layout, say)
+        start = lambda role: (Mpiexec if role.kind is Kind.WORKER else Process)(role)  # noqa: E731
+        outcome = previous_run.supervise(job, roles, before, say, start)
         for line in job_options.last_word(job, outcome):
             say(line)
     return outcome.exit_code

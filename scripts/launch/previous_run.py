@@ -1,11 +1,15 @@
-"""The logs of the previous run, as a launcher sees them: when they are moved, and what the user is told."""
+"""A job's processes and the logs of the previous run: when they are moved, and what the user is told."""
 
-from collections.abc import Callable, Collection
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from config import AUTO, Config
 from scripts.launch import job_options
+from scripts.launch.process import Process, Role, RunningProcess
+from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JobSpec, Layout
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.run_logs import earlier_runs
 from utils import SetupError
 
@@ -53,8 +57,24 @@ class PreviousRun:
             self._say(line)
 
 
-def previous_run(job: JobSpec, layout: Layout, say: Callable[[str], None]) -> PreviousRun:
+def of_job(job: JobSpec, layout: Layout, say: Callable[[str], None]) -> PreviousRun:
     """The logs of the run that a job replaces. Raises SetupError if they cannot be moved."""
     devices = {(worker.node.name, worker.device) for worker in layout.workers}
     worker_config = job_options.first_config(job, layout)
     return PreviousRun(job.log_folder, job.earlier, devices, worker_config, say)
+
+
+def supervise(
+    job: JobSpec,
+    roles: Sequence[Role],
+    before: PreviousRun,
+    say: Callable[[str], None],
+    start: Callable[[Role], RunningProcess] = Process,
+    connections: Sequence[RunningProcess] = (),
+    policy: RestartPolicy | None = None,
+) -> JobOutcome:
+    """Runs the processes of a job until all have ended; those of a resumed one append to their logs. The other
+    arguments are the Supervisor's."""
+    roles = [dataclasses.replace(role, appends=before.is_resumed) for role in roles]
+    waits, together = Timeouts(grace_s=job.grace_s), job.algorithm.is_distributed
+    return Supervisor(roles, say, waits, start, connections, together, policy, before.begins).run()

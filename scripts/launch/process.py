@@ -13,13 +13,16 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
 from trainer.runtime.own_process import die_with
-from utils import LOG_TIME_FORMAT, Told, launchers_pipe
+from utils import EXIT_INCOMPLETE, EXIT_OK, LEFT, LOG_TIME_FORMAT, Status, launchers_pipe
+
+DONE = (EXIT_OK, EXIT_INCOMPLETE)  # exit codes
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
@@ -58,26 +61,48 @@ class Role:
         return f"{self.name} ({self.title})" if self.title else self.name
 
 
-class RunningProcess(Protocol):
+class RunningProcess(ABC):
     """A role that was started, here or on another host."""
 
-    role: Role
-    ended_at: float | None  # the supervisor sets it
+    # What the supervisor notes; times of the monotonic clock.
+    started_at = 0.0
+    ended_at: float | None = None
+    is_back = False  # it was started again alone
+    is_up, has_answered = False, False  # a service: it answers, it has done so
+    is_frozen = False  # a service that was killed since it does not answer
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
 
     @property
+    @abstractmethod
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
 
     @property
-    def told(self) -> Told:
+    @abstractmethod
+    def status(self) -> Status:
         """What it has told of itself."""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended because the job was done."""
+        return self.exit_code in DONE and self.status.get("ended") != LEFT
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has ended, and the job goes on."""
+        return self.exit_code in DONE and self.status.get("ended") == LEFT
+
+    @abstractmethod
     def new_lines(self) -> list[str]:
         """The whole lines that it has written since the last call."""
 
+    @abstractmethod
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the process and its children."""
 
+    @abstractmethod
     def reap(self) -> None:
         """Waits for the end of a process that was killed or has ended."""
 
@@ -144,12 +169,12 @@ def code_of(child: Child) -> int | None:
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-class Process:
+class Process(RunningProcess):
     """A role that runs here. It is reaped at the end only, so that its id cannot become another process's."""
 
     def __init__(self, role: Role, begin: Callable[[Role, IO[bytes], int], Child] = begin) -> None:
-        self.role = role
-        self._told: Told = {}
+        super().__init__(role)
+        self._status: Status = {}
         pipe, its = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._pipe = os.fdopen(pipe, "rb", buffering=0)
         with os.fdopen(its, "wb"), open_log(role) as log:
@@ -158,19 +183,18 @@ class Process:
         self._log = role.log.open("rb")
         self._log.seek(begins_at)
         self._partial = b""
-        self.ended_at: float | None = None
 
     @property
     def exit_code(self) -> int | None:
         return code_of(self._child)
 
     @property
-    def told(self) -> Told:
+    def status(self) -> Status:
         if not self._pipe.closed:  # a line arrives in one piece
             for line in (self._pipe.read(1 << 16) or b"").splitlines():
                 with contextlib.suppress(ValueError, TypeError):  # a job file can write to any descriptor
-                    self._told |= json.loads(line)
-        return self._told
+                    self._status |= json.loads(line)
+        return self._status
 
     def new_lines(self) -> list[str]:
         *lines, self._partial = (self._partial + self._log.read()).split(b"\n")
@@ -181,6 +205,6 @@ class Process:
 
     def reap(self) -> None:
         self._child.wait()
-        self._told = self.told  # the last of it
+        self._status = self.status  # the last of it
         self._pipe.close()
         self._log.close()

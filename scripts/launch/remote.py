@@ -11,8 +11,6 @@ launcher or the connection is gone, or when it receives nothing for a minute, it
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
     {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written;
                                             an error where the host does not reach the hub or scheduler
-    {"do": "warm", "folder": ..., ...}  ->  {"is": "warm"} once it is known whether processes can be forked here;
-                                            {"is": "cold", "text": ...}: why this host cannot get ready
     {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's
     {"do": "fetch"}                     ->  {"is": "part", "data": ...} of a tar archive, then {"is": "fetched"}
     {"do": "ping"}
@@ -39,9 +37,9 @@ from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.health import Health
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
-from scripts.launch.restart_policy import files_in
 from scripts.launch.roles import JOB_FOLDER, ROOT, base_environment
-from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, Told, usable_cores
+from trainer.survival.checkpoint_rounds import written_in
+from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, Status, usable_cores
 
 POLL_S = 0.1
 SILENCE_S = 60  # the launcher pings every few seconds, so a cut connection is noticed before TCP gives it up
@@ -67,10 +65,9 @@ class Agent:
         self._services: dict[str, Health] = {}
         self._up: set[str] = set()  # services that answer
         self._ended: set[str] = set()
-        self._told: dict[str, Told] = {}
+        self._status: dict[str, Status] = {}
         self._logs: HostLogs | None = None
         self._forks: ForkServer | None = None
-        self._is_asked_to_warm = False
 
     def do(self, message: Message) -> None:
         """Does what the launcher asks. Raises SetupError or OSError if it cannot be done here."""
@@ -88,20 +85,19 @@ class Agent:
             case "ports":
                 say("ports", ports=free_ports(message["count"]))
             case "checkpoints":
-                self._check_way(message)
-                say("checkpoints", files=files_in(Path(message["folder"])))
-            case "warm":
-                self._warm(message)
+                if message.get("toward"):
+                    host_network.check_way(*message["toward"])
+                say("checkpoints", files=written_in(Path(message["folder"])))
             case "begin":
-                folder = _folder(message)
+                folder = ROOT / message["folder"]  # in the log tree; a relative one is the project's
+                folder.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(folder / JOB_FOLDER, ignore_errors=True)
                 for name, text in message["files"].items():
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).write_bytes(text.encode(errors="surrogateescape"))
-                self._logs = self._logs or HostLogs(folder)
-                self._logs.watch(message["devices"])
-                if message.get("forks"):
-                    self._fork_from(message)
+                self._logs = HostLogs(folder, message["devices"])
+                if message.get("forks"):  # it starts processes from now on where it can
+                    self._forks = ForkServer(message["forks"], folder / FORK_SERVER_LOG)
                 say("begun")
             case "fetch":
                 if self._logs:
@@ -111,25 +107,6 @@ class Agent:
                 pass
             case other:
                 raise SetupError(f"this host's project does not know {other!r}: update it to the launcher's version")
-
-    def _check_way(self, message: Message) -> None:
-        if message.get("toward"):
-            host_network.check_way(*message["toward"])
-
-    def _warm(self, message: Message) -> None:
-        try:
-            self._check_way(message)
-            self._fork_from(message).warm()
-        except (OSError, SetupError) as error:
-            say("cold", text=str(error))
-        else:
-            self._is_asked_to_warm = True
-
-    def _fork_from(self, message: Message) -> ForkServer:
-        """Makes a fork server, which starts processes from now on where it can."""
-        if self._forks is None:
-            self._forks = ForkServer(message["forks"], _folder(message) / FORK_SERVER_LOG)
-        return self._forks
 
     def _start(self, message: Message) -> None:
         role = Role(
@@ -145,7 +122,7 @@ class Agent:
             before.send(signal.SIGKILL)
             before.reap()
             self._ended.discard(role.name)
-            self._told.pop(role.name, None)
+            self._status.pop(role.name, None)
         try:
             self._processes[role.name] = self._forks.start(role) if self._forks else Process(role)
         except OSError as error:
@@ -158,9 +135,6 @@ class Agent:
 
     def look(self) -> None:
         """Reports what the processes have written since the last call, and which are ready or have ended."""
-        if self._is_asked_to_warm and self._forks and self._forks.is_warm():
-            self._is_asked_to_warm = False
-            say("warm")
         for name, process in self._processes.items():
             if name in self._ended:
                 continue
@@ -168,9 +142,9 @@ class Agent:
                 self._up ^= {name}
                 say("ready", name=name, is_up=is_up)
             code, lines = process.exit_code, process.new_lines()  # in this order: these are its last
-            if process.told != self._told.get(name, {}):
-                self._told[name] = process.told.copy()
-                say("told", name=name, told=process.told)
+            if process.status != self._status.get(name, {}):
+                self._status[name] = process.status.copy()
+                say("told", name=name, told=process.status)
             for line in lines:
                 say("line", name=name, text=line)
             if code is not None:
@@ -185,33 +159,18 @@ class Agent:
             self._forks.close()
 
 
-def _folder(message: Message) -> Path:
-    """Makes this host's folder in the log tree; a relative one is the project's."""
-    folder = ROOT / message["folder"]
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 class HostLogs:
     """This host's folder in the log tree, and which of its logs are this job's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, devices: list[str]) -> None:
+        """`devices` are the names of the workers' folders. What is in `folder` now is an earlier job's."""
         self.folder = folder
-        self._devices: list[str] = []
-        self._before = dict(_signatures(folder.iterdir()))
-
-    def watch(self, devices: list[str]) -> None:
-        """Adds workers' folders; logs that are in them already are of an earlier job."""
-        new = [device for device in devices if device not in self._devices]
-        self._devices += new
-        self._before |= dict(_signatures(self._runs(new)))
-
-    def _runs(self, devices: list[str]) -> list[Path]:
-        return [self.folder / device / RUN_FILE for device in devices]
+        self._runs = [folder / device / RUN_FILE for device in devices]
+        self._before = dict(_signatures([*folder.iterdir(), *self._runs]))
 
     def _changed(self) -> Iterator[Path]:
         """A worker that begins empties its folder and writes run.json: then all files in it are this job's."""
-        for path, signature in _signatures([*self.folder.iterdir(), *self._runs(self._devices)]):
+        for path, signature in _signatures([*self.folder.iterdir(), *self._runs]):
             if self._before.get(path) == signature or path.suffix == ".log":  # the launcher has the processes' lines
                 continue
             if path.parent == self.folder:

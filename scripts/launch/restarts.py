@@ -1,163 +1,168 @@
-"""What a launcher does when processes of a job have failed (--on-worker-death restart or continue): a pure function.
+"""What follows when processes of a job are lost: a table of rules, in a pure function.
 
-    decide(reports, ..., history) -> which processes to restart, after how long, from which round; or none, and why
+    decide(lost, job, history) -> which processes are started again, after how long, from which round; or none, and why
 
-Nothing is restarted where it would fail again: after a wrong flag or file, after training has diverged, after
---restarts restarts without a new checkpoint. Nothing is restarted on a host that is gone. Where the others continue, a
-worker's failures count for this worker alone: in place of the end of the job it is left out. So is a worker for which
-alone all were restarted so many times.
+Nothing is started again where it would fail again: after a wrong flag or file, after training has diverged, after
+--restarts restarts without a new checkpoint. Nothing is started again on a host that is gone. Where the others continue
+a worker's restarts count for this worker alone, and it is left out in place of the end of the job. So is the one worker
+for which all were restarted each time.
 """
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scripts.launch.losses import Lost
 from scripts.launch.process import Kind
-from utils import DIVERGED, EXIT_PEER_LOST, EXIT_SETUP
+from utils import DIVERGED, EXIT_SETUP
 
 DEFAULT_RESTARTS = 5
-STABLE_S = 60.0  # a process that fails after this uptime is restarted at once
+STABLE_S = 60.0  # a process that is lost after this time is started again at once
 LONGEST_WAIT_S = 30.0
-FEWEST_LEFT = 2  # workers, where one is left out of a restart
+FEWEST_LEFT = 2  # workers, where all others are started again without one
 
 
-@dataclass(frozen=True)
-class ExitReport:
-    """A process that has ended and should not have, or that does not answer."""
+class Survival(enum.Enum):
+    """How a job survives lost processes."""
 
-    kind: Kind
-    exit_code: int | None  # negative: the signal that killed it; None: it runs and does not answer
-    error: str = ""  # the line with which it has ended
-    name: str = ""
-    is_connection: bool = False  # to a host
-    with_service: bool = False  # of a connection: the host had other processes than workers
-    has_trained: bool = False  # a round at least; of a connection: all workers of the host
+    NONE = enum.auto()  # it ends; but a service that has answered is started again alone
+    RESTART = enum.auto()  # all are started again, and resume from the newest checkpoint
+    AMONG_WORKERS = enum.auto()  # the others, who need no server, continue; the lost one is started again alone
+    AT_HUB = enum.auto()  # likewise, and so is the hub
+
+    @property
+    def others_continue(self) -> bool:
+        return self in (Survival.AMONG_WORKERS, Survival.AT_HUB)
 
 
 class Action(enum.Enum):
-    """What a failure leads to."""
+    """What follows from a loss."""
 
-    RESTART_ALL = "restart all"  # but services that still run
-    RESTART_FAILED = "restart failed"
-    LEAVE_OUT = "leave out"  # the others continue without the failed
-    END_JOB = "end job"
+    RESTART_ALL = enum.auto()  # but services that still run
+    RESTART_WITHOUT = enum.auto()  # likewise, but for one worker
+    RESTART_LOST = enum.auto()
+    LEAVE_OUT = enum.auto()  # the others continue without the lost ones
+    END_JOB = enum.auto()
 
 
 @dataclass(frozen=True)
-class RestartHistory:
-    """Earlier restarts: of all processes; where the others continue, of one."""
+class Job:
+    """What a decision depends on beside the lost processes."""
 
-    checkpoint: int | None = None  # the newest round that the job could resume from; None: there was none
+    survival: Survival = Survival.NONE
+    limit: int = DEFAULT_RESTARTS  # restarts without a new checkpoint; where the others continue, of one process
+    min_workers: int = 1  # with fewer no worker is left out
+    checkpoint: int | None = None  # the round from which all would resume; None: there is none
+    has_begun: bool = False  # the workers train
+    is_stopping: bool = False  # the workers were asked to end
+    is_restarting: bool = False  # all are to be started again already
+    service_was_away: bool = False  # since the workers were started
+    num_others: int = 1  # workers that are not lost and have not left the job
+    num_running: int = 1  # of these
+    num_done: int = 0  # of these
+
+    @property
+    def others_can_continue(self) -> bool:
+        if self.survival is Survival.AMONG_WORKERS:
+            return self.num_running > 0
+        # At a hub a frozen worker may wake up when the others are done.
+        return (self.num_running + self.num_done if self.survival is Survival.AT_HUB else self.num_others) > 0
+
+
+@dataclass(frozen=True)
+class History:
+    """Earlier restarts: of all processes; of a service; where the others continue, of one process."""
+
+    checkpoint: int | None = None  # the newest round from which the job could resume; None: there was none
     restarts: int = 0  # since that checkpoint
-    in_a_row: int = 0  # failures since that checkpoint, each less than STABLE_S after the start before it
-    causes: frozenset[str] = frozenset()  # names of the processes that have failed since then; "": an unknown one
+    in_a_row: int = 0  # losses since that checkpoint, each less than STABLE_S after the start before it
+    causes: frozenset[str] = frozenset()  # names of the processes that were lost since then; "": an unknown one
 
 
 @dataclass(frozen=True)
-class RestartDecision:
+class Decision:
     """What is done."""
 
     action: Action
-    wait_s: float  # seconds until the restart
-    text: str  # what is lost and what follows; empty where the reports alone explain the end of the job
-    history: RestartHistory  # with this restart
-    left_out: Sequence[str] = ()  # the worker without which all others are restarted
+    text: str  # what is lost and what follows; empty where the loss alone explains the end of the job
+    history: History  # with this restart
+    wait_s: float = 0.0  # seconds until the restart
+    left_out: Sequence[str] = ()  # the worker without which all others are started again
 
 
-def decide(
-    reports: Sequence[ExitReport],
-    uptime_s: float,
-    checkpoint: int | None,
-    history: RestartHistory,
-    limit: int,
-    service_was_away: bool = False,
-    others_continue: bool = False,
-    any_worker_left: bool = True,
-    beside_hub: bool = False,
-    has_begun: bool = False,
-    num_left: int = 1,
-    min_workers: int = 1,
-) -> RestartDecision:
-    """Decides on failures that were seen together; where others continue, on one, or on those of a host.
-
-    Args:
-        reports: one or more; EXIT_PEER_LOST is the consequence of another failure, or of a frozen process.
-        uptime_s: seconds since the last start of the failed.
-        checkpoint: the round that the job would resume from now; None: there is none.
-        limit: restarts without a new checkpoint between them.
-        service_was_away: since the workers were started, so a worker that did not find it has no wrong flags.
-        others_continue: workers continue without the failed ones.
-        beside_hub: where they do, beside a hub, which is started again alone.
-        has_begun: the workers have begun to train, with the flags and files that all were started with.
-        num_left: other workers that have not left the job.
-        min_workers: with fewer the job ends, where the others continue; else no worker is left out below it.
-    """
-    end_job = RestartDecision(Action.END_JOB, 0.0, "", history)
-    if any(DIVERGED in report.error for report in reports):
-        return end_job
-    if is_host := any(report.is_connection for report in reports):
-        only_workers = all(
-            report.is_connection and not report.with_service and (has_begun or report.has_trained) for report in reports
-        )
-        if not (any_worker_left and only_workers):
-            return end_job
-        if others_continue:
-            return RestartDecision(Action.LEAVE_OUT, 0.0, "the others go on without the workers there", history)
-    of_workers = not all(report.kind is Kind.SERVICE for report in reports)
-    can_continue = any_worker_left and (has_begun or all(report.has_trained for report in reports))
-    if beside_hub and of_workers and not can_continue:
-        return end_job
-    causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
-    only_its_own = others_continue and has_begun and all(report.kind is Kind.WORKER for report in reports)
-    has_worked = service_was_away or (has_begun if not others_continue else only_its_own)
-    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not has_worked:
-        return end_job
-    if (checkpoint or 0) > (history.checkpoint or 0):
-        history = RestartHistory(checkpoint)  # the job makes progress
-    if others_continue and uptime_s >= STABLE_S:
+def decide(lost: Sequence[Lost], job: Job, history: History) -> Decision:
+    """Decides on processes that were lost at once; where the others continue, on one of them, or on hosts."""
+    up_s, continues = min(each.up_s for each in lost), job.survival.others_continue
+    causes = [each for each in lost if not each.is_consequence]
+    if (job.checkpoint or 0) > (history.checkpoint or 0):
+        history = History(job.checkpoint)  # the job makes progress
+    if job.survival is not Survival.RESTART and up_s >= STABLE_S:
         history = replace(history, restarts=0)
-    history = replace(history, causes=history.causes.union({report.name for report in causes} or {""}))
-    without = f"in less than {STABLE_S:g} s each" if others_continue else "without a new checkpoint"
-    if history.restarts >= limit:
-        text = f"given up after {_count(limit, 'start')} {without} (--restarts)"
-        if only_its_own and num_left >= min_workers:
-            return RestartDecision(Action.LEAVE_OUT, 0.0, f"{text}, and the others go on without it", history)
-        if only_its_own:
-            text += f"; {_count(num_left, 'worker')} would be left, and --min-workers is {min_workers}"
-        workers = [report.name for report in causes if report.kind is Kind.WORKER]
-        num_others = num_left + sum(report.kind is Kind.WORKER for report in reports) - 1
-        is_its_own = limit > 0 and len(workers) == 1 and history.causes == {*workers} and not others_continue
-        if is_its_own and num_others >= max(min_workers, FEWEST_LEFT):
-            where = "from the beginning" if checkpoint is None else f"after round {checkpoint}"
-            text += f", each for this worker: all others are started again without it, and go on {where}"
-            return RestartDecision(Action.RESTART_ALL, 0.0, text, RestartHistory(checkpoint), workers)
-        return RestartDecision(Action.END_JOB, 0.0, text, history)
-    in_a_row = 0 if uptime_s >= STABLE_S else history.in_a_row
+    history = replace(history, causes=history.causes | ({each.name for each in causes} or {""}))
+    has_host = any(each.is_host for each in lost)
+    if job.is_restarting and has_host:  # the loss before was part of this one, and they count once
+        history = replace(history, restarts=max(0, history.restarts - 1), in_a_row=max(0, history.in_a_row - 1))
+
+    only_services = not has_host and all(each.kind is Kind.SERVICE for each in lost)
+    only_workers = all(each.kind is Kind.WORKER for each in lost)
+    can_continue = job.has_begun and job.others_can_continue
+    can_lose_host = can_continue and all(each.is_host and not each.with_services for each in lost)
+    survives = job.survival is not Survival.NONE or (only_services and all(each.has_answered for each in lost))
+    has_worked = job.service_was_away or (job.has_begun and (only_workers or not continues))
+    is_mistake = bool(causes) and all(each.exit_code == EXIT_SETUP for each in causes) and not has_worked
+    is_spent = history.restarts >= job.limit
+    is_its_own = is_spent and continues and only_workers and job.has_begun
+    workers = [each.name for each in causes if each.kind is Kind.WORKER]
+    is_one = is_spent and not continues and job.limit > 0 and len(workers) == 1 and history.causes == {*workers}
+    left = job.num_others + sum(each.kind is Kind.WORKER for each in lost) - 1
+    have_ended = all(each.exit_code is not None for each in lost)
+    can_start_alone = only_services or continues
+
+    each_time = "without a new checkpoint" if job.survival is Survival.RESTART else f"in less than {STABLE_S:g} s each"
+    given_up = f"given up after {_count(job.limit, 'start')} {each_time} (--restarts)"
+    too_few = f"{_count(job.num_others, 'worker')} would be left, and --min-workers is {job.min_workers}"
+    where = "from the beginning" if job.checkpoint is None else f"after round {job.checkpoint}"
+    rules = (  # the first that holds
+        (job.is_stopping and continues and job.has_begun and only_workers and have_ended and job.num_others > 0,
+         Action.LEAVE_OUT, "the others end without it"),  # perhaps it was about to come back
+        (job.is_stopping, Action.END_JOB, ""),
+        (any(DIVERGED in each.error for each in lost), Action.END_JOB, ""),
+        (has_host and not can_lose_host, Action.END_JOB, ""),
+        (has_host and continues, Action.LEAVE_OUT, "the others go on without the workers there"),
+        (not survives, Action.END_JOB, ""),
+        (continues and not have_ended, Action.LEAVE_OUT, "the job is done without it"),
+        # Without the hub and all workers the model is lost; before they train, all wait for the lost one.
+        (job.survival is Survival.AT_HUB and not (only_services or can_continue), Action.END_JOB, ""),
+        (is_mistake, Action.END_JOB, ""),
+        (is_its_own and job.num_others >= job.min_workers, Action.LEAVE_OUT,
+         f"{given_up}, and the others go on without it"),
+        (is_its_own, Action.END_JOB, f"{given_up}; {too_few}"),
+        (is_one and left >= max(job.min_workers, FEWEST_LEFT), Action.RESTART_WITHOUT,
+         f"{given_up}, each for this worker: all others are started again without it, and go on {where}"),
+        (is_spent, Action.END_JOB, given_up),
+        (can_start_alone and only_services, Action.RESTART_LOST,
+         "nothing is lost: it is started again{when}, and training goes on"),
+        (can_start_alone and not job.others_can_continue, Action.RESTART_LOST,
+         "no worker is left: all are started again{when}, and go on from their checkpoints, if any"),
+        (can_start_alone and all(each.kind is Kind.HUB for each in lost), Action.RESTART_LOST,
+         "it is started again{when}, and gets the newest model that a worker has"),
+        (can_start_alone, Action.RESTART_LOST,
+         "the others go on; the lost worker is started again{when}, and comes back between two rounds"),
+        (job.checkpoint is None, Action.RESTART_ALL, "there is no checkpoint yet, so all is lost: the job begins anew"
+         f"{' without the workers there' if has_host else ''}{{when}}"),
+        (True, Action.RESTART_ALL, f"what came {where} is lost: {'all others' if has_host else 'all'} are started again"
+         f"{{when}} and go on {where}"),
+    )  # fmt: skip
+    action, text = next((action, text) for holds, action, text in rules if holds)
+    if action is Action.RESTART_WITHOUT:  # the others have all tries
+        return Decision(action, text, History(job.checkpoint), left_out=workers)
+    if action not in (Action.RESTART_ALL, Action.RESTART_LOST):
+        return Decision(action, text, history)
+    in_a_row = 0 if up_s >= STABLE_S else history.in_a_row
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
     history = replace(history, restarts=history.restarts + 1, in_a_row=in_a_row + 1)
-    services = all(report.kind is Kind.SERVICE for report in reports) and not is_host
-    only_failed = (services or others_continue) and all(report.exit_code is not None for report in reports)
-    when = f" in {wait_s:g} s" if wait_s else ""
-    left = f"{_count(limit - history.restarts, 'more try', 'more tries')} {without}"
-    if only_failed and not any_worker_left:
-        text = f"no worker is left: all are started again{when}, and go on from their checkpoints, if any"
-    elif only_failed and all(report.kind is Kind.HUB for report in reports):
-        text = f"it is started again{when}, and gets the newest model that a worker has"
-    elif only_failed and not services:
-        text = f"the others go on; the lost worker is started again{when}, and comes back between two rounds"
-    elif only_failed:
-        text = f"nothing is lost: it is started again{when}, and training goes on"
-    elif checkpoint is None:
-        anew = " without the workers there" if is_host else ""
-        text = f"there is no checkpoint yet, so all is lost: the job begins anew{anew}{when}"
-    else:
-        which = "all others" if is_host else "all"
-        text = (
-            f"what came after round {checkpoint} is lost: {which} are started again{when} and go on after round "
-            f"{checkpoint}"
-        )
-    action = Action.RESTART_FAILED if only_failed else Action.RESTART_ALL
-    return RestartDecision(action, wait_s, f"{text}; {left}", history)
+    tries = f"{_count(job.limit - history.restarts, 'more try', 'more tries')} {each_time}"
+    return Decision(action, f"{text.format(when=f' in {wait_s:g} s' if wait_s else '')}; {tries}", history, wait_s)
 
 
 def _count(number: int, one: str, several: str = "") -> str:

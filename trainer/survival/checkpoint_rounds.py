@@ -5,6 +5,7 @@ Standard library only: the launchers need them too, before they start a job agai
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
@@ -22,6 +23,15 @@ def names_in(folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir() if path.suffix == ".ckpt"]
     except OSError:
         return []
+
+
+def written_in(folder: Path) -> dict[str, int]:
+    """The names of the checkpoints in a folder, and when each was written, in nanoseconds."""
+    found = {}
+    for name in names_in(folder):
+        with contextlib.suppress(OSError):  # a worker removes its oldest ones
+            found[name] = (folder / name).stat().st_mtime_ns
+    return found
 
 
 def worker_name(which: int | str) -> str:

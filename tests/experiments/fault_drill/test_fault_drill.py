@@ -6,13 +6,14 @@ import errno
 import json
 import math
 import os
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from algorithms import OWNERS, TransportKind
 from config import KVSTORE, transport_of
-from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill
+from experiments.fault_drill import drilled_cut, drilled_disk, drilled_tables, fault_drill
 from experiments.fault_drill.drilled_job import FLAGS
 from experiments.fault_drill.drilled_logs import Logs
 from experiments.fault_drill.faults import ALL, AMONG_WORKERS, FAULTS, can_happen
@@ -56,21 +57,19 @@ def test_a_disk_is_filled_where_there_are_checkpoints():
     assert modes_of("disk-of-one", "continue") == modes_of("flapping", "continue") == CONTINUED
 
 
-def test_a_worker_comes_by_the_hosts_file_where_all_are_started_again(tmp_path, monkeypatch):
-    assert modes_of("come", "restart") == {*FLAGS} and modes_of("come", "continue") == set()
-    monkeypatch.setattr(drilled_hosts, "ROOT", tmp_path)
-    other, old = (tmp_path / "logs" / "lenet" / "esync" / name / "cpu0" for name in ("vm", drilled_hosts.HOST_NAME))
+def test_a_job_of_hosts_has_a_worker_on_each_and_the_logs_of_other_jobs_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(drilled_cut, "ROOT", tmp_path)
+    other, old = (tmp_path / "logs" / "lenet" / "esync" / name / "cpu" for name in ("vm", "fault-drill-0"))
     for folder in (other, old):
         folder.mkdir(parents=True)
         (folder / "iter-1.txt").write_text("")
-    job = drilled_hosts.HostsJob.__new__(drilled_hosts.HostsJob)
+    job = drilled_cut.CutJob.__new__(drilled_cut.CutJob)
+    job._network = Namespace(hosts=[Namespace(name=f"h{number}") for number in range(4)], ssh_config="config")
     launcher, logs = job.plan("esync", tmp_path / "drill")
-    assert other.exists() and not old.exists()  # the logs of the user's own jobs stay, and do not count
+    assert other.exists() and not old.exists()
     assert logs.rounds("worker0") == {}
-    job.names(["0.03", "0.06"])
     hosts = hosts_file.read(Path(launcher[launcher.index("--hosts") + 1]))
-    assert [worker.step_time_s for worker in hosts.workers] == [0.03, 0.06]
-    assert [worker.folder for worker in hosts.workers] == ["cpu0", "cpu1"]
+    assert [(worker.host, worker.folder) for worker in hosts.workers] == [(f"fault-drill-{n}", "cpu") for n in range(3)]
 
 
 def test_a_pause_is_the_longest_time_between_rounds_that_ended_after_a_moment(tmp_path):

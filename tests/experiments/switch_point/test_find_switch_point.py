@@ -233,7 +233,7 @@ folder, content, exit_code, boss, said = Path(sys.argv[1]), sys.argv[2], int(sys
 folder.mkdir(parents=True, exist_ok=True)
 for number, record in enumerate(json.loads(content), start=1):
     (folder / f"iter-{number}.txt").write_text(json.dumps(record))
-if said: print(said)
+if said: os.write(int(os.environ["ESYNC_LAUNCHER"].split()[0]), json.dumps({"error": said}).encode() + b"\\n")
 if boss:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     os.kill(boss, signal.SIGINT)  # Ctrl-C
@@ -261,7 +261,7 @@ class Cluster:
         curve = [*[accuracy] * (self.evaluations - 1), accuracy + self.last_change][: self.evaluations]
         rounds = [sync_round(1, 1.0), *(sync_round(n, seconds - 1, value) for n, value in enumerate(curve, start=2))]
         interrupts, diverges = bsp_steps == self.interrupted_at, bsp_steps == self.diverges_at
-        said = f"12:00:00 worker 0 cpu0 | error: {DIVERGED}: the loss of round 7 is nan" if diverges else ""
+        said = f"error: {DIVERGED}: the loss of round 7 is nan" if diverges else ""
         return [
             self._worker(options, 0, rounds, interrupts, diverges or bsp_steps == self.fails_at, said),
             self._worker(options, 1, [sync_round(1, seconds)], interrupts, False, ""),

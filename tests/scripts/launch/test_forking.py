@@ -84,7 +84,7 @@ def test_a_forked_process_trains_as_one_that_was_started_afresh(forks, tmp_path)
         process = start(program(tmp_path, *flags, OMP_NUM_THREADS="1"))
         assert (name == "forked") == bool(forked())
         assert end_of(process) == EXIT_OK, (tmp_path / "worker0.log").read_text()
-        assert process.told == {"begun": True, "trained": True, "ended": "3 rounds done"}
+        assert process.status == {"begun": True, "trained": True, "ended": "3 rounds done"}
         (run,) = (tmp_path / name).rglob("run.json")
         assert [record["num_iters"] for record in read_rounds(run.parent, pytest.fail)] == [1, 2, 3]
         hashes.append(re.search(r'"final_weights_sha256": "(\w+)"', run.read_text())[1])
@@ -124,7 +124,7 @@ def test_it_has_the_variables_that_it_is_given_and_no_others(forks, tmp_path):
     assert "DMLC_" in (tmp_path / "worker0.log").read_text()
     process = forks.start(program(tmp_path, "-m", "sync"))
     assert end_of(process) == EXIT_SETUP
-    assert process.told["error"].startswith("error: mode sync needs a cluster")
+    assert process.status["error"].startswith("error: mode sync needs a cluster")
 
 
 def test_signals_reach_it_and_its_death_is_seen(forks, tmp_path):

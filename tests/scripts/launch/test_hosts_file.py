@@ -297,10 +297,10 @@ class Connected:
     def __init__(self, error=""):
         self.error = error
 
-    def hello(self):
+    def answers(self):
         if self.error:
             raise SetupError(self.error)
-        return {}
+        yield {}
 
 
 def test_all_hosts_that_do_not_answer_are_named_with_the_words_that_leave_them_out(tmp_path):

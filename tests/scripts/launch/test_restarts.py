@@ -1,198 +1,223 @@
-"""What is restarted after a failure, when, and from which round: pure decisions."""
+"""What follows from lost processes: who is started again, when, and from which round. Pure decisions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from config import Config
+from scripts.launch.losses import Lost
 from scripts.launch.process import Kind
-from scripts.launch.restarts import STABLE_S, Action, ExitReport, RestartHistory, decide
+from scripts.launch.restarts import STABLE_S, Action, Decision, History, Job, Survival, decide
 from trainer.survival import checkpoint_rounds
 from trainer.survival.checkpoint_manager import CheckpointManager
 from trainer.survival.checkpoint_rounds import beside_server, file_name, round_of, unfinished, worker_name
 from trainer.survival.checkpoints import Checkpoints, job_of
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
-KILLED = ExitReport(Kind.WORKER, -9)
-LOST = ExitReport(Kind.WORKER, EXIT_PEER_LOST)
-WRONG = ExitReport(Kind.WORKER, EXIT_SETUP)
-STATE_SERVER = ExitReport(Kind.SERVICE, -9)
-HUB = ExitReport(Kind.HUB, -9)
-LIMIT = 5
+KILLED = Lost(Kind.WORKER, -9)
+LOST = Lost(Kind.WORKER, EXIT_PEER_LOST)
+WRONG = Lost(Kind.WORKER, EXIT_SETUP)
+STAYS = Lost(Kind.WORKER, None)  # it does not end
+NAN = Lost(Kind.WORKER, EXIT_BUG, error=f"error: {DIVERGED}: the loss is nan")
+STATE_SERVER = Lost(Kind.SERVICE, -9)
+SERVER, HUB = Lost(Kind.SERVER, -9), Lost(Kind.HUB, -9)
+HOST = Lost(Kind.SERVICE, 255, is_host=True)
+HOST_WITH_SERVER = replace(HOST, with_services=True)
+CONTINUE = (Survival.AMONG_WORKERS, Survival.AT_HUB)
+LIMIT, NEW = 5, History()
+NOBODY_ELSE = {"num_others": 0, "num_running": 0}
+
+
+def then(
+    lost: Sequence[Lost], survival: Survival = Survival.RESTART, up_s: float = 10.0, history: History = NEW,
+    **state: Any,
+) -> Decision:  # fmt: skip
+    return decide([replace(each, up_s=up_s) for each in lost], Job(survival, **state), history)
 
 
 @pytest.mark.parametrize(
-    ("reports", "action"),
+    ("lost", "action"),
     [
         ([KILLED], Action.RESTART_ALL),
-        ([ExitReport(Kind.SERVER, -9)], Action.RESTART_ALL),
+        ([SERVER], Action.RESTART_ALL),
         ([HUB], Action.RESTART_ALL),
-        ([ExitReport(Kind.SERVER, 0)], Action.RESTART_ALL),  # it has left before the workers
-        ([KILLED, ExitReport(Kind.SERVER, -9)], Action.RESTART_ALL),
+        ([replace(SERVER, exit_code=0)], Action.RESTART_ALL),  # it has left before the workers
+        ([KILLED, SERVER], Action.RESTART_ALL),
         ([LOST], Action.RESTART_ALL),  # of one that is frozen
-        ([ExitReport(Kind.WORKER, EXIT_BUG)], Action.RESTART_ALL),
-        ([STATE_SERVER], Action.RESTART_FAILED),
+        ([STAYS], Action.RESTART_ALL),
+        ([Lost(Kind.WORKER, EXIT_BUG)], Action.RESTART_ALL),
+        ([STATE_SERVER], Action.RESTART_LOST),
         ([STATE_SERVER, KILLED], Action.RESTART_ALL),
         ([STATE_SERVER, LOST], Action.RESTART_ALL),
-        ([ExitReport(Kind.SERVICE, None)], Action.RESTART_ALL),  # it is there and does not answer
-        ([ExitReport(Kind.SERVICE, 255, is_connection=True)], Action.END_JOB),
+        ([HOST_WITH_SERVER], Action.END_JOB),
         ([WRONG], Action.END_JOB),
         ([WRONG, LOST], Action.END_JOB),
         ([WRONG, KILLED], Action.RESTART_ALL),  # consequence of the missing worker
-        ([ExitReport(Kind.WORKER, EXIT_BUG, f"error: {DIVERGED}: the loss is nan")], Action.END_JOB),
+        ([NAN], Action.END_JOB),
     ],
 )
-def test_who_is_started_again_follows_from_who_has_died_and_how(reports, action):
-    assert decide(reports, 10.0, 7, RestartHistory(), LIMIT).action is action
+def test_who_is_started_again_follows_from_who_has_died_and_how(lost, action):
+    assert then(lost, checkpoint=7).action is action
 
 
 @pytest.mark.parametrize(
-    ("reports", "action"),
+    ("lost", "action"),
     [
-        ([KILLED], Action.RESTART_FAILED),
-        ([KILLED, KILLED, STATE_SERVER], Action.RESTART_FAILED),
-        ([LOST], Action.RESTART_FAILED),
-        ([ExitReport(Kind.SERVICE, None)], Action.RESTART_ALL),
+        ([KILLED], Action.RESTART_LOST),
+        ([KILLED, KILLED, STATE_SERVER], Action.RESTART_LOST),
+        ([LOST], Action.RESTART_LOST),
+        ([STAYS], Action.LEAVE_OUT),  # the others have done the job
         ([WRONG], Action.END_JOB),
     ],
 )
-def test_where_the_others_go_on_who_has_died_is_started_again_alone(reports, action):
-    assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True).action is action
-
-
-TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
+def test_where_the_others_go_on_who_has_died_is_started_again_alone(lost, action):
+    assert then(lost, Survival.AMONG_WORKERS).action is action
 
 
 @pytest.mark.parametrize(
-    ("reports", "has_begun", "any_worker_left", "action"),
+    ("lost", "action"),
     [
-        ([TRAINED], True, True, Action.RESTART_FAILED),
-        ([TRAINED, KILLED], True, True, Action.RESTART_FAILED),
-        ([TRAINED], True, False, Action.END_JOB),
-        ([KILLED], False, True, Action.END_JOB),  # all wait for it
-        ([HUB], True, True, Action.RESTART_FAILED),
-        ([HUB], True, False, Action.END_JOB),  # the model is lost
-        ([HUB], False, True, Action.END_JOB),
-        ([STATE_SERVER], True, True, Action.RESTART_FAILED),
-        ([replace(TRAINED, exit_code=EXIT_BUG, error=f"error: {DIVERGED}: nan")], True, True, Action.END_JOB),
+        ([KILLED], Action.END_JOB),
+        ([SERVER], Action.END_JOB),
+        ([HOST], Action.END_JOB),
+        ([STATE_SERVER], Action.END_JOB),
+        ([replace(STATE_SERVER, has_answered=True)], Action.RESTART_LOST),  # the workers train without it
+        ([replace(STATE_SERVER, has_answered=True), KILLED], Action.END_JOB),
     ],
 )
-def test_a_hub_goes_on_with_the_workers_that_are_left(reports, has_begun, any_worker_left, action):
-    left = {"any_worker_left": any_worker_left, "has_begun": has_begun, "beside_hub": True}
-    assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
+def test_a_job_that_does_not_survive_goes_on_without_a_state_server_alone(lost, action):
+    assert then(lost, Survival.NONE, has_begun=True).action is action
 
 
-CONNECTION = ExitReport(Kind.SERVICE, 255, is_connection=True, has_trained=True)
-CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, with_service=True, has_trained=True)
-
-
-@pytest.mark.parametrize("beside_hub", [True, False])
-@pytest.mark.parametrize(
-    ("reports", "any_worker_left", "action"),
-    [
-        ([CONNECTION], True, Action.LEAVE_OUT),
-        ([CONNECTION, CONNECTION], True, Action.LEAVE_OUT),
-        ([CONNECTION], False, Action.END_JOB),
-        ([CONNECTION, CONNECTION_TO_STATE_SERVER], True, Action.END_JOB),
-        # Before the workers there have trained.
-        ([ExitReport(Kind.SERVICE, 255, is_connection=True)], True, Action.END_JOB),
-    ],
-)
-def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_left, action, beside_hub):
-    left = {"any_worker_left": any_worker_left, "beside_hub": beside_hub}
-    assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
-
-
-@pytest.mark.parametrize("others_continue", [True, False])
-def test_a_host_may_be_lost_before_a_worker_that_was_started_again_has_done_a_round(others_continue):
-    just_started = ExitReport(Kind.SERVICE, 255, is_connection=True)
-    decision = decide(
-        [just_started], 10.0, 20, RestartHistory(), LIMIT, others_continue=others_continue, has_begun=True
-    )
-    assert decision.action is (Action.LEAVE_OUT if others_continue else Action.RESTART_ALL)
+@pytest.mark.parametrize("survival", Survival)
+def test_a_worker_that_dies_while_all_end_is_left_out_where_the_others_go_on(survival):
+    stopping = {"is_stopping": True, "has_begun": True}
+    assert (then([KILLED], survival, **stopping).action is Action.LEAVE_OUT) == (survival in CONTINUE)
+    for lost, state in (([KILLED], NOBODY_ELSE), ([KILLED], {"has_begun": False}), ([STAYS], {}), ([SERVER], {})):
+        assert then(lost, survival, **{**stopping, **state}).action is Action.END_JOB
 
 
 @pytest.mark.parametrize(
-    ("reports", "any_worker_left", "action"),
+    ("lost", "has_begun", "others", "action"),
     [
-        ([CONNECTION], True, Action.RESTART_ALL),
-        ([CONNECTION], False, Action.END_JOB),
-        ([CONNECTION_TO_STATE_SERVER], True, Action.END_JOB),
-        ([ExitReport(Kind.SERVICE, 255, is_connection=True)], True, Action.END_JOB),
+        ([KILLED], True, {}, Action.RESTART_LOST),
+        ([KILLED, KILLED], True, {}, Action.RESTART_LOST),
+        ([KILLED], True, {"num_running": 0, "num_done": 1}, Action.RESTART_LOST),
+        ([KILLED], True, {"num_running": 0}, Action.END_JOB),
+        ([KILLED], False, {}, Action.END_JOB),  # all wait for it
+        ([HUB], True, {}, Action.RESTART_LOST),
+        ([HUB], True, {"num_running": 0}, Action.END_JOB),  # the model is lost
+        ([HUB], False, {}, Action.END_JOB),
+        ([STATE_SERVER], True, {}, Action.RESTART_LOST),
+        ([NAN], True, {}, Action.END_JOB),
     ],
 )
-def test_all_others_are_started_again_without_a_host_that_has_only_workers(reports, any_worker_left, action):
-    assert decide(reports, 10.0, 20, RestartHistory(), LIMIT, any_worker_left=any_worker_left).action is action
+def test_a_hub_goes_on_with_the_workers_that_are_left(lost, has_begun, others, action):
+    assert then(lost, Survival.AT_HUB, has_begun=has_begun, **others).action is action
+
+
+@pytest.mark.parametrize(
+    ("lost", "state", "is_survived"),
+    [
+        ([HOST], {}, True),
+        ([HOST, HOST], {}, True),
+        ([HOST], NOBODY_ELSE, False),
+        ([HOST_WITH_SERVER], {}, False),
+        ([HOST, HOST_WITH_SERVER], {}, False),
+        ([HOST], {"has_begun": False}, False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("survival", "action"), [(Survival.RESTART, Action.RESTART_ALL), *((each, Action.LEAVE_OUT) for each in CONTINUE)]
+)
+def test_a_host_may_be_lost_that_has_only_workers(lost, state, is_survived, survival, action):
+    decision = then(lost, survival, **{"checkpoint": 20, "has_begun": True, **state})
+    assert decision.action is (action if is_survived else Action.END_JOB)
 
 
 def test_where_nobody_is_left_to_go_on_all_are_started_again_alone_and_the_line_says_so():
-    decision = decide([KILLED], 10.0, None, RestartHistory(), LIMIT, others_continue=True, any_worker_left=False)
-    assert decision.action is Action.RESTART_FAILED
+    decision = then([KILLED], Survival.AMONG_WORKERS, num_running=0)
+    assert decision.action is Action.RESTART_LOST
     assert decision.text.startswith("no worker is left: all are started again, and go on from their checkpoints")
 
 
-def test_where_the_others_go_on_those_count_that_die_soon_after_the_one_before():
-    history = RestartHistory()
-    for uptime_s in (1.0, 1.0, STABLE_S, 1.0):
-        history = decide([KILLED], uptime_s, None, history, LIMIT, others_continue=True).history
+@pytest.mark.parametrize("survival", [*CONTINUE, Survival.NONE])
+def test_where_the_others_go_on_those_count_that_die_soon_after_the_one_before(survival):
+    history = History()
+    for up_s in (1.0, 1.0, STABLE_S, 1.0):
+        service = replace(STATE_SERVER, has_answered=True)
+        history = then([service], survival, up_s, history).history
     assert (history.restarts, history.in_a_row) == (2, 2)
 
 
-SPENT = RestartHistory(restarts=LIMIT)
+SPENT = History(restarts=LIMIT)
 GIVEN_UP = "given up after 5 starts in less than 60 s each (--restarts)"
 
 
 @pytest.mark.parametrize(
-    ("report", "history", "more", "action", "text"),
+    ("lost", "history", "more", "action", "text"),
     [
-        (KILLED, SPENT, {"num_left": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
-        (WRONG, SPENT, {"num_left": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
-        (WRONG, RestartHistory(restarts=1, in_a_row=2), {}, Action.RESTART_FAILED, "the others go on; the lost worker"),
-        (KILLED, SPENT, {"num_left": 1, "min_workers": 2}, Action.END_JOB,
+        (KILLED, SPENT, {"num_others": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
+        (WRONG, SPENT, {"num_others": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
+        (WRONG, History(restarts=1, in_a_row=2), {}, Action.RESTART_LOST, "the others go on; the lost worker"),
+        (KILLED, SPENT, {"num_others": 1, "min_workers": 2}, Action.END_JOB,
          f"{GIVEN_UP}; 1 worker would be left, and --min-workers is 2"),
-        (KILLED, SPENT, {"num_left": 2, "has_begun": False}, Action.END_JOB, GIVEN_UP),  # all wait for it
-        (STATE_SERVER, SPENT, {"num_left": 2}, Action.END_JOB, GIVEN_UP),
+        (KILLED, SPENT, {"num_others": 2, "has_begun": False}, Action.END_JOB, GIVEN_UP),  # all wait for it
+        (STATE_SERVER, SPENT, {"num_others": 2}, Action.END_JOB, GIVEN_UP),
     ],
 )  # fmt: skip
-def test_where_the_others_go_on_failures_count_for_the_worker_whose_they_are(report, history, more, action, text):
-    decision = decide([report], 1.0, None, history, LIMIT, others_continue=True, **{"has_begun": True, **more})
+def test_where_the_others_go_on_failures_count_for_the_worker_whose_they_are(lost, history, more, action, text):
+    decision = then([lost], Survival.AMONG_WORKERS, 1.0, history, **{"has_begun": True, **more})
     assert decision.action is action and decision.text.startswith(text)
-    assert decision.wait_s == (2.0 if action is Action.RESTART_FAILED else 0.0)
+    assert decision.wait_s == (2.0 if action is Action.RESTART_LOST else 0.0)
 
 
 def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the_users():
-    assert decide([WRONG], 1.0, 7, RestartHistory(), LIMIT, service_was_away=True).action is Action.RESTART_ALL
+    assert then([WRONG], service_was_away=True).action is Action.RESTART_ALL
 
 
 def test_flags_and_files_with_which_the_job_has_trained_are_not_wrong():
     """A worker that does not reach the state server at its next start ends with exit code 2 too."""
-    assert decide([WRONG, LOST], 1.0, 7, RestartHistory(), LIMIT, has_begun=True).action is Action.RESTART_ALL
-    assert decide([WRONG], 1.0, None, SPENT, LIMIT, has_begun=True).action is Action.END_JOB
+    assert then([WRONG, LOST], has_begun=True).action is Action.RESTART_ALL
+    assert then([WRONG], history=SPENT, has_begun=True).action is Action.END_JOB
+    hub = replace(HUB, exit_code=EXIT_SETUP)
+    assert then([hub], Survival.AT_HUB, has_begun=True).action is Action.END_JOB  # it reads them at each start
 
 
 def test_the_first_start_is_at_once_and_later_ones_wait_longer_and_longer():
-    history, waits = RestartHistory(), []
+    history, waits = History(), []
     for _ in range(9):
-        decision = decide([KILLED], 1.0, None, history, limit=99)
+        decision = then([KILLED], up_s=1.0, history=history, limit=99)
         history = decision.history
         waits.append(decision.wait_s)
     assert waits == [0, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert decide([KILLED], STABLE_S, None, history, limit=99).wait_s == 0
+    assert then([KILLED], up_s=STABLE_S, history=history, limit=99).wait_s == 0
 
 
 def test_it_is_given_up_after_so_many_starts_without_a_new_checkpoint():
-    history = RestartHistory(checkpoint=20)
+    history = History(checkpoint=20)
     for left in (1, 0):
-        decision = decide([KILLED], 1.0, 20, history, limit=2)
+        decision = then([KILLED], history=history, checkpoint=20, limit=2)
         history = decision.history
         assert decision.action is Action.RESTART_ALL and f"{left or 'no'} more tr" in decision.text
-    decision = decide([STATE_SERVER], 1.0, 20, history, limit=2)
+    decision = then([STATE_SERVER], history=history, checkpoint=20, limit=2)
     assert (decision.action, decision.text) == (
         Action.END_JOB, "given up after 2 starts without a new checkpoint (--restarts)",
     )  # fmt: skip
+
+
+def test_a_host_that_is_lost_while_all_are_started_again_counts_as_the_loss_before():
+    first = then([LOST], checkpoint=20, has_begun=True, history=History(20, restarts=1, in_a_row=1))
+    host = {"checkpoint": 20, "has_begun": True, "history": first.history}
+    again, another = then([HOST], is_restarting=True, **host), then([HOST], **host)
+    assert (first.history.restarts, again.history.restarts, another.history.restarts) == (2, 2, 3)
+    assert (first.wait_s, again.wait_s, another.wait_s) == (1, 1, 2)
+    spent = then([HOST], is_restarting=True, **{**host, "history": replace(first.history, restarts=LIMIT)})
+    assert spent.action is Action.RESTART_ALL
 
 
 OFTEN, OTHER = replace(KILLED, name="worker 1"), replace(KILLED, name="worker 2")
@@ -202,65 +227,66 @@ OFTEN, OTHER = replace(KILLED, name="worker 1"), replace(KILLED, name="worker 2"
     ("failures", "more", "left_out"),
     [
         ([[OFTEN], [OFTEN, LOST], [OFTEN]], {}, ["worker 1"]),
-        ([[OFTEN], [OFTEN], [LOST, OFTEN, LOST]], {"num_left": 0}, ["worker 1"]),  # the two others have lost it
+        ([[OFTEN], [OFTEN], [LOST, OFTEN, LOST]], {"num_others": 0}, ["worker 1"]),  # the two others have lost it
         ([[OFTEN], [OTHER], [OFTEN]], {}, []),
         ([[OFTEN], [OFTEN], [OFTEN, OTHER]], {}, []),
         ([[LOST], [OFTEN], [OFTEN]], {}, []),  # of one that is frozen, perhaps another one
         ([[OFTEN], [OFTEN], [LOST]], {}, []),
-        ([[OFTEN], [replace(OFTEN, kind=Kind.SERVER)], [OFTEN]], {"num_left": 1}, []),
-        ([[OFTEN], [OFTEN], [OFTEN]], {"num_left": 1}, []),
+        ([[OFTEN], [replace(OFTEN, kind=Kind.SERVER)], [OFTEN]], {"num_others": 1}, []),
+        ([[OFTEN], [OFTEN], [OFTEN]], {"num_others": 1}, []),
         ([[OFTEN], [OFTEN], [OFTEN]], {"min_workers": 3}, []),
     ],
 )
 def test_all_others_are_started_again_without_the_one_worker_that_has_used_all_tries(failures, more, left_out):
-    history = RestartHistory(20)
-    for reports in failures:
-        decision = decide(reports, 1.0, 20, history, 2, **{"num_left": 2, **more})
+    history = History(20)
+    for lost in failures:
+        decision = then(lost, history=history, **{"checkpoint": 20, "limit": 2, "num_others": 2, **more})
         history = decision.history
     assert [*decision.left_out] == left_out
     text = "given up after 2 starts without a new checkpoint (--restarts)"
     if left_out:
         text += ", each for this worker: all others are started again without it, and go on after round 20"
-        assert (decision.action, history) == (Action.RESTART_ALL, RestartHistory(20))  # the tries begin anew
+        assert (decision.action, history) == (Action.RESTART_WITHOUT, History(20))  # the tries begin anew
     else:
         assert decision.action is Action.END_JOB
     assert decision.text == text
 
 
 def test_a_new_checkpoint_gives_all_tries_back_and_the_next_start_is_at_once():
-    decision = decide([KILLED], 1.0, 21, RestartHistory(checkpoint=20, restarts=LIMIT, in_a_row=3), LIMIT)
+    decision = then([KILLED], up_s=1.0, checkpoint=21, history=History(checkpoint=20, restarts=LIMIT, in_a_row=3))
     assert decision.action is Action.RESTART_ALL and decision.wait_s == 0
-    assert decision.history == RestartHistory(checkpoint=21, restarts=1, in_a_row=1, causes=frozenset({""}))
+    assert decision.history == History(checkpoint=21, restarts=1, in_a_row=1, causes=frozenset({""}))
 
 
 def test_with_no_restarts_the_first_death_ends_the_job():
-    assert decide([OFTEN], 1.0, 20, RestartHistory(), limit=0, num_left=9).action is Action.END_JOB
+    assert then([OFTEN], checkpoint=20, limit=0, num_others=9).action is Action.END_JOB
 
 
 def test_what_is_lost_and_where_it_goes_on_is_said():
     more = "4 more tries without a new checkpoint"
-    assert decide([KILLED], 1.0, 20, RestartHistory(20), LIMIT).text == (
+    after_20 = {"checkpoint": 20, "has_begun": True, "history": History(20)}
+    assert then([KILLED], **after_20).text == (
         f"what came after round 20 is lost: all are started again and go on after round 20; {more}"
     )
-    assert decide([KILLED], 1.0, None, RestartHistory(in_a_row=1), LIMIT).text == (
+    assert then([KILLED], history=History(in_a_row=1)).text == (
         f"there is no checkpoint yet, so all is lost: the job begins anew in 1 s; {more}"
     )
-    assert decide([CONNECTION], 1.0, 20, RestartHistory(20), LIMIT).text == (
+    assert then([HOST], **after_20).text == (
         f"what came after round 20 is lost: all others are started again and go on after round 20; {more}"
     )
-    assert decide([STATE_SERVER], 1.0, 20, RestartHistory(20), LIMIT).text == (
+    assert then([STATE_SERVER], **after_20).text == (
         f"nothing is lost: it is started again, and training goes on; {more}"
     )
 
 
 def test_a_hub_that_dies_again_and_again_ends_the_job():
-    beside = {"others_continue": True, "beside_hub": True, "has_begun": True, "num_left": 3}
-    decision = decide([HUB], 1.0, None, RestartHistory(in_a_row=1), 2, **beside)
+    beside = {"has_begun": True, "num_others": 3, "limit": 2}
+    decision = then([HUB], Survival.AT_HUB, history=History(in_a_row=1), **beside)
     assert (decision.action, decision.wait_s, decision.text) == (
-        Action.RESTART_FAILED, 1.0,
+        Action.RESTART_LOST, 1.0,
         "it is started again in 1 s, and gets the newest model that a worker has; 1 more try in less than 60 s each",
     )  # fmt: skip
-    decision = decide([HUB], 1.0, None, RestartHistory(restarts=2), 2, **beside)
+    decision = then([HUB], Survival.AT_HUB, history=History(restarts=2), **beside)
     assert (decision.action, decision.text) == (
         Action.END_JOB, "given up after 2 starts in less than 60 s each (--restarts)",
     )  # fmt: skip

@@ -20,9 +20,10 @@ from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
 
 import summary
 from scripts.launch import health, local_cluster, restarts
-from scripts.launch.process import Kind, Process, Role
+from scripts.launch.losses import Lost
+from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, of_job
-from scripts.launch.restarts import Action, ExitReport
+from scripts.launch.restarts import Action, Survival
 from scripts.launch.roles import LocalJobSpec, build_roles
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.survival.checkpoint_rounds import file_name, worker_name
@@ -54,7 +55,8 @@ def supervise(
     """Runs the roles; `newest` are the rounds of the checkpoint at the start and at each failure, then the last one."""
     lines: list[str] = []
     rounds = list(newest)
-    policy = RestartPolicy(limit, lambda: rounds.pop(0) if len(rounds) > 1 else rounds[0], lambda resumes, start: roles)
+    found = lambda left_out: rounds.pop(0) if len(rounds) > 1 else rounds[0]  # noqa: E731
+    policy = RestartPolicy(Survival.RESTART, limit, newest=found, build=lambda flags: roles)
     return Supervisor(roles, lines.append, Timeouts(settle_s=5), policy=policy, **more).run(), lines  # type: ignore[arg-type]
 
 
@@ -127,7 +129,7 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
         ),
     )
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    policy = RestartPolicy(Survival.AMONG_WORKERS)
     waits = Timeouts(grace_s=0.4, settle_s=5)  # the former is for workers that leave together
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
@@ -153,7 +155,7 @@ def test_a_worker_that_fails_again_and_again_is_left_out_and_the_tries_of_the_ot
         role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(1, lambda: None, lambda resumes, start: [], others_continue=True, min_workers=2)
+    policy = RestartPolicy(Survival.AMONG_WORKERS, 1, min_workers=2)
     outcome = Supervisor(roles, lines.append, Timeouts(settle_s=5), policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
     assert [starts(tmp_path, name) for name in ("worker-0", "worker-1", "worker-2")] == [2, 2, 1]
@@ -170,11 +172,11 @@ def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if
     tmp_path, program, grace_s, lead_s
 ):
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    policy = RestartPolicy(Survival.AMONG_WORKERS)
     roles = (role(tmp_path, Kind.WORKER, program, "worker 0"), role(tmp_path, Kind.WORKER, "", "worker 1"))
     outcome = Supervisor(roles, lines.append, Timeouts(grace_s=grace_s, lead_s=lead_s), policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
-    assert lines == ["warning: worker 0 did not end with the others; killed"]
+    assert lines == ["worker 0 did not end within 0.3 s after the others: the job is done without it."]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_a_hub_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path)
         role(tmp_path, Kind.WORKER, other, "worker 1"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_hub=True)
+    policy = RestartPolicy(Survival.AT_HUB)
     waits = Timeouts(lead_s=1.5, settle_s=5)
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (code, []), lines
@@ -219,9 +221,8 @@ def test_a_hub_that_is_killed_is_started_again_alone_where_the_workers_go_on(dea
         role(tmp_path, Kind.WORKER, f"{PIDS}\n{tells(begun=True)}{UP}{until_again}{DONE}", "worker 0"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(
-        2, lambda: None, lambda resumes, start: roles, others_continue=others_continue, beside_hub=others_continue
-    )
+    survival = Survival.AT_HUB if others_continue else Survival.RESTART
+    policy = RestartPolicy(survival, 2, build=lambda flags: roles)
     waits = Timeouts(lead_s=0.2, settle_s=5)  # shorter than the wait before the second start again
     outcome = Supervisor(roles, lines.append, waits, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
@@ -239,19 +240,24 @@ def test_beside_a_hub_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of
         role(tmp_path, Kind.WORKER, f"{ROUND}{others}time.sleep(0.8)\nprint('has all rounds')", "worker 2"),
     )
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_hub=True)
+    policy = RestartPolicy(Survival.AT_HUB)
     waits = Timeouts(grace_s=0.2, settle_s=5, lead_s=0.1)
     outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
     assert (tmp_path / "worker 2.log").read_text().splitlines()[-1] == "has all rounds"
-    assert lines[1:] == ["warning: worker 0 did not end with the others; killed"] * was_lost
+    assert lines[1:] == ["worker 0 did not end within 0.2 s after the others: the job is done without it."] * was_lost
 
 
-class Elsewhere:
+class Elsewhere(RunningProcess):
     """The connection to a host, which ends when a file is there; or a process on it, whose end is not confirmed."""
 
     def __init__(self, given: Role, until: Path | None = None, **told: object) -> None:
-        self.role, self.ended_at, self._until, self.told = given, None, until, told
+        super().__init__(given)
+        self._until, self._status = until, told
+
+    @property
+    def status(self) -> dict[str, object]:
+        return self._status
 
     @property
     def exit_code(self) -> int | None:
@@ -272,7 +278,7 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
     link.role.log.write_text("")
     here = role(tmp_path, Kind.WORKER, "time.sleep(0.3); (here / 'gone').touch(); time.sleep(0.7)", "worker 0")
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    policy = RestartPolicy(Survival.AMONG_WORKERS)
 
     def start(given: Role) -> Elsewhere | Process:
         return Elsewhere(given, trained=has_trained) if given.host else Process(given)
@@ -312,13 +318,13 @@ def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp
     for link in links:
         link.role.log.write_text("")
     codes, lines = {"worker a": [None, EXIT_OK], "worker b": [EXIT_PEER_LOST]}, list[str]()
-    asks = iter([lambda: None, (tmp_path / "b").touch, lambda: None])
+    asks = iter([lambda: None, (tmp_path / "b").touch])
 
-    def newest() -> int:
-        next(asks)()
+    def newest(left_out: object) -> int:
+        next(asks, lambda: None)()
         return 5
 
-    policy = RestartPolicy(5, newest, lambda resumes, start: [here])
+    policy = RestartPolicy(Survival.RESTART, newest=newest, build=lambda flags: [here])
     start = lambda given: Remote(given, codes[given.name].pop(0), trained=True)  # noqa: E731
     outcome = Supervisor([here, there], lines.append, Timeouts(), start, links, policy=policy).run()
     assert outcome.exit_code == EXIT_OK, lines
@@ -343,9 +349,9 @@ def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_pat
     codes = {"worker a": [-9, -9, EXIT_OK], "worker b": [None, None], "scheduler": [None, None]}
     lines, asked = list[str](), []
 
-    def newest() -> int:
+    def newest(left_out: object) -> int:
         asked.append(1)
-        if len(asked) == 4 and lost_at == "its end":  # it is asked once more, and does not answer
+        if len(asked) == 5 and lost_at == "its end":  # it is asked once more, and does not answer
             (tmp_path / "b").touch()
         return 5
 
@@ -355,7 +361,7 @@ def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_pat
             threading.Timer(0.1, (tmp_path / "b").touch).start()
 
     starts = iter([[here, there, *more], [here]])
-    policy = RestartPolicy(5, newest, lambda resumes, start: next(starts))
+    policy = RestartPolicy(Survival.RESTART, newest=newest, build=lambda flags: next(starts))
     start = lambda given: Remote(given, codes[given.name].pop(0), trained=True)  # noqa: E731
     outcome = Supervisor([here, there, *more], say, Timeouts(), start, links, policy=policy).run()
     how = "the way to b ended with exit code 255"
@@ -385,28 +391,27 @@ def test_those_that_are_left_do_not_wait_for_one_that_has_left(tmp_path):
             end(started[3:], EXIT_OK)
         return started[-1]
 
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    policy = RestartPolicy(Survival.AMONG_WORKERS)
     assert Supervisor(roles, print, Timeouts(), start, policy=policy).run().exit_code == EXIT_OK
     assert [each.role.environment["DMLC_NUM_WORKER"] for each in started] == ["3", "3", "3", "2", "2"]
-    beside = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, beside_hub=True)
+    beside = RestartPolicy(Survival.AT_HUB)
     assert beside.restarted(roles[0], 2).environment == roles[0].environment  # MXNet expects the number of before
 
 
 def test_the_deaths_of_a_service_and_of_the_workers_count_apart():
-    killed, service = (ExitReport(kind, -9) for kind in (Kind.WORKER, Kind.SERVICE))
-    for first, then in (((service, "state server"), (killed, "w")), ((killed, "w"), (service, "state server"))):
-        policy = RestartPolicy(2, lambda: 5, lambda resumes, start: [])
-        actions = [policy.after(name, [report], 1.0).action for report, name in (first, first, first, then)]
+    killed, service = (Lost(kind, -9, name) for kind, name in ((Kind.WORKER, "w"), (Kind.SERVICE, "state server")))
+    for first, then in ((service, killed), (killed, service)):
+        policy = RestartPolicy(Survival.RESTART, 2, newest=lambda left_out: 5)
+        actions = [policy.after([lost]).action for lost in (first, first, first, then)]
         assert actions[2] is Action.END_JOB and actions[3] is not Action.END_JOB
 
 
 def test_a_host_that_is_lost_while_a_worker_is_left_out_does_not_end_the_job():
-    policy = RestartPolicy(1, lambda: 5, lambda resumes, start: [])
-    killed = ExitReport(Kind.WORKER, -9, name="w")
-    host = ExitReport(Kind.WORKER, None, is_connection=True, has_trained=True)
-    actions = [policy.after("w", [killed], 1.0, num_left=3, has_begun=True).action for _ in range(2)]
-    assert (actions, policy.left_out) == ([Action.RESTART_ALL] * 2, {"w"})
-    lost = policy.after("b", [host], 1.0, is_same=True, num_left=2, any_worker_left=True, has_begun=True)
+    policy = RestartPolicy(Survival.RESTART, 1, newest=lambda left_out: 5)
+    killed, host = Lost(Kind.WORKER, -9, "w"), Lost(Kind.SERVICE, 255, "b", is_host=True)
+    actions = [policy.after([killed], num_others=3, has_begun=True).action for _ in range(2)]
+    assert (actions, policy.left_out) == ([Action.RESTART_ALL, Action.RESTART_WITHOUT], {"w"})
+    lost = policy.after([host], is_restarting=True, num_others=2, has_begun=True)
     assert lost.action is Action.RESTART_ALL
 
 
@@ -432,9 +437,7 @@ def test_the_job_goes_on_without_the_worker_that_has_used_all_tries(tmp_path):
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
     worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
     for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
-        policy = RestartPolicy(
-            5, lambda: None, lambda resumes, start: [], others_continue=True, resumes=lambda role, has=has_one: has
-        )
+        policy = RestartPolicy(Survival.AMONG_WORKERS, resumes=lambda role, has=has_one: has)
         again = policy.restarted(worker)
         assert again.appends and list(again.command) == [*worker.command, *flags]
         assert policy.restarted(again).command == again.command  # once is enough
@@ -448,7 +451,6 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     told = next(local_cluster.worker_configs(given))[0]
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
     policy = of_job(given, told, lambda host="": dict(there), list, lambda flags: [])
-    assert policy is not None
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
     assert "--resume" not in policy.restarted(first).command
     del there[file_name(worker_name("host-cpu0"), 5)]  # it is set aside when training begins
@@ -462,7 +464,8 @@ def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
     given = options(tmp_path, own=["-m", "async"])
     told = next(local_cluster.worker_configs(given))[0]
     policy = of_job(given, told, lambda host="": {}, list, lambda flags: [])
-    assert policy is not None and policy.look() is None  # the supervisor ends the job
+    policy.look()
+    assert policy.roles() == []  # the supervisor ends the job
 
 
 def test_two_that_die_at_once_are_both_named(tmp_path):
@@ -486,7 +489,7 @@ def test_two_that_die_at_once_are_both_named(tmp_path):
         role(tmp_path, Kind.WORKER, f"{UP}\n{first}{waits}{speaks}\n    time.sleep(90)\n{DONE}", "worker 0"),
         role(tmp_path, Kind.WORKER, f"{UP}\n{first}    time.sleep(90)\n{DONE}", "worker 1"),
     )
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(Survival.RESTART, build=lambda flags: roles)
     Supervisor(roles, say, Timeouts(settle_s=5), policy=policy).run()
     (line,) = lines
     assert line.startswith("worker 0 was killed by signal 9 and worker 1 was killed by signal 9: ")
@@ -495,12 +498,13 @@ def test_two_that_die_at_once_are_both_named(tmp_path):
 def test_a_service_that_does_not_answer_is_started_again_too(tmp_path):
     deaf = f"{PIDS}\nif (here / 'is deaf').exists(): (here / 'answers').touch()\n(here / 'is deaf').touch(){FOREVER}"
     service = role(tmp_path, Kind.SERVICE, deaf, "state server", is_ready=(tmp_path / "answers").exists)
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(Survival.RESTART, build=lambda flags: roles)
     roles = (service, role(tmp_path, Kind.WORKER, "", "worker 0"))
     lines: list[str] = []
     outcome = Supervisor(roles, lines.append, Timeouts(ready_s=1.0), policy=policy).run()
     assert (outcome.exit_code, starts(tmp_path, "state-server"), running(tmp_path)) == (EXIT_OK, 2, [])
-    assert "state server did not answer within 1 s: there is no checkpoint yet" in lines[0]
+    assert lines[0] == "warning: state server has not answered for 1 s and is killed"
+    assert lines[1].startswith("state server was killed by signal 9: nothing is lost: it is started again")
 
 
 ANSWERS_ONCE = """
@@ -523,7 +527,7 @@ def test_a_state_server_that_is_frozen_is_started_again_alone_in_every_job(tmp_p
     service = role(tmp_path, Kind.SERVICE, program, "state server", is_ready=health.Health("127.0.0.1", port))
     worker = role(tmp_path, Kind.WORKER, f"{PIDS}{UNTIL_AGAIN.format(name='state-server')}{DONE}", "worker 0")
     lines: list[str] = []
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: ()) if survives else None
+    policy = RestartPolicy(Survival.RESTART) if survives else None
     outcome = Supervisor([service, worker], lines.append, Timeouts(settle_s=5), policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
     assert [starts(tmp_path, name) for name in ("state-server", "worker-0")] == [2, 1]
@@ -546,7 +550,7 @@ def test_a_signal_ends_the_wait_before_a_start_at_once(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     roles = [role(tmp_path, Kind.SERVICE, FOREVER, "state server"), role(tmp_path, Kind.WORKER, PIDS + "\n" + DIE, "w")]
-    policy = RestartPolicy(5, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(Survival.RESTART, build=lambda flags: roles)
     outcome = Supervisor(roles, say, Timeouts(), policy=policy).run()
     assert (outcome, running(tmp_path)) == (JobOutcome(EXIT_FORCED, was_stopped=True), [])
     assert starts(tmp_path, "w") == 2
