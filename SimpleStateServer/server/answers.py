@@ -28,7 +28,8 @@ class Request:
     @property
     def path(self) -> str:
         """The target without its query."""
-        return unquote_to_bytes(self.target.partition(b"?")[0]).decode(errors="replace")
+        path = self.target.partition(b"?")[0]
+        return (unquote_to_bytes(path) if b"%" in path else path).decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,13 +60,13 @@ class Handlers:
         self.counts["REPORT"] += 1
         job = self._job_of(message, now)
         row = self._heard(job, message, now)
-        told = message.status
-        step_time = told.computation_time or None  # 0 means: none was measured
+        status = message.status
+        step_time = status.computation_time or None  # 0 means: none was measured
         if not row.step_times and step_time:
             # A test step before the first round, or the last step that an earlier server knew.
             row, step_time = row.timed(step_time, message.samples or 0), None
-        if told.local_iteration > row.local_iteration:  # else it repeats a known step
-            row = row.stepping(told.local_iteration, step_time, message.samples or 0, now)
+        if status.local_iteration > row.local_iteration:  # else it repeats a known step
+            row = row.stepping(status.local_iteration, step_time, message.samples or 0, now)
         elif (
             (message.decision is not None or job.policy.sync is Sync.IS_NOT_SAID)
             and step_time
@@ -89,14 +89,14 @@ class Handlers:
         self.counts["QUERY"] += 1
         job = self._job_of(message, now)
         row = self._heard(job, message, now)
-        told = message.status
+        status = message.status
         answered = row.action is not None
-        if told.local_iteration > row.local_iteration:
-            row = row.stepping(told.local_iteration, told.computation_time, message.samples or 0, now)
+        if status.local_iteration > row.local_iteration:
+            row = row.stepping(status.local_iteration, status.computation_time, message.samples or 0, now)
             answered = row.action is Action.SYNC  # it stands for the rest of the round
-        elif not told.local_iteration and told.computation_time and told.computation_time != row.computation_time:
+        elif not status.local_iteration and status.computation_time and status.computation_time != row.computation_time:
             # A published worker asks before its first step as well, and tells how long its last one took.
-            row = row.timed(told.computation_time)
+            row = row.timed(status.computation_time)
         if row.doing is not Activity.TRAINING:
             row = row._replace(doing=Activity.TRAINING)
         row = row.in_total(message.total, before=job.table.rows[row.rank])
@@ -141,16 +141,16 @@ class Handlers:
         """The worker's row in the message's round, with the fields that both kinds of message update."""
         job.settings.check_kind(message.accuracy, message.value, ("accuracy", "value"))
         job.settings.check_kind(message.accuracies, message.values, ("accuracies", "values"))
-        told, rows = message.status, job.table.rows
-        if (rank := max(0, told.rank, *message.lost)) >= len(rows):
+        status, rows = message.status, job.table.rows
+        if (rank := max(0, status.rank, *message.lost)) >= len(rows):
             raise BadMessage(f"rank {rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
-        row = rows[told.rank]
+        row = rows[status.rank]
         if job.senders.get(row.rank, message.sender) != message.sender:
             raise Conflict(
                 "other-sender",
                 f"another sender speaks for worker {row.rank} of job {job.id!r} in this generation",
             )
-        round = row.round if told.round is None else told.round
+        round = row.round if status.round is None else status.round
         if round < row.round:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
         if round > row.round + 1 and message.settings is None and not _may_skip_rounds(job, row):
@@ -164,7 +164,7 @@ class Handlers:
             log.info("job %s | worker %d of %d is there | %s", job.id, row.rank, len(rows), place or "no device told")
         if round > row.round or row.entered is None:
             # A question that is the first message of its round comes after a step of it.
-            computed = told.computation_time or 0.0 if told.local_iteration else 0.0
+            computed = status.computation_time or 0.0 if status.local_iteration else 0.0
             row = row.entering(round, now, computed)
         if job.settings.resumed and message.elapsed is not None:
             job.began = min(job.began, now - message.elapsed)
@@ -189,7 +189,7 @@ class Handlers:
             counted=True,
             device=message.device or row.device,
             way=row.way if message.way is None else message.way,
-            transmission_time=row.transmission_time if told.transmission_time is None else told.transmission_time,
+            transmission_time=row.transmission_time if status.transmission_time is None else status.transmission_time,
         )
 
     def _decided(self, job: Job, row: Row, now: float) -> Row:

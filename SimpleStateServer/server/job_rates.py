@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from server.row import Row
@@ -17,8 +15,7 @@ RECENT_S = 20.0  # window of the rate of rounds, at least
 RECENT_SHARE = 0.25  # likewise, of the time that is known
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """The work of all workers up to a moment, since this server learned of the job."""
 
     time: float  # on the server's clock (s)
@@ -81,7 +78,7 @@ def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
     window = max(FIRST_PAUSE_S, span / WINDOWS, min(4 * span / rounds, span / 8))
     curve: list[tuple[float, float]] = []
     before, last = marks[0], marks[-1]
-    for mark in (*marks[1:], dataclasses.replace(last, time=max(now, last.time))):
+    for mark in (*marks[1:], last._replace(time=max(now, last.time))):
         if mark.time - before.time >= window * 0.999:
             curve.append((mark.time, (mark.samples - before.samples) / (mark.time - before.time)))
             before = mark

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from server.curve import Curve, Events, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
-from server.policies import POLICIES, Policy, Sync
+from server.policies import POLICIES, Sync
 from server.row import SILENCE_S, Row
 from server.state import Table
 from server.worker import Activity
@@ -22,27 +21,37 @@ MAX_ROWS = 2 * MAX_WORKERS  # of all jobs: what bounds the memory
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
 class Job:
     """One job."""
 
-    id: str
-    token: str  # with which it was begun; empty: none is needed
-    settings: Settings
-    policy: Policy  # its rule
-    table: Table  # its workers
-    began: float  # when the job began; of a job that was taken over, by its workers' messages
-    curve: Curve = field(default_factory=Curve)  # of its metric
-    # The mean of the workers' latest losses, once a round
-    losses: Curve = field(default_factory=lambda: Curve(more_is_better=False))
-    events: Events = field(default_factory=Events)  # that its workers have told
-    history_lost: bool = False  # the job is older than this server, and its earlier evaluations are not known
-    ended: float | None = None  # when its last worker left, or another job replaced it; None while it is running
-    is_replaced: bool = False  # by another `/init/`
-    is_cut_off: bool = False  # this server stops before all its workers have left
-    left_alone: float | None = None  # time of its last message, once all its workers are overdue or have left
-    senders: dict[int, str] = field(default_factory=dict)  # of the first message of each rank in this generation
-    _loss_of: dict[int, float] = field(default_factory=dict)  # the latest, by rank
+    def __init__(self, id: str, token: str, settings: Settings, now: float) -> None:
+        """`token` is that with which it was begun; empty: none is needed."""
+        self.id, self.token, self.settings, self.policy = id, token, settings, POLICIES[settings.policy]
+        self.table = self._new_table(now)
+        self.began = now  # of a job that was taken over, by its workers' messages
+        self.curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)  # of its metric
+        self.losses = Curve(more_is_better=False)  # the mean of the workers' latest losses, once a round
+        self.events = Events()  # that its workers have told
+        self.history_lost = bool(settings.resumed)  # it is older than this server, which lacks earlier evaluations
+        self.ended: float | None = None  # when its last worker left, or another job replaced it
+        self.is_replaced = False  # by another `/init/`
+        self.is_cut_off = False  # this server stops before all its workers have left
+        self.left_alone: float | None = None  # time of its last message, once all its workers are overdue or have left
+        self.senders: dict[int, str] = {}  # of the first message of each rank in this generation
+        self._loss_of: dict[int, float] = {}  # the latest, by rank
+
+    def _new_table(self, now: float) -> Table:
+        settings, policy = self.settings, self.policy
+        return Table(
+            settings.num_workers,
+            policy.delay,
+            settings.epsilon,
+            started=now,
+            counted=not settings.resumed,
+            batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
+            anchor=settings.anchor,
+            all_aggregate=policy.sync is Sync.AGGREGATES,
+        )
 
     @property
     def rows(self) -> list[Row]:
@@ -91,7 +100,7 @@ class Job:
     def go_on_with(self, settings: Settings, now: float) -> None:
         """Continues the job with the workers of another generation; they tell their own progress, the curve stays."""
         self.settings = replace(settings, resumed=1)
-        self.table = table_of(self.settings, self.policy, now)
+        self.table = self._new_table(now)
         self.ended = self.left_alone = None
         self.senders.clear()
         self._loss_of.clear()
@@ -104,20 +113,6 @@ class Job:
         elif self.ended is not None and not (self.is_replaced or self.is_cut_off):
             self.ended = None
             log.info("job %s goes on: a worker speaks that had left", self.id)
-
-
-def table_of(settings: Settings, policy: Policy, now: float) -> Table:
-    """A job's table before its first message."""
-    return Table(
-        settings.num_workers,
-        policy.delay,
-        settings.epsilon,
-        started=now,
-        counted=not settings.resumed,
-        batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
-        anchor=settings.anchor,
-        all_aggregate=policy.sync is Sync.AGGREGATES,
-    )
 
 
 class Jobs:
@@ -165,16 +160,12 @@ class Jobs:
             del self._by_id[job.id]
             if job is self.published:
                 self.published = None
-        policy = POLICIES[settings.policy]
-        curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)
-        about = (message.job, message.token, settings, policy)
-        job = Job(*about, table_of(settings, policy, now), now, curve, history_lost=bool(settings.resumed))
-        self._by_id[job.id] = job
+        self._by_id[message.job] = job = Job(message.job, message.token, settings, now)
         if isinstance(message, PublishedReset):
             self.published = job
         log.info(
             "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s | anchor %s",
-            job.id, "is taken over" if settings.resumed else "begins", settings.title or policy.title,
+            job.id, "is taken over" if settings.resumed else "begins", job.title,
             message.sender, settings.num_workers, settings.policy, settings.epsilon, settings.anchor,
         )  # fmt: skip
         return job

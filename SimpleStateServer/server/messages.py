@@ -424,8 +424,12 @@ class Response:
     def to_wire(self, server: str) -> dict[str, Any]:
         """The answer as the JSON object that is sent. `server`: drawn when this server started, so that a worker knows
         a restarted one."""
-        head = {"msg_type": "RESPONSE", "sender": STATE_SERVER, "receiver": self.receiver, "job": self.job}
-        told = {name: getattr(self, name) for name in ("action", "batch_size", "others", "calls")}
-        told = {name: to_builtins(value) for name, value in told.items() if value not in (None, ())}
-        place = {} if self.place is None else to_builtins(self.place)
-        return {**head, **told, **place, "reason": self.reason, "server": server}
+        wire: dict[str, Any] = {"msg_type": "RESPONSE", "sender": STATE_SERVER, "receiver": self.receiver}
+        wire |= {"job": self.job, "reason": self.reason, "server": server}
+        if self.action is not None:
+            wire["action"] = self.action.value
+        if self.batch_size is not None:
+            wire["batch_size"] = self.batch_size
+        if self.place is not None:
+            wire |= to_builtins(self.place)
+        return wire | {name: to_builtins(told) for name in ("others", "calls") if (told := getattr(self, name))}

@@ -31,7 +31,7 @@ class StateCollector(Collector):
         self._handlers, self._clock = handlers, clock
 
     def collect(self) -> Iterator[Metric]:
-        return _of_server(self._handlers.jobs, self._handlers.counts, self._clock())
+        return _server_metrics(self._handlers.jobs, self._handlers.counts, self._clock())
 
 
 def _family(name: str, text: str, labels: str, samples: Iterable[Sequence[object]]) -> Metric:
@@ -49,23 +49,27 @@ def _family(name: str, text: str, labels: str, samples: Iterable[Sequence[object
 
 
 # Of each job, however large it is: name, text, value. A name that ends in _total is a counter's.
-_OF_A_JOB: list[tuple[str, str, Callable[[View], float | None]]] = [
-    ("job_at_work", "1 while the job's workers are heard.", lambda its: its.state == AT_WORK),
-    ("job_seconds", "Time since the job began, until it ended.", lambda its: elapsed(its.job, its.now)),
-    ("workers", "Workers of the job.", lambda its: len(its.rows)),
-    ("round", "The latest round that any worker has entered.", lambda its: its.job.table.round),
-    ("limit_rounds", "Rounds after which the job ends.", lambda its: its.job.settings.limits.rounds),
-    ("limit_seconds", "Seconds after which the job ends.", lambda its: its.job.settings.limits.seconds),
-    ("computing_share", "Share of local steps in the last rounds' time.", lambda its: its.computing_share_of_all),
-    ("training_loss", "Mean of the workers' latest losses.", lambda its: _value(its.job.losses.points[-1:])),
-    ("straggler_rank", "The worker that the policy marks as slow.", lambda its: min(its.marks, default=None)),
-    ("samples_total", "Samples that all workers have trained on.", lambda its: sum([row.samples for row in its.rows])),
-    ("local_steps_total", "Local steps of all workers.", lambda its: sum([row.steps for row in its.rows])),
-    ("computing_seconds_total", "Seconds of all local steps.", lambda its: sum([row.computing for row in its.rows])),
+_JOB: list[tuple[str, str, Callable[[View], float | None]]] = [
+    ("job_at_work", "1 while the job's workers are heard.", lambda view: view.state == AT_WORK),
+    ("job_seconds", "Time since the job began, until it ended.", lambda view: elapsed(view.job, view.now)),
+    ("workers", "Workers of the job.", lambda view: len(view.rows)),
+    ("round", "The latest round that any worker has entered.", lambda view: view.job.table.round),
+    ("limit_rounds", "Rounds after which the job ends.", lambda view: view.job.settings.limits.rounds),
+    ("limit_seconds", "Seconds after which the job ends.", lambda view: view.job.settings.limits.seconds),
+    ("computing_share", "Share of local steps in the last rounds' time.", lambda view: view.computing_share_of_all),
+    ("training_loss", "Mean of the workers' latest losses.", lambda view: _value(view.job.losses.points[-1:])),
+    ("straggler_rank", "The worker that the policy marks as slow.", lambda view: min(view.marks, default=None)),
+    (
+        "samples_total",
+        "Samples that all workers have trained on.",
+        lambda view: sum([row.samples for row in view.rows]),
+    ),
+    ("local_steps_total", "Local steps of all workers.", lambda view: sum([row.steps for row in view.rows])),
+    ("computing_seconds_total", "Seconds of all local steps.", lambda view: sum([row.computing for row in view.rows])),
 ]
 
 # The same of an accuracy, and of another metric with its name as a label.
-_OF_A_METRIC: list[tuple[str, str, Callable[[Job], float | None]]] = [
+_METRIC: list[tuple[str, str, Callable[[Job], float | None]]] = [
     (
         "target",
         "at which the job ends.",
@@ -76,17 +80,17 @@ _OF_A_METRIC: list[tuple[str, str, Callable[[Job], float | None]]] = [
 ]
 
 # Of each worker of the jobs that are not too large.
-_OF_A_WORKER: list[tuple[str, str, Callable[[View, Row], float | None]]] = [
-    ("round", "Round that the worker is in.", lambda its, row: row.round),
-    ("local_steps", "Local steps in this round.", lambda its, row: row.local_iteration),
-    ("local_steps_total", "Local steps since the job began.", lambda its, row: row.steps),
-    ("samples_total", "Samples trained on since the job began.", lambda its, row: row.samples),
-    ("computing_seconds_total", "Seconds of local steps since the job began.", lambda its, row: row.computing),
-    ("step_time_seconds", "Smoothed time of a local step.", lambda its, row: row.step_time),
-    ("transmission_time_seconds", "Time to push a model.", lambda its, row: its.transmission_time(row)),
-    ("silence_seconds", "Time since the worker was heard.", lambda its, row: its.silence(row)),
-    ("computing_share", "Share of local steps in its time.", lambda its, row: its.computing_share(row.rank)),
-    ("waiting", "1 while the worker waits for others.", lambda its, row: its.states[row.rank] == WAITING),
+_WORKER: list[tuple[str, str, Callable[[View, Row], float | None]]] = [
+    ("round", "Round that the worker is in.", lambda view, row: row.round),
+    ("local_steps", "Local steps in this round.", lambda view, row: row.local_iteration),
+    ("local_steps_total", "Local steps since the job began.", lambda view, row: row.steps),
+    ("samples_total", "Samples trained on since the job began.", lambda view, row: row.samples),
+    ("computing_seconds_total", "Seconds of local steps since the job began.", lambda view, row: row.computing),
+    ("step_time_seconds", "Smoothed time of a local step.", lambda view, row: row.step_time),
+    ("transmission_time_seconds", "Time to push a model.", lambda view, row: view.transmission_time(row)),
+    ("silence_seconds", "Time since the worker was heard.", lambda view, row: view.silence(row)),
+    ("computing_share", "Share of local steps in its time.", lambda view, row: view.computing_share(row.rank)),
+    ("waiting", "1 while the worker waits for others.", lambda view, row: view.states[row.rank] == WAITING),
 ]
 
 
@@ -94,7 +98,7 @@ def _value(points: Sequence[Point | None]) -> float | None:
     return points[0].value if points and points[0] is not None else None
 
 
-def _of_server(all_jobs: Jobs, counts: Mapping[str, int], now: float) -> Iterator[Metric]:
+def _server_metrics(jobs: Jobs, counts: Mapping[str, int], now: float) -> Iterator[Metric]:
     yield _family(
         "messages_total", "Messages handled, refused ones included.", "type",
         ([kind, counts.get(kind, 0)] for kind in BY_TYPE),
@@ -103,30 +107,30 @@ def _of_server(all_jobs: Jobs, counts: Mapping[str, int], now: float) -> Iterato
         "decisions_total", "Answers to queries.", "action",
         ([action.value, counts.get(action.value, 0)] for action in Action),
     )  # fmt: skip
-    jobs = [View(job, now) for job in all_jobs]
-    number = Counter(its.state for its in jobs)
+    views = [View(job, now) for job in jobs]
+    number = Counter(view.state for view in views)
     states = ([state, number[state]] for state in (AT_WORK, QUIET, ENDED))
     yield _family("jobs", "Jobs that this server knows.", "state", states)
-    yield from _of_jobs(jobs)
-    yield from _of_workers(_with_series(jobs))
+    yield from _job_metrics(views)
+    yield from _worker_metrics(_with_series(views))
 
 
-def _of_jobs(jobs: Sequence[View]) -> Iterator[Metric]:
-    about = ([its.job.id, its.job.policy.name, its.job.title, 1] for its in jobs)
+def _job_metrics(views: Sequence[View]) -> Iterator[Metric]:
+    about = ([view.job.id, view.job.policy.name, view.job.title, 1] for view in views)
     yield _family("job_info", "A job.", "job policy algorithm", about)
-    states = ([its.job.id, state, its.states.count(state)] for its in jobs for state in ALL)
+    states = ([view.job.id, state, view.states.count(state)] for view in views for state in ALL)
     yield _family("workers_in_state", "Workers by what they do.", "job state", states)
-    kinds = ((its.job.id, Counter(event.kind for event in its.job.events.latest)) for its in jobs)
+    kinds = ((view.job.id, Counter(event.kind for event in view.job.events.latest)) for view in views)
     events = ([id, kind, count] for id, counts in kinds for kind, count in counts.items())
     yield _family("events", "Of the latest events, those of a kind.", "job kind", events)
-    spreads = ([its.job.id, name, value] for its in jobs for name, value in _spread(its.rows))
+    spreads = ([view.job.id, name, value] for view in views for name, value in _spread(view.rows))
     yield _family("step_time_seconds", "Spread of the workers' smoothed step times.", "job worker", spreads)
-    for name, text, value in _OF_A_JOB:
-        yield _family(name, text, "job", ([its.job.id, value(its)] for its in jobs))
-    for name, text, read in _OF_A_METRIC:
-        plain = ([its.job.id, read(its.job)] for its in jobs if its.job.settings.metric is None)
+    for name, text, value in _JOB:
+        yield _family(name, text, "job", ([view.job.id, value(view)] for view in views))
+    for name, text, read in _METRIC:
+        plain = ([view.job.id, read(view.job)] for view in views if view.job.settings.metric is None)
         yield _family(f"{name}_accuracy", f"Test accuracy {text}", "job", plain)
-        others = ((its.job, its.job.settings.metric) for its in jobs)
+        others = ((view.job, view.job.settings.metric) for view in views)
         samples = ([job.id, metric.name, read(job)] for job, metric in others if metric is not None)
         yield _family(f"{name}_metric", f"Value {text}", "job metric", samples)
 
@@ -138,22 +142,22 @@ def _spread(rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
             yield name, ascending[round(share * (len(ascending) - 1))]
 
 
-def _with_series(jobs: Sequence[View]) -> list[View]:
+def _with_series(views: Sequence[View]) -> list[View]:
     """The jobs whose workers have series of their own; a new job takes them from no other."""
     chosen, left = [], MAX_WORKER_SERIES
-    for its in jobs:
-        if its.state != ENDED and len(its.rows) <= left:
-            chosen.append(its)
-            left -= len(its.rows)
+    for view in views:
+        if view.state != ENDED and len(view.rows) <= left:
+            chosen.append(view)
+            left -= len(view.rows)
     return chosen
 
 
-def _of_workers(jobs: Sequence[View]) -> Iterator[Metric]:
-    rows = [(its, row) for its in jobs for row in its.rows]
-    places = ((its.job.id, row.rank, row.device.host, row.device.device) for its, row in rows)
+def _worker_metrics(views: Sequence[View]) -> Iterator[Metric]:
+    rows = [(view, row) for view in views for row in view.rows]
+    places = ((view.job.id, row.rank, row.device.host, row.device.device) for view, row in rows)
     known = ([*place, 1] for place in places if place[2] or place[3])
     yield _family("worker_info", "Where a worker runs, once it has said so.", "job rank host device", known)
-    for name, text, value in _OF_A_WORKER:
+    for name, text, value in _WORKER:
         yield _family(
-            f"worker_{name}", text, "job rank", ([its.job.id, row.rank, value(its, row)] for its, row in rows)
+            f"worker_{name}", text, "job rank", ([view.job.id, row.rank, value(view, row)] for view, row in rows)
         )

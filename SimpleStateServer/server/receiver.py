@@ -42,8 +42,8 @@ class Receiver:
             "/reset/": self._reset,
         }  # by path
 
-    def post(self, request: Request) -> Answer:
-        """Answers a request to one of `calls`. Raises BadMessage or Conflict where the message is refused."""
+    def post(self, path: str, request: Request) -> Answer:
+        """Answers a request to a path of `calls`. Raises BadMessage or Conflict where the message is refused."""
         headers = request.headers
         # Workers are no browsers and send neither; a browser sends them with every POST of a page, from wherever the
         # page is. This server's own page sends no POST.
@@ -56,7 +56,7 @@ class Receiver:
                 401,
                 {"WWW-Authenticate": "Bearer"},
             )
-        return self.calls[request.path](request)
+        return self.calls[path](request)
 
     def _message(self, request: Request) -> Answer:
         """`POST /message/`: a message as JSON; answers with a RESPONSE."""

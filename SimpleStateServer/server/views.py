@@ -56,6 +56,7 @@ class _NoSuchJob(Exception):
     """A job is asked for by an id that is not known."""
 
 
+@functools.cache  # each message asks
 def app() -> ServerConfig:
     """The app of this process."""
     return cast("ServerConfig", apps.get_app_config("server"))
@@ -66,7 +67,7 @@ def answer(request: Request) -> Answer:
     begin, path = perf_counter(), request.path
     is_call = path in app().receiver.calls
     try:
-        found = _call(request) if is_call else _reading(request, path)
+        found = _call(path, request) if is_call else _reading(path, request)
     except (BadMessage, Conflict) as problem:
         code, said = refused(problem)
         found = json_answer(said, code)
@@ -79,12 +80,12 @@ def answer(request: Request) -> Answer:
     return found
 
 
-def _call(request: Request) -> Answer:
+def _call(path: str, request: Request) -> Answer:
     """A call that changes state."""
-    return app().receiver.post(request) if request.method == "POST" else _not_allowed(request, "POST")
+    return app().receiver.post(path, request) if request.method == "POST" else _not_allowed(request, "POST")
 
 
-def _reading(request: Request, path: str) -> Answer:
+def _reading(path: str, request: Request) -> Answer:
     """A request that changes nothing."""
     job = None
     if found := re.fullmatch(r"/jobs/([^/]+)(/(?:status\.json)?)", path):

@@ -26,7 +26,7 @@ PATIENCE_S = 60.0  # for a server that is restarted
 FIRST_PAUSE_S = 0.05  # before the second try
 LONGEST_PAUSE_S = 1.0
 
-# In place of a missing answer, for a worker that leaves: stop the local steps, stay in step, release.
+# What an unanswered question counts as once this worker leaves: it stops its local steps, stays in step, or releases.
 LEAVE = {"action": "SYNC"}
 
 
