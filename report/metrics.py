@@ -262,8 +262,8 @@ class Reached(NamedTuple):
         return self.by_s < math.inf
 
     def is_apart(self, other: Reached) -> bool:
-        """Returns whether it is known which of two runs was sooner: intervals that meet, and seconds of workers that evaluate
-        beside those of workers that do not, have no order."""
+        """Returns whether it is known which of two runs was sooner: intervals that meet have no order, nor have seconds
+        of workers that evaluate beside those of workers that do not."""
         in_order = self.by_s <= other.after_s or other.by_s <= self.after_s
         return in_order and self.is_moved == other.is_moved
 
