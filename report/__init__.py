@@ -1,8 +1,7 @@
-"""Output of summary.py and draw.py: numbers (metrics.py, definitions.py), table (tables.py), figures (figure_set.py) of
-curves (figures.py) and rows (bars.py), their style (style.py), axes (x_axes.py), marks (marks.py) and curves of other
-programs (csv_curves.py); of several runs: curves (runs.py), table (run_tables.py), medians with intervals (bands.py,
-statistics.py). Rounds for other programs: export.py. Of why.sh: logs of a job (job_logs.py), speeds (measured.py),
-trace (trace.py)."""
+"""Output of summary.py and draw.py: logs as devices (job_logs.py, newest_run.py), their JSON (device_json.py), numbers
+(metrics.py, definitions.py, statistics.py), runs and tables of them (runs.py, tables.py), figures (figure_set.py) of
+curves (figures.py, bands.py, x_axes.py, marks.py, csv_curves.py) and bars (bars.py), their style (style.py). Rounds for
+other programs: export.py. Of why.sh: speeds (measured.py), trace (trace.py)."""
 
 import os
 

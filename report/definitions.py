@@ -47,19 +47,16 @@ def numbers(devices: Devices, definitions: str, model_bytes: int | None, exchang
     """The numbers of a run's devices, all by the same definition: MEASURED, PUBLISHED, or AUTO, measured where every
     worker's summary allows it. `model_bytes` is the size of the model, for summaries without it. Where no worker
     `exchanges` anything the traffic is 0 by either."""
-    workers = devices.values()
-    load = metrics.traffic(workers) if exchanges else 0.0
+    load = metrics.traffic(devices.values()) if exchanges else 0.0
     by_size = exchanges and (definitions == PUBLISHED or (definitions == AUTO and load is None))
+    if by_size:
+        load = metrics.published_traffic(devices.values(), model_bytes)
     ratios = {key: metrics.computing_ratio(device) for key, device in devices.items()}
     by_aggregation = definitions == PUBLISHED or (definitions == AUTO and None in ratios.values())
     if by_aggregation:
         ratios = {key: metrics.published_computing_ratio(device) for key, device in devices.items()}
-    return Numbers(
-        traffic=metrics.published_traffic(workers, model_bytes) if by_size else load,
-        traffic_published=by_size,
-        ratios={key: ratio for key, ratio in ratios.items() if ratio is not None},
-        ratios_published=by_aggregation,
-    )
+    known = {key: ratio for key, ratio in ratios.items() if ratio is not None}
+    return Numbers(load, by_size, known, by_aggregation)
 
 
 def mark(text: str, published: bool) -> str:

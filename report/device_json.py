@@ -74,30 +74,23 @@ def read(value: Any, where: str, warn: Warn) -> Device:
         warn(f"{where}: {text}: {impossible.get(first, 'a number in it cannot be')}")
     if not rounds or rounds[-1].elapsed_s <= 0:  # published times are whole seconds, so that short rounds end at 0
         raise ValueError("not one round" if not rounds else "the last elapsed time is not above 0")
-    values, times = _values(value[value_key], value.get(time_key), value["elapsed_time_list"], metric, where, warn)
-    events = value.get("event_list") or []
-    pace: list[Any] = [value.get(name) for name in Pace._fields]
-    return Device(
-        rounds,
-        values,
-        times,
-        metric,
-        sound_events(events if isinstance(events, list) else [events], where, warn),
-        Pace(*pace) if all(map(is_quantity, pace)) else None,
-        **{name: value[name] for name in ABOUT if is_quantity(value.get(name)) or value.get(name) is True},
-    )
-
-
-def _values(
-    values: list[Any], times: Any, of_rounds: list[Any], metric: Metric, where: str, warn: Warn
-) -> tuple[list[float], list[float] | None]:
-    """The values of the metric that can be, and their seconds; these are None where they are unknown."""
-    if times is None and len(values) == len(of_rounds):  # evaluated in every round
-        times = of_rounds
+    values, times = value[value_key], value.get(time_key)
+    if times is None and len(values) == len(rows):  # evaluated in every round
+        times = value["elapsed_time_list"]
     if times is not None and (not isinstance(times, list) or len(times) != len(values)):
         raise ValueError(f"the {len(values)} {metric.plural} have other times")
     faults = value_faults(values, metric)
     if told := [*filter(None, faults)]:
         warn(f"{where}: {len(told)} of {len(values)} {metric.plural} left out: {told[0]}")
     sound = [place for place, fault in enumerate(faults) if not fault and (times is None or is_quantity(times[place]))]
-    return [values[place] for place in sound], None if times is None else [times[place] for place in sound]
+    events = value.get("event_list") or []
+    pace: list[Any] = [value.get(name) for name in Pace._fields]
+    return Device(
+        rounds,
+        [values[place] for place in sound],
+        None if times is None else [times[place] for place in sound],
+        metric,
+        sound_events(events if isinstance(events, list) else [events], where, warn),
+        Pace(*pace) if all(map(is_quantity, pace)) else None,
+        **{name: value[name] for name in ABOUT if is_quantity(value.get(name)) or value.get(name) is True},
+    )

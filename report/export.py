@@ -35,7 +35,7 @@ Write = Callable[[Worker, Iterable[Round]], None]  # of a worker's rounds
 
 @contextlib.contextmanager
 def to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
-    """What writes to a CSV file and to a folder for TensorBoard; the file has its head. Raises SetupError if
+    """Opens a CSV file, with its head, and a folder for TensorBoard; yields a writer for each. Raises SetupError if
     tensorboardX is not installed, or the file or the folder cannot be made."""
     with contextlib.ExitStack() as stack:
         writers: list[Write] = []

@@ -99,7 +99,7 @@ def _run_file(path: Path, warn: Warn) -> RunFile:
 
 
 def device_of(log: WorkerLog, warn: Warn) -> Device:
-    """What a summary has of the logs; `warn` gets the events that are left out."""
+    """The device of a summary by its logs; `warn` gets the events that are left out."""
     evaluated = [one for one in log.rounds if one.evaluation]
     events = []
     for one in log.rounds:
@@ -122,7 +122,7 @@ def device_of(log: WorkerLog, warn: Warn) -> Device:
 
 
 def evaluating(logs: Iterable[WorkerLog]) -> Device:
-    """The device that has evaluated (metrics.evaluating_device); where none has the first one."""
+    """The device that has evaluated (metrics.evaluating_device), or the first one where none has."""
     devices = {log.place: device_of(log, lambda text: None) for log in logs}
     return evaluating_device(devices, lambda text: None) or next(iter(devices.values()))
 

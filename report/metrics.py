@@ -179,7 +179,7 @@ class Device:
 
     @property
     def moved(self) -> list[str]:
-        """What its log says where it took the evaluations over from the process beside it."""
+        """The texts of the events in which it took the evaluations over from the process beside it."""
         return [event.text for event in self.events if event.kind == EVALUATOR.name]
 
     def column(self, name: str) -> list[Any] | None:
@@ -240,7 +240,7 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
 
 
 def have_changed(devices: Iterable[Device]) -> bool:
-    """Whether workers left the job or came to it."""
+    """Returns whether workers left the job or came to it."""
     return any(event.kind == MEMBERS.name for device in devices for event in device.events)
 
 
@@ -248,7 +248,7 @@ CLOSE = 10  # so many evaluations before, and so many times the gap to the last 
 
 
 class Reached(NamedTuple):
-    """When a run reached a target, as far as its evaluations tell: between two of them."""
+    """The time at which a run reached a target: between two evaluations."""
 
     after_s: float  # of the last evaluation that had not reached it; 0 where none came before; in virtual time as by_s
     by_s: float  # of the first one that had; infinite where none had
@@ -262,8 +262,8 @@ class Reached(NamedTuple):
         return self.by_s < math.inf
 
     def is_apart(self, other: Reached) -> bool:
-        """Whether it is known which of two runs was sooner: intervals that meet, and seconds of workers that evaluate
-        beside those of workers that do not, have no order."""
+        """Returns whether it is known which of two runs was sooner: intervals that meet have no order, nor have seconds
+        of workers that evaluate beside those of workers that do not."""
         in_order = self.by_s <= other.after_s or other.by_s <= self.after_s
         return in_order and self.is_moved == other.is_moved
 
@@ -271,7 +271,7 @@ class Reached(NamedTuple):
 def reached(
     curve: Curve, target: float, metric: Metric = ACCURACY, is_virtual: bool = False, is_moved: bool = False
 ) -> Reached:
-    """When a curve reached `target`. `is_moved` as Reached has it."""
+    """The time at which a curve reached `target`. `is_moved` as Reached has it."""
     best = metric.best(value for _, value in curve) if curve else None
     place = next((place for place, (_, value) in enumerate(curve) if metric.reached(value, target)), len(curve))
     after_s = curve[place - 1][0] if place else 0.0
@@ -285,7 +285,7 @@ def reached(
 
 
 def times_of(evaluators: Mapping[Mode, Device | None], target: float) -> dict[Mode, Reached]:
-    """When each mode's run reached `target`."""
+    """The time at which each mode's run reached `target`."""
     return {mode: device.reached(target) if device else reached((), target) for mode, device in evaluators.items()}
 
 

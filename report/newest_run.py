@@ -34,7 +34,7 @@ class RunFile:
 
     @property
     def job(self) -> Hashable:
-        """The same for all workers of a run; None where unknown."""
+        """A key that all workers of a run share; None where unknown."""
         if not self.members and not isinstance(self.run.get("num_workers"), int):
             return None
         return json.dumps([self.members, self.run.get("num_workers")], sort_keys=True)

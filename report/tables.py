@@ -15,9 +15,7 @@ from trainer.run_logs.pace import Doubts, short_doubts
 from utils import SetupError
 
 USUAL_TARGET = 0.8  # of accuracy
-TARGET_HELP = (
-    f"value of the metric for the times to it (accuracy: {USUAL_TARGET}; else the best that all modes reached)"
-)
+TARGET_HELP = f"value of the metric for the times to it (accuracy: {USUAL_TARGET}; else the best that all reached)"
 
 
 def target_for(given: float | None, metric: Metric, curves: Iterable[Curve]) -> float:
@@ -66,7 +64,7 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
 
 
 def grid_line(times: Iterable[Reached]) -> list[str]:
-    """How late virtual times to a target may be, in a line; empty where there are none."""
+    """A line on how late virtual times to a target may be; empty where there are none."""
     late_s = max((its.late_s for its in times), default=0.0)
     text = f"evaluated at least every {late_s:.3g} s of virtual time, so a time is up to {late_s:.3g} s late"
     return [text] * (late_s > 0)
@@ -123,7 +121,7 @@ def time_text(its: Reached) -> str:
 
 
 def intervals(numbers: Collection[int]) -> str:
-    """What `values_text` shows of so many runs, in words."""
+    """Explains what `values_text` shows of so many runs."""
     enough = [
         f"median (interval that covers it with {coverage(number)}) of {number} runs"
         for number in sorted({*numbers})
@@ -243,7 +241,7 @@ def not_apart(*sides: tuple[str, str, bool]) -> str:
 
 
 def side_of(title: str, its: Reached) -> tuple[str, str, bool]:
-    """Of not_apart, with the interval that decided."""
+    """An argument of not_apart, with the interval that decided."""
     return title, time_text(its._replace(low_s=its.after_s)), its.is_moved
 
 

@@ -47,7 +47,7 @@ class RoundReport:
 
     @property
     def has_rounds(self) -> bool:
-        """Whether this process has logged a round."""
+        """Returns whether this process has logged a round."""
         return bool(self._record)
 
     def write(self, samples: int, loss: float | None, value: float | None) -> None:

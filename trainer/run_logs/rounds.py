@@ -45,7 +45,7 @@ Stages = dict[str, Seconds]  # seconds by stage (measure.STAGES)
 
 
 def is_quantity(value: Any) -> TypeGuard[float]:
-    """Whether `value` can be a duration, a size or a share."""
+    """Returns whether `value` can be a duration, a size or a share."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST
 
 
@@ -60,7 +60,7 @@ class LoggedEvent(Struct):
 
 
 class _Evaluated(Struct, kw_only=True):
-    """What may have a value of the metric, as published or with the metric's name."""
+    """A log's entry that may have a value of the metric, as published or with the metric's name."""
 
     accuracy: Any = UNSET
     metric: Any = UNSET
@@ -212,7 +212,7 @@ def _logged_lines(path: Path, warn: Warn, keeps_steps: bool) -> dict[int, Round 
 
 
 def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
-    """Those of bytes.splitlines, one at a time; each may have the end of a line."""
+    """Yields the lines of bytes.splitlines, one at a time; each may have the end of a line."""
     for line in file:
         if b"\r" in line:
             yield from line.splitlines()
@@ -309,7 +309,7 @@ def _keep_values_of_one_metric(folder: Path, rounds: Sequence[Round], warn: Warn
 
 
 def value_faults(values: Sequence[Any], metric: Metric) -> list[str]:
-    """Why each of a worker's values of the metric cannot be; empty where it can."""
+    """Returns for each of a worker's values of the metric why it cannot be; an empty text where it can."""
     above = sum(is_quantity(value) and 1 < value <= 100 for value in values) if metric.is_accuracy else 0
     if above > 1 and 2 * above > len(values):
         return ["in percent, as are most of them: write shares from 0 to 1"] * len(values)
@@ -317,10 +317,12 @@ def value_faults(values: Sequence[Any], metric: Metric) -> list[str]:
 
 
 def impossible_times(rounds: Sequence[Round]) -> dict[int, str]:
-    """Why the times of rounds, in ascending order, cannot be, by number. They contradict those of other rounds: as few
-    as possible are left out, a single time that is far too large, not all that follow. Of sets of equal size the later
-    one counts. Where the time has run back, all count until it is later than before. Or the stages are longer than the
-    round."""
+    """Returns the rounds whose times cannot be, by number, with the reason. `rounds` are in ascending order.
+
+    A time contradicts those of other rounds: as few rounds as possible are left out, a single time that is far too
+    large, not all that follow. Of sets of equal size the later one counts. Where the time has run back, all count until
+    it is later than before. Or the stages of a round are longer than the round.
+    """
     times = [one.elapsed_s for one in rounds]
     in_order = _longest_ascending(times)
     found: dict[int, str] = {}
