@@ -103,7 +103,7 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
             raise SetupError(f"{flag} is set by the sweep: give {OWN[field]}")
         taken = [joined] if is_joined else []
         most = {"+": len(left), "?": 1, None: 1}[FIELDS[field].metadata["arguments"].get("nargs")]
-        while not is_joined and len(taken) < most and left and not _is_flag(left[0]):
+        while not is_joined and len(taken) < most and left and not re.match("-+[A-Za-z]", left[0]):
             taken.append(left.pop(0))
         found[field] = [(each,) for each in _alternatives(field, taken[0])] if len(taken) == 1 else [tuple(taken)]
     return tuple(options), found
@@ -115,10 +115,6 @@ def _numbers(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     own.add_argument(FASTEST, default="")
     given, others = own.parse_known_args(options)
     return tuple(others), [*filter(None, given.fastest.split(","))]
-
-
-def _is_flag(word: str) -> bool:
-    return bool(re.match("-+[A-Za-z]", word))
 
 
 def _alternatives(field: str, text: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Starts a job's processes by fork where that saves their import of MXNet (scripts/launch/fork_server.py).
 
 Standard library only. All workers of a job on this machine are forked from one fork server, so they cost one import. On
-several hosts, a job that survives or changes its hosts has a fork server on each for what is started again; the first
-processes there are started afresh while it imports. So is every process that is started while the server is not ready,
+several hosts, a job that survives has a fork server on each for what is started again; the first processes there are
+started afresh while it imports. So is every process that is started while the server is not ready,
 or after it was killed. The state server imports no MXNet and is always started afresh; scheduler, parameter server and
 hub import little or nothing of it, and do not wait for the import.
 """
@@ -46,7 +46,7 @@ class AdoptedChild:
 class ForkServer:
     """A server that forks processes, which become children of this process.
 
-    It is started by `warm` or by the first start that can be a fork, and again when it has died.
+    It is started by the first start that can be a fork, and again when it has died.
 
     Args:
         warm: what it reads and imports: the workers' dataset (empty: they read their data themselves), its folder, and
@@ -122,24 +122,16 @@ class ForkServer:
             self._server.kill()
             return self._answer(ANSWER_S)
 
-    def warm(self) -> None:
-        """Starts the server where none runs, so that it is ready in time. Raises OSError if it cannot be started."""
-        if self._server is not None and self._server.poll() is None:
-            return
-        self.close()
-        with open_log(self._role) as log:
-            self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
-        self._partial, self._is_ready = b"", False
-
     def _can_fork(self, patience_s: float) -> bool:
-        try:
-            self.warm()
-        except OSError:  # a fresh start will show why
-            return False
-        return self._listen(patience_s)
-
-    def _listen(self, patience_s: float) -> bool:
-        """Whether the server is ready, or becomes so in time."""
+        """Whether the server, which is started where none runs, is ready, or becomes so in time."""
+        if self._server is None or self._server.poll() is not None:
+            self.close()
+            self._partial, self._is_ready = b"", False
+            try:
+                with open_log(self._role) as log:
+                    self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
+            except OSError:  # a fresh start will show why
+                return False
         if not self._is_ready:
             with contextlib.suppress(TimeoutError, EOFError):
                 self._is_ready = self._answer(patience_s)["is"] == "ready"

@@ -135,6 +135,7 @@ class Supervisor:
         if self._state is _State.SETTLING:
             self._settle(now)
             return
+        now = time.monotonic()  # what is to be started at once is due
         if self._restart_at is not None and now >= self._restart_at:
             self._start_all_again(now)
         self._start_due(now)

@@ -535,6 +535,21 @@ def test_a_state_server_that_is_frozen_is_started_again_alone_in_every_job(tmp_p
     assert "state server was killed by signal 9: " in lines[1] and "it is started again" in lines[1]
 
 
+@pytest.mark.parametrize("is_for_page", [True, False])
+def test_a_state_server_that_dies_again_and_again_is_given_up_in_every_job(tmp_path, monkeypatch, is_for_page):
+    monkeypatch.setattr(restarts, "LONGEST_WAIT_S", 0.05)
+    dies, is_up = f"{PIDS}{UP}\ntime.sleep(0.8); {DIE}", (tmp_path / "state-server.pid").exists
+    service = role(tmp_path, Kind.SERVICE, dies, "state server", is_ready=is_up, is_for_page=is_for_page)
+    until_given_up = UNTIL_AGAIN.format(name="state-server").replace("< 2", "< 3")
+    worker = role(tmp_path, Kind.WORKER, f"{until_given_up}time.sleep(2.5)", "worker 0")
+    lines: list[str] = []
+    outcome = Supervisor([service, worker], lines.append, Timeouts(), policy=RestartPolicy(limit=2)).run()
+    assert (starts(tmp_path, "state-server"), running(tmp_path)) == (3, [])
+    assert "it is started again, and training goes on; 1 more try in less than 60 s each" in lines[0]
+    assert outcome.exit_code == (EXIT_OK if is_for_page else EXIT_PEER_LOST)
+    assert len(lines) == 2 or "stopping the job: given up after 2 starts in less than 60 s each" in lines[-1]
+
+
 def test_a_wrong_set_up_is_not_tried_again(tmp_path):
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, f"{PIDS}\nsys.exit({EXIT_SETUP})", "worker 0"))
     assert (outcome.exit_code, starts(tmp_path, "worker-0")) == (EXIT_SETUP, 1)
