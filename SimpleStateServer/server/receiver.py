@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl
 
 from server import published, wire
-from server.answers import Answer, Request, error, json_answer
+from server.answers import JSON, Answer, Request, error, json_answer
 from server.errors import BadMessage
 from server.handlers import Handlers
 from server.messages import Message, Response
@@ -15,7 +15,6 @@ from server.policies import POLICIES
 from server.worker import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
-JSON_TYPE = "application/json"
 MAX_FORM_FIELDS = 100
 
 
@@ -60,7 +59,7 @@ class Receiver:
 
     def _message(self, request: Request) -> Answer:
         """`POST /message/`: a message as JSON; answers with a RESPONSE."""
-        _need_type(request, JSON_TYPE, "the message as JSON")
+        _need_type(request, JSON, "the message as JSON")
         message = wire.parse(request.body, POLICIES, _token(request.headers))
         return json_answer(self._ask(message).to_wire(self._server))
 

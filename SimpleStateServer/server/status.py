@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server import anchor, worker_states
+from server.curve import Curve
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
 from server.jobs import Job, Jobs
@@ -61,10 +62,8 @@ def status(job: Job | None, jobs: Jobs, now: float) -> dict[str, Any]:
             "name": "accuracy" if settings.metric is None else settings.metric.name,
             "more_is_better": settings.metric is None or settings.metric.more_is_better,
         },
-        "accuracies" if settings.metric is None else "values": [
-            [_rounded(point.time - job.began), point.value, point.round] for point in job.curve.points
-        ],
-        "losses": [[_rounded(point.time - job.began), point.value, point.round] for point in job.losses.points],
+        "accuracies" if settings.metric is None else "values": _points(job, job.curve),
+        "losses": _points(job, job.losses),
         "events": [[_rounded(event.time - job.began), *event[2:], event.round] for event in job.events.latest],
         "best": best and [_rounded(best.time - job.began), best.value],
         "workers": [_worker(view, row) for row in shown],
@@ -73,7 +72,8 @@ def status(job: Job | None, jobs: Jobs, now: float) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------------ the workers
+def _points(job: Job, curve: Curve) -> list[list[float]]:
+    return [[_rounded(point.time - job.began), point.value, point.round] for point in curve.points]
 
 
 def _shown(view: View) -> list[Row]:

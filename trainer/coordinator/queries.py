@@ -67,7 +67,7 @@ class Queries:
         self._is_alone = False  # the round before ended without an answer
         # Tasks beside the training write the following too.
         self._lock = clock.lock()
-        self._unanswered = 0
+        self._num_open = 0  # messages without an answer yet
         self._untold: Message | None = None  # the newest state that was noted while messages had no answer
         self._silent_since = 0.0  # the last answer, or the message before which nothing was under way
         self._news = clock.event()  # the next answer
@@ -77,7 +77,7 @@ class Queries:
     def report(self, round_: int, step_s: float, transmission_s: float) -> None:
         """Tells that the worker has entered the round. A question that overtakes the report tells the same."""
         state = self._client.note(round_, 0, self._delay(step_s), transmission_s)
-        if not (self._silent_s() >= AWAY_S and self._is_left(state)):
+        if not (self._silent_s() >= AWAY_S and self._passed_on(state)):
             self._send(state)
 
     def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
@@ -88,20 +88,20 @@ class Queries:
             self._round = round_
         self._steps = steps
         state = partial(self._client.note, round_, steps, self._delay(step_s), transmission_s)
-        if self._silent_s() < AWAY_S and self._unanswered < MAX_UNDER_WAY:
+        if self._silent_s() < AWAY_S and self._num_open < MAX_UNDER_WAY:
             question = self._send(state(asks=True))
             wait_s = worthwhile_wait(step_s, self._client.round_trip_s, max(steps, self._steps_before))
             if question is not None and wait_s:
                 with contextlib.suppress(TimeoutError):
                     question.result(wait_s)
-        is_away = steps >= self._steps_before and self._stays_away()
+        is_away = steps >= self._steps_before and self._is_away()
         self._raise_failure()
         if self.is_ready(round_):
             if self._is_alone:
                 logging.info("the state server decides again")
             self._is_alone = False
             return True
-        if steps < self._steps_before or not (self._client.is_refused or (is_away and self._is_left(state()))):
+        if steps < self._steps_before or not (self._client.is_refused or (is_away and self._passed_on(state()))):
             return False
         if not self._is_alone:
             why = "takes none of its messages" if self._client.is_refused else "does not answer"
@@ -144,29 +144,29 @@ class Queries:
     def _silent_s(self) -> float:
         """Seconds since the last answer, or since there is a message without one; 0: there is none."""
         with self._lock:
-            silent_s = self._clock.now() - self._silent_since if self._unanswered else 0.0
+            silent_s = self._clock.now() - self._silent_since if self._num_open else 0.0
         return silent_s if silent_s >= LATENESS * self._client.round_trip_s else 0.0
 
-    def _stays_away(self) -> bool:
+    def _is_away(self) -> bool:
         """Waits for the next answer where the state server is late; returns whether it is away."""
         news = self._news
         if SILENCE_S <= (silent_s := self._silent_s()) < AWAY_S:
             news.wait(AWAY_S - silent_s)
         return self._silent_s() >= AWAY_S
 
-    def _is_left(self, state: Message) -> bool:
-        """Leaves a state to the messages that are under way; returns whether there is one."""
+    def _passed_on(self, state: Message) -> bool:
+        """Leaves a state for the messages under way to tell; returns whether there is one."""
         with self._lock:
-            self._untold = state if self._unanswered else None
-            return self._unanswered > 0
+            self._untold = state if self._num_open else None
+            return self._num_open > 0
 
     def _send(self, message: Message) -> Task[Any] | None:
         """Sends a message and waits for its answer, or begins to do so and returns that."""
         self._raise_failure()
         with self._lock:
-            if not self._unanswered:
+            if not self._num_open:
                 self._silent_since = self._clock.now()
-            self._unanswered += 1
+            self._num_open += 1
         if self.waits and self._until_answered(message, 0.0):
             self._raise_failure()
             return None
@@ -192,7 +192,7 @@ class Queries:
                 if patience_s and self._untold is not None and failure is None:
                     message, self._untold, asks = self._untold, None, False
                     continue
-                self._unanswered -= 1
+                self._num_open -= 1
                 self._failure = failure or self._failure
                 if ready:
                     self._ready_round = max(self._ready_round, round_)

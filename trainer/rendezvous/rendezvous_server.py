@@ -16,7 +16,6 @@ import enum
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused
@@ -33,26 +32,6 @@ from server.membership import Group, decide
 from server.messages import Call, Join, Left, Response
 
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
-
-
-@dataclass(eq=False)
-class Participant:
-    """A process of the job."""
-
-    connection: Connection
-    process: Join
-    rank: int | None = None  # of a worker that MXNet has connected
-    error: str = ""  # for which it is about to end
-    said_goodbye: bool = False
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return self.process.member.called(self.rank)
-
-    @property
-    def role(self) -> str:
-        return self.process.role
 
 
 def _plain_name(connection: Connection) -> str:
@@ -85,7 +64,9 @@ class RendezvousServer(Connections):
         self._num_servers, self._num_workers = num_servers, num_workers
         self._look_every_s = look_every_s
         self._state = JobState.WAITING
-        self._participants: dict[Connection, Participant] = {}
+        self._joins: dict[Connection, Join] = {}  # the newest of each process of the job that is connected
+        self._errors: dict[Connection, str] = {}  # for which processes are about to end
+        self._said_goodbye: set[Connection] = set()
         self._plain: set[Connection] = set()  # of plain MXNet programs
         self._plain_addresses: set[str] = set()  # of these, all so far
         self._scheduler_port = 0  # MXNet's own
@@ -108,26 +89,27 @@ class RendezvousServer(Connections):
         asyncio.run_coroutine_threadsafe(self._until_alone(with_goodbye=True), self._loop).result()
 
     async def handle(self, connection: Connection, message: Message, arrays: Arrays) -> None:
-        participant = self._participants.get(connection)
-        rank = participant.rank if participant else None
+        join, rank = self._joins.get(connection), connection.rank
         match message:
             case {"join": dict(said)}:
-                self._join(connection, participant, wire.understand(said, ()))
-            case {"failed": str(why)} if participant is None and why:
+                self._join(connection, wire.understand(said, ()))
+            case {"failed": str(why)} if join is None and why:
                 if self._state is JobState.WAITING:
-                    there = sum(other.role != "scheduler" for other in self._participants.values())
+                    there = sum(other.role != "scheduler" for other in self._joins.values())
                     self._finish(printable(why), EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
                 else:
                     self._late -= 1
                 raise EOFError
-            case {"left": str(why)} if participant:
-                participant.error, participant.said_goodbye = printable(why), not why
-            case {"beat": _} if participant:
+            case {"left": ""} if join:
+                self._said_goodbye.add(connection)
+            case {"left": str(why)} if join:
+                self._errors[connection] = printable(why)
+            case {"beat": _} if join:
                 pass
-            case {"freed": True} if participant and participant.role == "scheduler" and self._scheduler_port:
+            case {"freed": True} if join and join.role == "scheduler" and self._scheduler_port:
                 self._running.set()
-            case {"rank": int(number)} if participant and self._may_have_rank(participant, number):
-                participant.rank = number
+            case {"rank": int(number)} if join and self._may_have_rank(connection, join, number):
+                connection.rank = number
             case {"gather": str(label), "value": value} if rank is not None and rank not in set[int]().union(
                 *self._gathered.values()
             ):
@@ -136,23 +118,22 @@ class RendezvousServer(Connections):
             case _:
                 raise _not_now(message)
 
-    def _may_have_rank(self, participant: Participant, rank: int) -> bool:
+    def _may_have_rank(self, connection: Connection, join: Join, rank: int) -> bool:
         """Gathered values are stored by rank, so a worker's rank must be unique."""
-        taken = [other.rank for other in self._participants.values()]
-        is_first = participant.role == "worker" and participant.rank is None
+        taken = [other.rank for other in self._joins]
+        is_first = join.role == "worker" and connection.rank is None
         return is_first and self._state is JobState.RUNNING and 0 <= rank < self._num_workers and rank not in taken
 
-    def _join(self, connection: Connection, participant: Participant | None, join: Any) -> None:
+    def _join(self, connection: Connection, join: Any) -> None:
         """A process is there, and asks again until the job begins. Raises Refused where the job has enough of this
         role, or is running."""
         if not isinstance(join, Join) or join.before or join.min_workers is not None or not join.num_servers:
             raise _not_now(join)
-        if participant is None:
-            participant = Participant(connection, join)
-            self._admit(participant, join)
-        elif participant.process.member != join.member:
+        if (before := self._joins.get(connection)) is None:
+            self._admit(connection, join)
+        elif before.member != join.member:
             raise _not_now(join)
-        participant.process = join
+        self._joins[connection] = join
         if self._state is JobState.ENDED:
             ended = {"msg_type": "RESPONSE", "reason": "the job has ended"}  # the reason comes once it is its turn
             connection.send({"response": ended})
@@ -170,37 +151,38 @@ class RendezvousServer(Connections):
         response = Response(join.sender, join.job, reason, call, None, *answer[1:]).to_wire("")
         connection.send({"response": response})
 
-    def _admit(self, participant: Participant, join: Join) -> None:
+    def _admit(self, connection: Connection, join: Join) -> None:
         if self._state is JobState.ENDED:
             self._late -= join.role != "scheduler"
-            self._participants[participant.connection] = participant
-            self._tell_end(participant)
+            self._tell_end(connection, join)
             return
-        there = [other for other in self._participants.values() if other.role == join.role]
+        there, joins = [one for one, its in self._joins.items() if its.role == join.role], self._joins.values()
         wanted = {"server": self._num_servers, "worker": self._num_workers}.get(join.role, 1)
-        agree = all(
-            (each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in self._joins()
-        )
+        agree = all((each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in joins)
         if self._state is JobState.RUNNING or (len(there) >= wanted and agree):
-            names = join_names([other.name for other in there])
-            setups = [(each.member.called(), each.setup) for each in (*self._joins(), join)]
+            setups = [(each.member.called(), each.setup) for each in (*joins, join)]
             found = "".join(f"; {each}" for each in differences(setups).values())
-            self._tell_all({"warning": f"{participant.name} is one too many and was sent away{found}"})
-            text = f"this job has its {wanted} {join.role}(s) already ({names})"
+            self._tell_all({"warning": f"{join.member.called()} is one too many and was sent away{found}"})
+            text = f"this job has its {wanted} {join.role}(s) already ({join_names(list(map(self._name, there)))})"
             raise Refused(f"{text}: start no more, or all with a higher number{found}")
-        self._participants[participant.connection] = participant
-        log.info("%s is here", participant.name)
+        log.info("%s is here", join.member.called())
+
+    def _name(self, connection: Connection) -> str:
+        """Of a process of the job, for messages."""
+        return self._joins[connection].member.called(connection.rank)
 
     def on_closed(self, connection: Connection, error: Exception) -> None:
-        participant, is_plain = self._participants.pop(connection, None), connection in self._plain
+        join, is_plain = self._joins.get(connection), connection in self._plain
+        name = self._name(connection) if join else _plain_name(connection)
+        self._joins.pop(connection, None)
         self._plain.discard(connection)
-        name = participant.name if participant else _plain_name(connection)
-        if self._state is JobState.WAITING and (participant or is_plain):
+        if self._state is JobState.WAITING and (join or is_plain):
             log.warning("%s went away before the job was complete", name)
-            if participant:
-                self._group = decide(self._group, Left(participant.process.sender, JOB), self._loop.time()).group
-        elif self._state is JobState.RUNNING and participant and not participant.said_goodbye:
-            self._finish(how_lost(name, Refused(participant.error) if participant.error else error), EXIT_PEER_LOST)
+            if join:
+                self._group = decide(self._group, Left(join.sender, JOB), self._loop.time()).group
+        elif self._state is JobState.RUNNING and join and connection not in self._said_goodbye:
+            its = self._errors.get(connection, "")
+            self._finish(how_lost(name, Refused(its) if its else error), EXIT_PEER_LOST)
         elif self._state is JobState.RUNNING and is_plain and isinstance(error, OSError):
             log.warning("the connection to %s broke (%s)", name, error.strerror or error)
             self._cannot_gather = True
@@ -211,7 +193,7 @@ class RendezvousServer(Connections):
         for connection in self._plain:
             self._tell_all({"warning": f"{_plain_name(connection)} takes part: its set-up cannot be compared"})
         self._cannot_gather = bool(self._plain)
-        (scheduler,) = (join for join in self._joins() if join.role == "scheduler")
+        (scheduler,) = (join for join in self._joins.values() if join.role == "scheduler")
         self._scheduler_port = scheduler.port
         self.start(self._watch())
 
@@ -222,9 +204,9 @@ class RendezvousServer(Connections):
             if self._cannot_gather or len(values) == self._num_workers:
                 del self._gathered[label]
                 answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
-                for participant in self._participants.values():
-                    if participant.rank in values:
-                        participant.connection.send({"gathered": label, "values": answer})
+                for connection in self._joins:
+                    if connection.rank in values:
+                        connection.send({"gathered": label, "values": answer})
 
     async def _watch(self) -> None:
         """Notices processes that are silent, and shows them that this one is not."""
@@ -232,13 +214,13 @@ class RendezvousServer(Connections):
             looked = time.monotonic()
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
-            was_frozen, there = now - looked > SILENT_S / 2, self._participants.values()
-            for each in there:
-                if was_frozen or each.said_goodbye or each.role == "scheduler":  # whose process this is
-                    each.connection.heard = now
-            if silent := join_names([each.name for each in there if now - each.connection.heard > SILENT_S]):
+            was_frozen, there = now - looked > SILENT_S / 2, self._joins.items()
+            for each, join in there:
+                if was_frozen or each in self._said_goodbye or join.role == "scheduler":  # whose process this is
+                    each.heard = now
+            if silent := join_names([self._name(each) for each in self._joins if now - each.heard > SILENT_S]):
                 self._finish(f"no sign of life from {silent} for {SILENT_S:g} s: {SILENT}", EXIT_PEER_LOST)
-            self._tell_all({"complete": all(each.rank is not None for each in there if each.role == "worker")})
+            self._tell_all({"complete": all(each.rank is not None for each, join in there if join.role == "worker")})
 
     # ------------------------------------------------------------------------------------------------- the end
 
@@ -249,39 +231,36 @@ class RendezvousServer(Connections):
             return
         self._late = late
         self._state, self._end = JobState.ENDED, {"end": text, "code": code}
-        for participant in self._participants.values():
-            self._tell_end(participant)
+        for connection, join in self._joins.items():
+            self._tell_end(connection, join)
 
-    def _tell_end(self, participant: Participant) -> None:
+    def _tell_end(self, connection: Connection, join: Join) -> None:
         async def tell_last() -> None:
             await self._until_alone()
             end = self._loop.time() + LATE_S
             while self._late > 0 and self._loop.time() < end:
                 await asyncio.sleep(0.05)
-            participant.connection.send(self._end)
+            connection.send(self._end)
 
-        if participant.role == "scheduler":
+        if join.role == "scheduler":
             self.start(tell_last())
         else:
-            participant.connection.send(self._end)
+            connection.send(self._end)
 
     async def _until_alone(self, with_goodbye: bool = False) -> None:
         """Waits for the other processes to disconnect, or, `with_goodbye`, to say good-bye."""
         end = self._loop.time() + FAREWELL_S
         while self._loop.time() < end and any(
-            participant.role != "scheduler" and not (with_goodbye and participant.said_goodbye)
-            for participant in self._participants.values()
+            join.role != "scheduler" and not (with_goodbye and connection in self._said_goodbye)
+            for connection, join in self._joins.items()
         ):
             await asyncio.sleep(0.01)
 
     # ------------------------------------------------------------------------------------------ connected processes
 
-    def _joins(self) -> list[Join]:
-        return [participant.process for participant in self._participants.values()]
-
     def _tell_all(self, message: Message) -> None:
-        for participant in self._participants.values():
-            participant.connection.send(message)
+        for connection in self._joins:
+            connection.send(message)
 
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
@@ -316,7 +295,7 @@ class RendezvousServer(Connections):
         while misses < 2:
             await asyncio.sleep(self._look_every_s)
             misses = 0 if await tcp_proxy.is_listening(address, port) else misses + 1
-            if self._state is not JobState.RUNNING or any(known.said_goodbye for known in self._participants.values()):
+            if self._state is not JobState.RUNNING or self._said_goodbye:
                 return
         self._finish(how_lost(_plain_name(connection), EOFError()), EXIT_PEER_LOST)
 

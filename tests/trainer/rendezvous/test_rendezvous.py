@@ -167,7 +167,7 @@ def running_job(num_workers=2, **more):
     for rank, worker in enumerate(members[2:]):
         worker.session.tell_rank(rank)
     wait_for(
-        lambda: sum(each.rank is not None for each in list(job.server._participants.values())) == num_workers,
+        lambda: sum(each.rank is not None for each in list(job.server._joins)) == num_workers,
         "the ranks' arrival",
     )
     return job, members
@@ -416,9 +416,9 @@ def test_a_process_that_was_killed_before_the_job_is_complete_is_not_counted():
     job = Job(num_workers=2)
     dead = job.raw(joins("worker", "cpu0"))
     members = job.start()
-    wait_for(lambda: len(job.server._participants) == 3, "the arrival of three processes")
+    wait_for(lambda: len(job.server._joins) == 3, "the arrival of three processes")
     dead.close()
-    wait_for(lambda: len(job.server._participants) == 2, "the departure of one")
+    wait_for(lambda: len(job.server._joins) == 2, "the departure of one")
     members += [Member(job, "worker", f"cpu{number}") for number in range(2)]  # the first is started anew
     for member in members:
         member.join()
@@ -516,7 +516,7 @@ def test_a_process_of_a_mode_with_a_hub_is_told_that_this_is_a_scheduler():
 def test_a_scheduler_that_is_restarted_before_the_job_is_complete_is_joined_again():
     first = Job(num_workers=1)
     worker = Member(first, "worker", "cpu0")
-    wait_for(lambda: first.server._participants, "the worker's arrival")
+    wait_for(lambda: first.server._joins, "the worker's arrival")
     first.server._loop.call_soon_threadsafe(end_server, first.server)
 
     def listen_again():
@@ -688,7 +688,7 @@ def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(me
     odd = job.raw({**WORKER, "num_workers": 1})
     odd.send(message)
     assert "may not send" in end_of(odd)
-    wait_for(lambda: not job.server._participants, "its departure", DEADLINE_S)
+    wait_for(lambda: not job.server._joins, "its departure", DEADLINE_S)
     for member in job.start("cpu0"):
         member.join()
 
@@ -800,6 +800,7 @@ def test_a_process_that_fell_silent_is_named_on_every_process(quick):
 def test_a_silent_scheduler_is_named_on_every_process(quick, monkeypatch):
     job, members = running_job()
     monkeypatch.setattr(job.server, "_tell_all", lambda message: None)
+    monkeypatch.setattr(job.server, "on_closed", lambda connection, error: None)  # those that end first
     for member in members:
         assert member.ended.wait(DEADLINE_S)
         assert member.end[0].startswith(f"no sign of life from the scheduler at 127.0.0.1:{job.port} for 2 s: it is")
@@ -808,12 +809,12 @@ def test_a_silent_scheduler_is_named_on_every_process(quick, monkeypatch):
 
 def test_a_network_that_loses_a_connection_during_the_job_ends_it_with_the_name():
     job, (scheduler, server, worker, cut) = running_job()
-    (there,) = [each for each in job.server._participants.values() if each.rank == 1]
+    (there,) = [each for each in job.server._joins if each.rank == 1]
 
     async def fail(*_):
         raise OSError(errno.ETIMEDOUT, "timed out")
 
-    there.connection.receive = fail
+    there.receive = fail
     assert cut.ended.wait(DEADLINE_S)
     for member in (scheduler, server, worker):
         assert member.ended.wait(DEADLINE_S)
@@ -895,7 +896,7 @@ def test_a_port_that_is_closed_on_a_host_that_answers_is_no_cut_link(quick):
 
 def test_a_scheduler_that_is_killed_is_named():
     job, (_, server, *workers) = running_job()
-    job.server._loop.call_soon_threadsafe(lambda: [connection.close() for connection in job.server._participants])
+    job.server._loop.call_soon_threadsafe(lambda: [connection.close() for connection in job.server._joins])
     for member in (server, *workers):
         assert member.ended.wait(DEADLINE_S)
         assert f"the scheduler at 127.0.0.1:{job.port} is gone" in member.end[0]
@@ -1011,7 +1012,7 @@ def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends)
 def test_a_process_that_fails_before_it_joins_the_others_ends_them_also_one_that_comes_later(caplog):
     job = Job(num_workers=2)
     scheduler, server = Member(job, "scheduler"), Member(job, "server")
-    wait_for(lambda: len(job.server._participants) == 2, "their arrival", DEADLINE_S)
+    wait_for(lambda: len(job.server._joins) == 2, "their arrival", DEADLINE_S)
     spec = ClusterSpec("worker", "127.0.0.1", job.port, 1, 2)
     tell_failure(spec, "worker cpu1 on host a ended before the job began: no space left")
     late = Member(job, "worker", "cpu0")
@@ -1024,7 +1025,7 @@ def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
     monkeypatch.setattr(rendezvous_server, "LATE_S", DEADLINE_S)
     job = Job(num_workers=2)
     scheduler, server = Member(job, "scheduler"), Member(job, "server")
-    wait_for(lambda: len(job.server._participants) == 2, "their arrival", DEADLINE_S)
+    wait_for(lambda: len(job.server._joins) == 2, "their arrival", DEADLINE_S)
     begin = time.monotonic()
     for rank in range(2):
         tell_failure(ClusterSpec("worker", "127.0.0.1", job.port, 1, 2), f"worker cpu{rank} ended")
@@ -1150,7 +1151,7 @@ def end_told(connection):
 def test_a_process_without_the_token_is_told_so_and_the_job_goes_on(guarded, token, caplog):
     job, give = guarded
     early = job.start()
-    wait_for(lambda: len(job.server._participants) == 2, "the first ones")
+    wait_for(lambda: len(job.server._joins) == 2, "the first ones")
     give(token)
     spec = ClusterSpec("worker", "127.0.0.1", job.port, 1, 1)
     told = Member(job, "worker", "cpu0").failure()
