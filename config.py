@@ -1,19 +1,23 @@
-"""The flags: the frozen dataclass `Config` is their table, and trainer/command_line.py parses them.
+"""The flags of main.py: those that all algorithms share are the fields of `Config`, which holds those of one algorithm.
 
-The published flags keep their names, types, defaults and meaning; the others are this project's own. algorithms.py says
-in which modes a flag counts.
+The published flags keep their names, types, defaults and meaning; the others are this project's own. An algorithm's own
+flags stand in its file; trainer/command_line.py parses all of them.
 """
 
+from __future__ import annotations
+
 import argparse
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import flag_values as values
-from algorithms import ALGORITHMS, ENTRIES, OWNERS, WATCHED, Algorithm, Workers, entry_name, folder_name
+from algorithm_row import LEARNING_RATES, SGD, Algorithm, AlgorithmFlags, TransportKind, Workers
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, TABLE, WATCHED, entry_name, folder_name
+from flag_parser import Flag, Flags
 from utils import CHECKPOINT_FOLDER, EARLIER, SEED_FOLDER
+
+__all__ = ["LEARNING_RATES", "SGD"]  # and what stands here
 
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
@@ -24,8 +28,6 @@ NO_NETWORK = "none"  # of simulate.py alone: takes time and sends bytes, without
 # Folders of a log tree that belong to no run, and no job file.
 TAKEN_FOLDERS = (*NETWORKS, NO_NETWORK, EARLIER, "figures", "trials")
 DATASETS = ("fashion-mnist", "mnist", "cifar10", "cifar100")
-POLICIES = ("journal", "upload-aware", "preprint")
-QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 KVSTORE = "kvstore"  # MXNet's
 HUB = "hub"
@@ -35,33 +37,26 @@ EXCHANGES = (KVSTORE, HUB, *AMONG_WORKERS, MPI)
 ON_WORKER_DEATH = END, RESTART, CONTINUE = "end", "restart", "continue"
 COMPRESSIONS = UNCOMPRESSED, FP16 = "none", "fp16"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
-STRAGGLER_POLICIES = ("none", "greedy", "elastic")
-OPTIMIZERS = SGD, RMSPROP, ADAM, ADAMW = "sgd", "rmsprop", "adam", "adamw"
-SAME = "same"  # as a phase's momentum: that of --momentum
-LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
-
-T = TypeVar("T")
-
-# --------------------------------------------------------------------------------------------------- the flags
 
 
-def _flag(
-    default: Any,
-    help: str,
-    *short: str,
-    type: Callable[[str], Any] = str,
-    needs: tuple[str, Any] | None = None,  # (field, value or values) without which the flag does nothing
-    published: bool = False,  # the published program accepts it everywhere: where it does nothing that is no error
-    instead: Sequence[str] = (),  # fields that count in other modes, for the warning about this
-    of_host: bool = False,  # may differ between the workers of a job; all other flags must be the same
-    formerly: str = "",  # its name in version 0.6.0
-    **more: Any,  # for argparse
-) -> Any:
-    """A field of Config and its flag, whose long name is the field's."""
-    about = {"needs": needs, "published": published, "instead": instead, "of_host": of_host, "formerly": formerly}
-    return dataclasses.field(
-        default=default, metadata={"short": short, "arguments": {"help": help, "type": type, **more}, **about}
-    )
+def one_of(words: Sequence[str]) -> str:
+    """Such as "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+class Scope(NamedTuple):
+    """The modes in which a flag counts."""
+
+    words: str
+    includes: Callable[[Algorithm], bool]
+
+
+IN_JOBS = Scope("all but standalone", lambda row: row.is_distributed)
+IN_SUMS = Scope("those that sum over all workers", lambda row: row.transport is TransportKind.SUM)
+WITH_STATE_SERVER = Scope(
+    f"those with a state server, and all with `--page 1` or `--exchange {one_of(AMONG_WORKERS)}`",
+    lambda row: row.has_state_server,
+)
 
 
 def _mode(text: str) -> str:
@@ -109,482 +104,196 @@ def _exchange(text: str) -> str:
     return KVSTORE if text == "ps" else text
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Flags):
     """Every flag of main.py, parsed and checked. Learning rates act on the gradient of the SUMMED batch loss."""
 
-    # Published flags.
-    learning_rate: float = _flag(
-        0.001,
-        "learning rate of the gradients (Sync-Switch: under BSP; under ASP it is divided by the number of workers)",
-        "-l",
-        type=values.above_zero,
-        published=True,
-        instead=LEARNING_RATES,
+    batch_size: int = Flag(64, values.at_least(1), "-b").means(
+        "samples per step on each device (LB-BSP: at first, and on average)"
     )
-    local_lr: float = _flag(
-        0.001, "learning rate of the local steps", "-ll", type=values.above_zero, published=True, instead=LEARNING_RATES
+    data_dir: str = Flag("data", str, "-dd", of_host=True).means(
+        "folder that holds the dataset's folder, such as fashion-mnist with its four *-ubyte.gz files"
     )
-    global_lr: float = _flag(
-        1.0,
-        "factor on the averaged model update: the learning rate of the outer optimiser",
-        "-gl",
-        type=values.above_zero,
-        published=True,
-        instead=LEARNING_RATES,
-    )
-    batch_size: int = _flag(
-        64, "samples per step on each device (LB-BSP: at first, and on average)", "-b", type=values.at_least(1)
-    )
-    data_dir: str = _flag(
-        "data",
-        "folder that holds the dataset's folder, such as fashion-mnist with its four *-ubyte.gz files",
-        "-dd",
-        of_host=True,
-    )
-    gpu: int = _flag(0, "id of the one GPU that this process uses", "-g", type=values.at_least(0), of_host=True)
-    cpu: int = _flag(0, "1 trains on the CPU", "-c", type=values.zero_or_one, of_host=True)
-    network: str = _flag("resnet18-v1", "the network to train", "-n", choices=NETWORKS)
-    log_dir: str = _flag(
-        "logs",
+    gpu: int = Flag(0, values.at_least(0), "-g", of_host=True).means("id of the one GPU that this process uses")
+    cpu: int = Flag(0, values.zero_or_one, "-c", of_host=True).means("1 trains on the CPU")
+    network: str = Flag("resnet18-v1", str, "-n", choices=NETWORKS).means("the network to train")
+    log_dir: str = Flag("logs", str, "-ld", of_host=True).means(
         "folder that holds this worker's folder, from which earlier logs and models are removed when training begins "
-        "(worker.sh: logs/NETWORK/MODE/HOST, and moves them as --earlier)",
-        "-ld",
-        of_host=True,
+        "(worker.sh: logs/NETWORK/MODE/HOST, and moves them as --earlier)"
     )
-    eval_duration: int = _flag(
-        1, "rounds between two evaluations on the whole test set, by one worker", "-e", type=values.at_least(1)
+    eval_duration: int = Flag(1, values.at_least(1), "-e").means(
+        "rounds between two evaluations on the whole test set, by one worker"
     )
-    mode: str = _flag("esync", "the synchronisation algorithm", "-m", type=_mode, choices=MODES)
-    use_dcasgd: int = _flag(0, "1 selects DC-ASGD", "-dcasgd", type=values.zero_or_one, published=True)
-    split_by_class: int = _flag(
-        0,
-        "1 sorts the samples by class and gives each worker an equal part (non-i.i.d.)",
-        "-s",
-        type=values.zero_or_one,
-        published=True,
+    mode: str = Flag("esync", _mode, "-m", choices=MODES).means("the synchronisation algorithm")
+    split_by_class: int = Flag(0, values.zero_or_one, "-s", published=True, counts_in=IN_JOBS).means(
+        "1 sorts the samples by class and gives each worker an equal part (non-i.i.d.)"
     )
-    state_server_ip: str = _flag(
-        "127.0.0.1", "host of the state server", "-ip", type=values.host, published=True, of_host=True
-    )
-    state_server_port: str = _flag(
-        "10010", "port of the state server", "-port", type=values.port, published=True, of_host=True
-    )
+    state_server_ip: str = Flag(
+        "127.0.0.1", values.host, "-ip", published=True, of_host=True, counts_in=WITH_STATE_SERVER
+    ).means("host of the state server")
+    state_server_port: str = Flag(
+        "10010", values.port, "-port", published=True, of_host=True, counts_in=WITH_STATE_SERVER
+    ).means("port of the state server")
 
     # This project's own.
-    page: int | str = _flag(
-        "auto",
+    page: int | str = Flag("auto", values.zero_one_or_auto).means(
         "1: the workers tell the state server at -ip and -port what they do, for its page; 0: they do not, in a mode "
-        "that can do without; auto: 1 in the modes in which a rule of the state server decides, else 0",
-        type=values.zero_one_or_auto,
+        "that can do without; auto: 1 in the modes in which a rule of the state server decides, else 0"
     )
-    job: str = _flag(
-        "",
+    job: str = Flag("", job_file, metavar="FILE", of_host=True).means(
         "Python file with the network, the data, the loss, the metric or the loop to train with (docs/own-job.md); "
-        "what it leaves out comes from -n and --dataset",
-        type=job_file,
-        metavar="FILE",
-        of_host=True,
+        "what it leaves out comes from -n and --dataset"
     )
-    dataset: str = _flag(
-        "fashion-mnist",
+    dataset: str = Flag("fashion-mnist", choices=DATASETS).means(
         "the data to train on (cifar10 and cifar100: from the binary or the python archive; of cifar100 the fine "
-        "labels)",
-        choices=DATASETS,
+        "labels)"
     )
-    augment: int = _flag(
-        0,
+    augment: int = Flag(0, values.zero_or_one).means(
         "1 changes training images at random, as is usual for CIFAR: 4 black pixels more at each edge, a random crop "
-        "of the old size, and half of the images mirrored left to right; test images stay as they are",
-        type=values.zero_or_one,
+        "of the old size, and half of the images mirrored left to right; test images stay as they are"
     )
-    device_name: str = _flag(
-        "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=values.device_name, of_host=True
+    device_name: str = Flag("", values.device_name, of_host=True).means(
+        "name of this worker's log folder (default: cpu, or gpu with its id)"
     )
-    of_workers: int = _flag(
-        0,
+    of_workers: int = Flag(0, values.at_least(0)).means(
         "workers of the cluster of which a launcher's --fastest has chosen those of this job, for the title in tables "
-        "and figures (0: all take part; set by the launchers)",
-        type=values.at_least(0),
+        "and figures (0: all take part; set by the launchers)"
     )
-    earlier: str = _flag(
-        "",
+    earlier: str = Flag("", of_host=True, metavar="FOLDER").means(
         "LOG_BASE/earlier, where LOG_BASE/NETWORK/MODE/HOST is -ld: earlier logs and models are moved to "
         "LOG_BASE/earlier/DATE-TIME/NETWORK/MODE/HOST and not removed, and the last five runs stay there (set by the "
-        "launchers and worker.sh)",
-        of_host=True,
-        metavar="FOLDER",
+        "launchers and worker.sh)"
     )
-    log_form: str = _flag(
-        "auto",
+    log_form: str = Flag("auto", choices=LOG_FORMS, of_host=True).means(
         "log of a round: a file iter-N.txt (files, as published), or a line of rounds.jsonl (lines); "
-        "auto: lines in mode local, whose rounds are single steps, else files",
-        choices=LOG_FORMS,
-        of_host=True,
+        "auto: lines in mode local, whose rounds are single steps, else files"
     )
-    quiet: int = _flag(
-        0,
+    quiet: int = Flag(0, values.zero_or_one, nargs="?", const=1, of_host=True).means(
         "1, or no value: no lines of rounds on the console and in this process's own log, but those of the first round "
-        "and of evaluations (simulate.py: none of progress); the logs of rounds have all",
-        type=values.zero_or_one,
-        nargs="?",
-        const=1,
-        of_host=True,
+        "and of evaluations (simulate.py: none of progress); the logs of rounds have all"
     )
-    tensorboard: str = _flag(
-        "",
+    tensorboard: str = Flag("", of_host=True, metavar="FOLDER").means(
         "writes each round for TensorBoard too: loss, metric, samples/s, local steps, waiting share, as the run "
-        "FOLDER/NETWORK/MODE/HOST-DEVICE; needs tensorboardX (requirements-tensorboard.txt)",
-        of_host=True,
-        metavar="FOLDER",
+        "FOLDER/NETWORK/MODE/HOST-DEVICE; needs tensorboardX (requirements-tensorboard.txt)"
     )
-    eval_seconds: float = _flag(
-        0.0, "seconds between two evaluations, in place of -e (0: -e counts)", type=values.at_least(0, float)
+    eval_seconds: float = Flag(0.0, values.at_least(0, float)).means(
+        "seconds between two evaluations, in place of -e (0: -e counts)"
     )
-    validation: int = _flag(
-        0,
+    validation: int = Flag(0, values.at_least(0)).means(
         "number of training samples to hold out, always the same ones, and to evaluate on in place of the test set: to "
-        "choose step sizes (0: none)",
-        type=values.at_least(0),
+        "choose step sizes (0: none)"
     )
-    evaluate: str = _flag(
-        "auto",
+    evaluate: str = Flag("auto", choices=EVALUATE, of_host=True, counts_in=IN_JOBS).means(
         "whether this worker evaluates and saves the global model: yes, no, or if it is the fastest in a test step "
-        "(auto; of equal ones the lowest rank)",
-        choices=EVALUATE,
-        of_host=True,
+        "(auto; of equal ones the lowest rank)"
     )
-    evaluator: int | str = _flag(
-        "auto",
+    evaluator: int | str = Flag("auto", values.zero_one_or_auto, of_host=True).means(
         "1: a process beside the worker evaluates, on the CPU, so that training does not wait; after two evaluations "
         "in a row for which it is not ready the worker evaluates; 0: the worker evaluates, as published; auto: 1 for a "
-        "worker on a CPU with --job, and the launchers give 1 to workers on a CPU; else 0",
-        type=values.zero_one_or_auto,
-        of_host=True,
+        "worker on a CPU with --job, and the launchers give 1 to workers on a CPU; else 0"
     )
-    max_rounds: int = _flag(
-        0,
+    max_rounds: int = Flag(0, values.at_least(0)).means(
         "stop after this many rounds (0: no limit); in async, ssp, wbsp, async-local and decoupled, where workers do "
-        "not wait for all others, each worker counts its own",
-        type=values.at_least(0),
+        "not wait for all others, each worker counts its own"
     )
-    max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=values.at_least(0, float))
-    target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=values.fraction)
-    target: float | None = _flag(
-        None,
+    max_seconds: float = Flag(0.0, values.at_least(0, float)).means("stop after this many seconds (0: no limit)")
+    target_accuracy: float = Flag(0.0, values.fraction).means("stop at this test accuracy (0: no target)")
+    target: float | None = Flag(None, values.finite).means(
         "stop when the metric reaches this value, also a negative one: from below, or from above where less of it is "
-        "better (None: no target)",
-        type=values.finite,
+        "better (None: no target)"
     )
-    target_evaluations: int = _flag(
-        1,
-        "evaluations in a row whose mean is to be at the target, since single ones are noisy",
-        type=values.at_least(1),
+    target_evaluations: int = Flag(1, values.at_least(1)).means(
+        "evaluations in a row whose mean is to be at the target, since single ones are noisy"
     )
-    init_from: str = _flag(
-        "",
+    init_from: str = Flag("", metavar="FILE", of_host=True).means(
         "file with the network's initial parameters: best.json or final.json of a saved model, or a .params file of "
-        "MXNet; those that are missing there or have another shape keep their own initial values",
-        metavar="FILE",
-        of_host=True,
+        "MXNet; those that are missing there or have another shape keep their own initial values"
     )
-    seed: int = _flag(
-        0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=values.at_least(0)
+    seed: int = Flag(0, values.at_least(0)).means(
+        "seed of initial weights, partitions, shuffling, augmentation and dropout"
     )
-    max_bad_steps: int = _flag(
-        10,
+    max_bad_steps: int = Flag(10, values.at_least(0)).means(
         "a step of which a gradient or the update is not finite is skipped; after this many in a row on one worker the "
         "job ends (0: no check, gradients leave while others are still computed, and the first loss that is not "
-        "finite ends the job)",
-        type=values.at_least(0),
+        "finite ends the job)"
     )
-    momentum: float = _flag(
-        0.0,
-        "momentum mu of SGD, in all steps: v <- mu * v + gradient, w <- w - learning rate * v",
-        type=values.below_one,
-        needs=("optimizer", SGD),
+    min_step_time: float = Flag(0.0, values.at_least(0, float), of_host=True).means(
+        "seconds to which each local step is padded: emulates a slower device"
     )
-    weight_decay: float = _flag(
-        0.0,
-        "lambda: adds lambda * w to the gradient of the MEAN loss (so batch size * lambda * w to that of the summed "
-        "one), for the weights of convolutions and dense layers",
-        type=values.at_least(0, float),
-    )
-    optimizer: str = _flag(
-        SGD,
-        "optimizer of the workers' steps: SGD, RMSProp or Adam with MXNet's defaults, or AdamW as torch has it, whose "
-        "--weight-decay is apart from the gradient",
-        choices=OPTIMIZERS,
-    )
-    clip_norm: float = _flag(
-        0.0,
-        "most that the norm of a step's gradient may be, of the MEAN loss and all weights together; a longer one is "
-        "scaled down, as by torch's clip_grad_norm_ (0: none is). Where a server takes the steps each worker does it",
-        type=values.at_least(0, float),
-    )
-    lr_schedule: str = _flag(
-        "constant",
-        "factor on the learning rate by the samples that all workers have trained on: constant, or, joined by +, "
-        "warmup:10000 (from 0), step:300000,450000x0.1 (a tenth after each), cosine:600000 (to 0; x0.01: to 0.01)",
-        type=values.rate_schedule,
-    )
-    min_step_time: float = _flag(
-        0.0,
-        "seconds to which each local step is padded: emulates a slower device",
-        type=values.at_least(0, float),
-        of_host=True,
-    )
-    sample_time: float = _flag(
-        0.0,
+    sample_time: float = Flag(0.0, values.at_least(0, float), of_host=True).means(
         "seconds that each sample of its batch adds to --min-step-time: emulates a slower device on which a smaller "
-        "batch is a faster step",
-        type=values.at_least(0, float),
-        of_host=True,
+        "batch is a faster step"
     )
-    straggler_trace: str = _flag(
-        "",
+    straggler_trace: str = Flag("", of_host=True).means(
         "CSV file (start_s,duration_s,extra_s,kind), emulates a transient straggler: in each period every local step "
         "takes longer (compute, the default), or each sample of it (sample), or each push of gradients or of an update "
-        "and each pull of a model (network)",
-        of_host=True,
+        "and each pull of a model (network)"
     )
-    dcasgd_lambda: float = _flag(
-        0.04,
-        "strength of DC-ASGD's delay compensation, on the summed loss: 0.04 at batch 64 is 2.56 on the mean; with "
-        "--dcasgd-adaptive 1 lambda_0, which is the same on both, and 2 in the paper",
-        type=values.at_least(0, float),
-        needs=("use_dcasgd", 1),
-    )
-    dcasgd_adaptive: int = _flag(
-        0,
-        "1 adapts that strength to each weight, by the mean square of its gradients (DC-ASGD-a)",
-        type=values.zero_or_one,
-        needs=("use_dcasgd", 1),
-    )
-    max_delay: int = _flag(
-        0,
-        "R of Ringmaster ASGD: the server drops a gradient if it has applied R others or more since the worker's last "
-        "pull, and the worker goes on with the newest weights (0: it drops none)",
-        type=values.at_least(0),
-    )
-    table: int = _flag(
-        0,
-        "1 selects Ringleader ASGD: one step by each worker a round, along the mean of all workers' mean gradients of "
-        "the round; no gradient is thrown away, and no worker waits for another",
-        type=values.zero_or_one,
-    )
-    rescale: int = _flag(
-        0,
-        "1 selects Rescaled ASGD: a worker's gradients are weighed by its step time over the mean of all workers'",
-        type=values.zero_or_one,
-    )
-    outer_momentum: float = _flag(
-        0.0,
-        "momentum of the outer optimiser, below 1: its gradient is the averaged model update of a round, its learning "
-        "rate -gl (0 and -gl 1: the plain mean)",
-        type=values.below_one,
-    )
-    outer_nesterov: int = _flag(
-        0, "the outer momentum is Nesterov's (1, as in DiLoCo) or heavy-ball (0, as in SlowMo)", type=values.zero_or_one
-    )
-    normalise: int = _flag(
-        0,
-        "1 normalises each worker's model update by its local steps of the round (FedNova): divides by their number, "
-        "and as in the paper with --momentum, whose velocity then restarts in each round, and with --lr-schedule; with "
-        "--optimizer sgd alone",
-        type=values.zero_or_one,
-    )
-    estimate_statistics: int = _flag(
-        0,
-        "number of batches of this worker's samples from which BatchNorm's running statistics are estimated before an "
-        "evaluation, for it and for the saved model (0: those averaged over the workers, as published, which fit no "
-        "model after rounds with many local steps)",
-        type=values.at_least(0),
-    )
-    policy: str = _flag(
-        "journal",
-        "reach-server time (journal), the same but training on while the straggler uploads, for slow links "
-        "(upload-aware), or computing time and --epsilon (preprint)",
-        choices=POLICIES,
-    )
-    epsilon: float = _flag(
-        0.5, "tolerance in seconds of the preprint's rule", type=values.at_least(0, float), needs=("policy", "preprint")
-    )
-    anchor: int | str = _flag(
-        0,
-        "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
-        "for which the update's transmission (with a server one way) takes less than a tenth of these steps "
-        "and itself, by the measured times, 32 at most (0: one, as published)",
-        type=values.steps_or_auto,
-    )
-    query: str = _flag(
-        "non-blocking",
-        "question after each local step: wait for the answer (as published), or train on meanwhile",
-        choices=QUERIES,
-    )
-    exchange: str = _flag(
-        AUTO,
+    exchange: str = Flag(AUTO, _exchange, formerly="--collective", choices=(AUTO, *EXCHANGES), counts_in=IN_JOBS).means(
         "what carries the arrays: MXNet's kvstore; the hub, which goes on without lost workers; or, in modes that sum, "
         "the workers themselves, without a server: they find each other through the state server, or are started by "
-        "mpiexec (mpi). auto: the kvstore where the mode has it, else the hub",
-        formerly="--collective",
-        type=_exchange,
-        choices=(AUTO, *EXCHANGES),
+        "mpiexec (mpi). auto: the kvstore where the mode has it, else the hub"
     )
-    job_name: str = _flag(
-        "default",
-        "name of this job among those whose workers find each other through the same state server at the same time",
-        type=values.job_name,
-        needs=("exchange", AMONG_WORKERS),
-        metavar="NAME",
-    )
-    compression: str = _flag(
-        UNCOMPRESSED,
+    job_name: str = Flag(
+        "default", values.job_name, needs=("exchange", AMONG_WORKERS), metavar="NAME", counts_in=IN_SUMS
+    ).means("name of this job among those whose workers find each other through the same state server at the same time")
+    compression: str = Flag(UNCOMPRESSED, choices=COMPRESSIONS, counts_in=IN_SUMS).means(
         "what the workers sum travels as it is (none), or as 16-bit floats (fp16: half of the bytes; not with "
-        "--exchange mpi or hub)",
-        choices=COMPRESSIONS,
+        "--exchange mpi or hub)"
     )
-    query_delay: float = _flag(
-        0.0,
-        "seconds on top of each round trip to the state server: emulates a slower network",
-        type=values.at_least(0, float),
-        of_host=True,
+    query_delay: float = Flag(0.0, values.at_least(0, float), of_host=True, counts_in=WITH_STATE_SERVER).means(
+        "seconds on top of each round trip to the state server: emulates a slower network"
     )
-    backup: int = _flag(
-        1,
-        "number b of spare workers, below the number N of workers: a version of the model is complete with N - b "
-        "gradients, and later ones are dropped",
-        type=values.at_least(0),
+    ckpt_frequency: int = Flag(0, values.at_least(0)).means(
+        "rounds between two checkpoints of each worker; the last round has one too (0: none)"
     )
-    staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=values.at_least(0))
-    sync_every: int = _flag(8, "local steps a round (--dylu 1: of the fastest worker)", type=values.at_least(1))
-    dylu: int = _flag(
-        1,
-        "1 gives each worker local steps in proportion to its speed, --sync-every for the fastest (dynamic local "
-        "updates), and one in its first round; 0: --sync-every for all",
-        type=values.zero_or_one,
-    )
-    delay_momentum: int = _flag(
-        1,
-        "1 applies the outer momentum after as many updates as there are workers, and of each update the part "
-        "-gl / workers (delayed Nesterov); 0: momentum and the whole -gl in each update",
-        type=values.zero_or_one,
-    )
-    quorum: int = _flag(
-        0,
-        "number K of workers, up to the number N of workers, whose updates are enough for a new global model; later "
-        "ones count in the one after that (0: more than half of the workers)",
-        type=values.at_least(0),
-    )
-    grace: float | str = _flag(
-        AUTO,
-        "seconds from the quorum to the new global model, in which further workers are waited for; auto: until one "
-        "uploads again, since it takes no new model before",
-        type=values.seconds_or_auto,
-        metavar="SECONDS",
-    )
-    wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=values.zero_or_one)
-    switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=values.switch_order)
-    train_steps: tuple[int, ...] = _flag(
-        (400, 7600),
-        "steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
-        type=values.at_least(1),
-        nargs="+",
-        metavar="STEPS",
-    )
-    phase_lr: tuple[float, ...] = _flag(
-        (0.0,),
-        "learning rate of an update in each phase: of the mean of all workers' gradients under BSP, of each gradient "
-        "under ASP; one number, or one for each phase (0: -l)",
-        type=values.at_least(0, float),
-        nargs="+",
-        metavar="RATE",
-    )
-    phase_lr_schedule: tuple[str, ...] = _flag(
-        ("constant",),
-        "--lr-schedule by the samples of the phase alone; one, or one for each phase",
-        type=values.rate_schedule,
-        nargs="+",
-        metavar="SCHEDULE",
-    )
-    phase_momentum: tuple[str, ...] = _flag(
-        (SAME,),
-        "momentum in each phase: a number, 0..0.9:50000 for one that grows over 50,000 samples of the phase, or same "
-        "(--momentum); one, or one for each phase",
-        type=values.phase_momentum,
-        nargs="+",
-        metavar="MOMENTUM",
-    )
-    phase_batch_size: tuple[int, ...] = _flag(
-        (0,),
-        "samples per step on each device in each phase; one number, or one for each phase (0: -b)",
-        type=values.at_least(0),
-        nargs="+",
-        metavar="SAMPLES",
-    )
-    straggler_policy: str = _flag(
-        "none",
-        "response to a transient straggler under BSP: none, switch to ASP while it lasts (greedy), or leave it out for "
-        "the rest of the phase (elastic)",
-        choices=STRAGGLER_POLICIES,
-    )
-    ckpt_frequency: int = _flag(
-        0,
-        "rounds between two checkpoints of each worker; the last round has one too (0: none)",
-        type=values.at_least(0),
-    )
-    ckpt_keep: int = _flag(3, "number of checkpoints of each worker that stay", type=values.at_least(1))
-    checkpoint: str = _flag(
-        "",
+    ckpt_keep: int = Flag(3, values.at_least(1)).means("number of checkpoints of each worker that stay")
+    checkpoint: str = Flag("", metavar="FOLDER", of_host=True).means(
         "folder of all checkpoints of the job, which all of its processes must see (default: .checkpoints in the "
-        "log folder)",
-        metavar="FOLDER",
-        of_host=True,
+        "log folder)"
     )
-    resume: int | str = _flag(
-        0,
+    resume: int | str = Flag(0, values.zero_one_or_auto, nargs="?", const=1).means(
         "1, or no value: resume from the newest checkpoint and continue the logs; with --on-worker-death continue also "
-        "if this worker has no checkpoint; auto: the same if there is a checkpoint, else the job begins",
-        type=values.zero_one_or_auto,
-        nargs="?",
-        const=1,
+        "if this worker has no checkpoint; auto: the same if there is a checkpoint, else the job begins"
     )
-    on_worker_death: str = _flag(
-        END,
+    on_worker_death: str = Flag(END, choices=ON_WORKER_DEATH).means(
         "effect of a lost process: the job ends (end); the launchers restart it from the newest checkpoint (restart, "
         "with --ckpt-frequency); or the others go on and lost workers come back (continue): on the hub, or with "
-        "--exchange ring, butterfly or binary-blocks, where others can join too",
-        choices=ON_WORKER_DEATH,
+        "--exchange ring, butterfly or binary-blocks, where others can join too"
     )
-    min_workers: int = _flag(
-        1,
+    min_workers: int = Flag(
+        1, values.at_least(1), needs=("on_worker_death", (RESTART, CONTINUE)), counts_in=IN_JOBS
+    ).means(
         "with fewer workers the job waits until others join; with a hub, or where the launchers have "
-        "given up the others, it ends; with restart no worker is left out below this",
-        type=values.at_least(1),
-        needs=("on_worker_death", (RESTART, CONTINUE)),
+        "given up the others, it ends; with restart no worker is left out below this"
     )
-    fault_timeout: float | str = _flag(
-        "auto",
+    fault_timeout: float | str = Flag(
+        "auto", values.above_zero_or_auto, needs=("on_worker_death", CONTINUE), counts_in=IN_SUMS
+    ).means(
         "seconds until the others go on without a frozen or unreached worker (a killed one is noticed at once); auto: "
-        "by the length of the rounds, after a silence of 1 to 10 seconds",
-        type=values.above_zero_or_auto,
-        needs=("on_worker_death", CONTINUE),
+        "by the length of the rounds, after a silence of 1 to 10 seconds"
     )
-    leave: int = _flag(
-        0,
-        "1: on SIGTERM or SIGINT this worker leaves alone, and the others continue",
-        type=values.zero_or_one,
-        needs=("on_worker_death", CONTINUE),
-        of_host=True,
+    leave: int = Flag(
+        0, values.zero_or_one, needs=("on_worker_death", CONTINUE), of_host=True, counts_in=IN_JOBS
+    ).means("1: on SIGTERM or SIGINT this worker leaves alone, and the others continue")
+    probe: int = Flag(0, values.zero_or_one).means(argparse.SUPPRESS)
+    start_timeout: float = Flag(600.0, values.at_least(0, float), of_host=True, counts_in=IN_JOBS).means(
+        "seconds to wait for the other processes of the job at the start (0: for ever)"
     )
-    # Measures in place of training (trainer/hub/probe.py); set by scripts/probe.py.
-    probe: int = _flag(0, argparse.SUPPRESS, type=values.zero_or_one)
-    start_timeout: float = _flag(
-        600.0,
-        "seconds to wait for the other processes of the job at the start (0: for ever)",
-        type=values.at_least(0, float),
-        of_host=True,
-    )
+
+    settings: AlgorithmFlags  # of the mode's algorithm: its own flags
+
+    def __init__(self, **values: Any) -> None:
+        """`values`: of flags, by field; those of other algorithms are left out. Raises TypeError for an unknown one."""
+        if unknown := values.keys() - FIELDS.keys():
+            raise TypeError(f"there is no flag {', '.join(unknown)}")
+        super().__init__(**{name: value for name, value in values.items() if name in self.FLAGS})
+        kind = self.algorithm.settings
+        vars(self)["settings"] = kind(**{name: value for name, value in values.items() if name in kind.FLAGS})
+
+    def values_by_name(self) -> dict[str, Any]:
+        """Of all flags; those of other algorithms have their defaults."""
+        defaults = {name: its.default for name, its in FIELDS.items()}
+        return {**defaults, **super().values_by_name(), **self.settings.values_by_name()}
 
     @property
     def algorithm(self) -> Algorithm:
@@ -602,8 +311,8 @@ class Config:
     @property
     def hub_flags(self) -> list[str]:
         """Fields that are set and that MXNet's own server cannot have."""
-        sets = self.algorithm.on_kvstore or ()
-        return [each[-1] for each in sets if all(getattr(self, field) != FIELDS[field].default for field in each)]
+        sets, values = self.algorithm.on_kvstore or (), self.values_by_name()
+        return [each[-1] for each in sets if all(values[field] != FIELDS[field].default for field in each)]
 
     @property
     def survives(self) -> bool:
@@ -634,9 +343,9 @@ class Config:
         return self.min_step_time + self.batch_size * self.sample_time
 
     @property
-    def steps_a_round(self) -> int:
-        """Local steps, where a flag says how many."""
-        return self.sync_every if "sync_every" in self.algorithm.all_flags else 1
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Samples per step, of each phase of the algorithm."""
+        return tuple(size for *_, size in self.settings.step_sizes(self.batch_size, num_workers=1))
 
     @property
     def logs_lines(self) -> bool:
@@ -650,7 +359,7 @@ class Config:
     def entry(self) -> str:
         """Name of the algorithm, or of its preset that the flags make, such as dcasgd of async. Presets that select
         workers are unknown here: their launchers set `log_dir`."""
-        return entry_name(self.mode, vars(self))
+        return entry_name(self.mode, self.values_by_name())
 
     @property
     def run_name(self) -> str:
@@ -665,28 +374,35 @@ class Config:
     @property
     def rule(self) -> str:
         """The state server's name of the policy."""
-        return (self.algorithm.rule or WATCHED).format_map(vars(self))
+        return (self.algorithm.rule or WATCHED).format_map(self.values_by_name())
 
     @property
     def checkpoint_folder(self) -> Path:
         return Path(self.checkpoint) if self.checkpoint else Path(self.log_dir) / CHECKPOINT_FOLDER
 
-    def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
-        """A value for each phase, of a flag with one for all or one for each."""
-        return given * len(self.switch_order) if len(given) == 1 else given
 
-
-def one_of(words: Sequence[str]) -> str:
-    """Such as "a, b or c"."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+_TABLES: tuple[type[Flags], ...] = (Config, *(row.settings for row in TABLE))
+# Every flag, by its field.
+FIELDS: dict[str, Flag] = dict(item for table in _TABLES for item in table.FLAGS.items())
 
 
 def names_of(field: str) -> tuple[str, ...]:
     """The names of a field's flag, the shortest first."""
-    return (*FIELDS[field].metadata["short"], "--" + field.replace("_", "-"))
+    return (*FIELDS[field].short, "--" + field.replace("_", "-"))
+
+
+def modes_of(field: str) -> tuple[str, ...]:
+    """The modes in which a flag counts."""
+    if field not in Config.FLAGS:
+        return tuple(row.name for row in TABLE if field in row.settings.FLAGS)
+    scope: Scope | None = FIELDS[field].counts_in
+    return tuple(row.name for row in TABLE if scope is None or scope.includes(row))
+
+
+def titles_of(field: str) -> tuple[str, ...]:
+    """Titles of the algorithms whose own flag a field is; none where it belongs to a group or to all."""
+    modes = () if field in Config.FLAGS else modes_of(field)
+    return () if modes == MODES else tuple(ALGORITHMS[mode].title for mode in modes)
 
 
 def transport_of(entry: str) -> str:

@@ -1,10 +1,11 @@
-"""The parser of every program's command line: its errors are one line on stderr, with exit code 2."""
+"""Tables of flags, and the parser of every command line: its errors are one line on stderr, with exit code 2."""
+
+from __future__ import annotations
 
 import argparse
-import difflib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from utils import EXIT_SETUP
 
@@ -16,6 +17,95 @@ _PUBLISHED = {
         *("--hparam-set", "--hparams", "--cluster-name", "--eval-name"),
     ),
 }
+
+Same = TypeVar("Same", bound="Frozen")
+
+
+class Frozen:
+    """Values by name, which do not change. Annotations of the class are the names, its attributes the defaults.
+
+    A dataclass would do the same; Python needs longer to import those than to import all tables of flags.
+    """
+
+    NAMES: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        annotated = (vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__))
+        cls.NAMES = tuple(dict.fromkeys(name for names in annotated for name in names if name.islower()))
+
+    def __init__(self, *first: Any, **others: Any) -> None:
+        """`first`: values in the order of the names. Raises TypeError for an unknown name, and for a missing one that
+        has no default."""
+        values = {**dict(zip(self.NAMES, first, strict=False)), **others}
+        missing = [name for name in self.NAMES if name not in values and not hasattr(type(self), name)]
+        if wrong := [*(values.keys() - {*self.NAMES}), *missing]:
+            raise TypeError(f"{type(self).__name__}: {', '.join(wrong)} is unknown, or has no value")
+        vars(self).update({name: values.get(name, getattr(type(self), name, None)) for name in self.NAMES})
+
+    def values_by_name(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.NAMES}
+
+    def but(self: Same, **changes: Any) -> Same:
+        """A copy with other values."""
+        return type(self)(**{**self.values_by_name(), **changes})
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name} does not change: `but` makes a copy")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frozen) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+class Flag:
+    """A flag of main.py. Its field has its long name, with _ for -."""
+
+    help = argparse.SUPPRESS  # not shown
+
+    def __init__(
+        self,
+        default: Any,
+        parse: Callable[[str], Any] = str,
+        *short: str,
+        needs: tuple[str, Any] | None = None,  # (field, value or values) without which the flag does nothing
+        published: bool = False,  # the published program takes it in all modes: where it does nothing that is no error
+        of_host: bool = False,  # may differ between the workers of a job; all other flags must be the same
+        formerly: str = "",  # its name in version 0.6.0
+        counts_in: Any = None,  # the Scope (config.py) of a flag that all modes of a kind have; None: all have it
+        **more: Any,  # for argparse
+    ) -> None:
+        self.default, self.short, self.needs, self.published = default, short, needs, published
+        self.of_host, self.formerly, self.counts_in = of_host, formerly, counts_in
+        self.arguments = {"type": parse, **more}
+
+    def means(self, help: str) -> Any:
+        """Says what the flag is for. A % in it would have to be doubled."""
+        self.help = help
+        return self
+
+
+class Flags(Frozen):
+    """A table of flags, each a class attribute, and a value for each: `staleness: int = Flag(3).means("...")`."""
+
+    FLAGS: ClassVar[dict[str, Flag]] = {}
+
+    def __init_subclass__(cls) -> None:
+        inherited = [each for base in reversed(cls.__mro__[1:]) for each in vars(base).get("FLAGS", {}).items()]
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Flag)}
+        cls.FLAGS = {**dict(inherited), **own}
+        cls.NAMES = tuple(cls.FLAGS)
+        for name, its in own.items():
+            setattr(cls, name, its.default)
+
+    @classmethod
+    def names_of(cls, field: str) -> tuple[str, ...]:
+        """The names of a field's flag, the shortest first."""
+        return (*cls.FLAGS[field].short, "--" + field.replace("_", "-"))
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -49,6 +139,8 @@ class FlagParser(argparse.ArgumentParser):
             for mode, flags in _PUBLISHED.items()
             if word in flags
         )
+        import difflib
+
         near = difflib.get_close_matches(word, (*self.flags, *self.elsewhere), n=1, cutoff=0.7)
         meant = f"did you mean {near[0]}?" if near else f"{self.prog} --help shows what it takes"
         self.error(f"unknown argument {word}: {self.elsewhere.get(word) or next(theirs, meant)}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class RateSchedule:
+class RateSchedule(NamedTuple):
     """A factor on the step size."""
 
     warmup: int = 0  # samples until the full step size; 0: no warm-up
@@ -35,8 +34,7 @@ class RateSchedule:
 CONSTANT = RateSchedule()
 
 
-@dataclass(frozen=True)
-class Ramp:
+class Ramp(NamedTuple):
     """A number that changes linearly from one value to another, and stays there."""
 
     first: float

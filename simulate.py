@@ -156,17 +156,17 @@ def _run(
     given = _config(own, words)
     if given.job:
         sources(Path(given.job))  # cannot be read, or parsed
-    made = entry_name(algorithm.name, vars(given), ENTRIES[mode].workers)
+    made = entry_name(algorithm.name, given.values_by_name(), ENTRIES[mode].workers)
     if made != mode:
         raise SetupError(f"the other flags make {made} of -m {mode}: leave them out, or give -m {made}")
     if given.log_form == "auto":  # else a file for each round of a thousand workers
-        given = dataclasses.replace(given, log_form="lines")
+        given = given.but(log_form="lines")
     if given.network != NO_NETWORK or own.evaluation_time:
         given = _evaluated_at_moments(given, others)
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
     folder = base / given.run_name / folder_name(job.entry, bool(given.split_by_class)) / HOST
-    job = dataclasses.replace(job, config=dataclasses.replace(job.config, log_dir=str(folder)))
+    job = dataclasses.replace(job, config=job.config.but(log_dir=str(folder)))
     for rank in range(len(job.cluster.workers)):
         command_line.check_step_time(job.worker_config(rank))
     job = dataclasses.replace(job, earlier=own.set_aside)
@@ -181,8 +181,8 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
     count = len(job.cluster.workers)
     if ENTRIES[job.entry].workers is not Workers.ALL or own.fastest:
         step_times_s = [job.worker_config(row).shortest_step_s for row in range(count)]
-        rows = job_options.taking_part(job.entry, step_times_s, own.fastest, job.config.steps_a_round)
-        config = dataclasses.replace(job.config, of_workers=count)
+        rows = job_options.taking_part(job.entry, step_times_s, own.fastest, job.config.settings.sync_every)
+        config = job.config.but(of_workers=count)
         job = dataclasses.replace(job, entry=filed_as(job.entry, len(rows) if own.fastest else 0), config=config)
     elif job.config.algorithm.is_distributed:
         return job
@@ -219,8 +219,8 @@ def _evaluated_at_moments(given: Config, words: Sequence[str]) -> Config:
     if says_when or given.target_accuracy or given.target is not None:
         return given
     if given.max_seconds:
-        return dataclasses.replace(given, eval_seconds=given.max_seconds / EVALUATIONS)
-    return dataclasses.replace(given, eval_duration=max(1, math.ceil(given.max_rounds / EVALUATIONS)))
+        return given.but(eval_seconds=given.max_seconds / EVALUATIONS)
+    return given.but(eval_duration=max(1, math.ceil(given.max_rounds / EVALUATIONS)))
 
 
 def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:

@@ -15,7 +15,6 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-import dataclasses
 import logging
 import math
 import os
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING
 import simulate
 import summary
 from algorithms import ENTRIES
-from config import AUTO, HUB, KVSTORE, LEARNING_RATES, NETWORKS, Config, names_of
+from config import AUTO, FIELDS, HUB, KVSTORE, LEARNING_RATES, NETWORKS, names_of
 from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
@@ -122,9 +121,8 @@ class Advised:
     @property
     def step(self) -> float:
         """The step size that is given, or the default."""
-        config = self.job("alone").config
-        local = self.job("esync").config.local_lr
-        return local if local != Config.local_lr else config.learning_rate
+        local = self.job("esync").config.settings.rate
+        return local if local != FIELDS["local_lr"].default else self.job("alone").config.settings.rate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,13 +177,13 @@ def prepared(given: argparse.Namespace, advised: Advised) -> tuple[Job, Metric, 
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build
 
-    config = dataclasses.replace(advised.job("esync").config, cpu=1)
+    config = advised.job("esync").config.but(cpu=1)
     whole = job_of(config)
     if whole.test is None:
         raise SetupError("the job has no test samples, and a target needs them: give some in data(folder)")
     metric = build(config, whole, lambda text: None).metric
     accuracy = given.target_accuracy or 0.0
-    target = target_of(dataclasses.replace(config, target_accuracy=accuracy, target=given.target), metric)
+    target = target_of(config.but(target_accuracy=accuracy, target=given.target), metric)
     assert target is not None
     return whole, metric, target
 
@@ -202,7 +200,7 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
         asked = advised.job("esync").config.validation
         advised.held_out = asked or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
         test = None if asked else whole
-        learnt = job_of(dataclasses.replace(advised.job("esync").config, cpu=1))
+        learnt = job_of(advised.job("esync").config.but(cpu=1))
     stops: list[int] = []
     both = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(each, lambda number, frame: stops.append(number)) for each in both]

@@ -83,7 +83,8 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--data-dir": given.data_dir,
     }
     rates = {"local_lr": given.local_lr, "learning_rate": given.learning_rate}
-    learning_rate = {names_of(field)[-1]: value for field, value in rates.items() if field in OWNERS[mode].all_flags}
+    its = OWNERS[mode].settings.rate_field
+    learning_rate = {names_of(its)[-1]: rates[its]}
     worker = learning_rate | {
         "--batch-size": given.batch_size,
         "--eval-seconds": given.eval_seconds,

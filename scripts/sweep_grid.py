@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import simulate
-from algorithms import ENTRIES, OWNERS, modes_of
-from config import FIELDS, names_of, one_of
+from algorithms import ENTRIES, OWNERS
+from config import FIELDS, modes_of, names_of, one_of
 from flag_parser import FlagParser
 from scripts.launch import local_cluster, slurm
 from utils import SetupError
@@ -90,7 +90,7 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
     """The options that are the back end's own, and by field of Config the values that its flag is to take in turn.
     Raises SetupError if a flag is one that the sweep sets."""
     fields = {name: field for field in FIELDS for name in names_of(field)}
-    fields |= {about.metadata["formerly"]: field for field, about in FIELDS.items() if about.metadata["formerly"]}
+    fields |= {its.formerly: field for field, its in FIELDS.items() if its.formerly}
     left, options, found = [word for word in words if word != "--"], [], dict[str, list[tuple[str, ...]]]()
     while left:
         word = left.pop(0)
@@ -102,7 +102,7 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
         if field in OWN:
             raise SetupError(f"{flag} is set by the sweep: give {OWN[field]}")
         taken = [joined] if is_joined else []
-        most = {"+": len(left), "?": 1, None: 1}[FIELDS[field].metadata["arguments"].get("nargs")]
+        most = {"+": len(left), "?": 1, None: 1}[FIELDS[field].arguments.get("nargs")]
         while not is_joined and len(taken) < most and left and not re.match("-+[A-Za-z]", left[0]):
             taken.append(left.pop(0))
         found[field] = [(each,) for each in _alternatives(field, taken[0])] if len(taken) == 1 else [tuple(taken)]
@@ -119,7 +119,7 @@ def _numbers(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
 
 def _alternatives(field: str, text: str) -> list[str]:
     """The values of a list with commas; a text that is itself a value of the flag is one."""
-    arguments: Mapping[str, Any] = FIELDS[field].metadata["arguments"]
+    arguments: Mapping[str, Any] = FIELDS[field].arguments
 
     def is_value(each: str) -> bool:
         try:
@@ -141,7 +141,7 @@ def counts(field: str, mode: str) -> bool:
     """Whether a flag does something in a mode: one that needs the flag of a preset belongs to that preset alone."""
     if OWNERS[mode].name not in _modes_of(field):
         return False
-    needs = FIELDS[field].metadata["needs"]
+    needs = FIELDS[field].needs
     having = [name for name, entry in ENTRIES.items() if needs in entry.values or field in entry.given]
     return not having or mode in having
 

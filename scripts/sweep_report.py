@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def curves(lines: Sequence[SweepLine]) -> dict[Mode, list[Curve]]:
     found: dict[Mode, list[Curve]] = {}
     for look, name in zip(looks, (name for name in there if name in drawn), strict=False):
         first = there[name][0]
-        entry = replace(ENTRIES[first.entry], name=name, title=first.title, own_look=look)
+        entry = ENTRIES[first.entry].but(name=name, title=first.title, look=look)
         found[Mode(entry, IID)] = [line.curve for line in there[name]]
     return found
 

@@ -67,12 +67,12 @@ def job_of(logs: Sequence[WorkerLog], folder: Path) -> tuple[VirtualJob, Measure
         **{name: FIELDS[name].default for name in _OF_THE_REAL_JOB},
         **{"job": "", "network": NO_NETWORK, "log_form": "lines", "evaluate": AUTO, "target": None, "max_rounds": 0},
         **{"max_seconds": seconds, "target_accuracy": 0.0, "query_delay": 0.0},  # a round trip includes the delay
-        "train_steps": tuple(max(1, round(share * steps)) for steps in config.train_steps),
+        "train_steps": tuple(max(1, round(share * steps)) for steps in config.settings.train_steps),
     }
     if config.evaluates_beside and its.evaluations:  # not always when one was due
         own["eval_seconds"] = its.seconds / its.evaluations
     size, cluster = float(logs[0].run.get("parameter_bytes") or 0), ClusterProfile(tuple(rows))
-    return VirtualJob(replace(config, **own), cluster, "what-if", size, its.evaluation_s), its
+    return VirtualJob(config.but(**own), cluster, "what-if", size, its.evaluation_s), its
 
 
 def _config(logs: Sequence[WorkerLog]) -> Config:
@@ -142,5 +142,5 @@ def simulate(job: VirtualJob) -> Measured:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, HOST)
-        virtual_cluster.run(replace(job, config=replace(job.config, log_dir=str(folder))))
+        virtual_cluster.run(replace(job, config=job.config.but(log_dir=str(folder))))
         return measured(job_logs.read(folder.glob("cpu*"), lambda text: None), job.config.algorithm.waits)

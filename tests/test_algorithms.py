@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import inspect
 import itertools
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -18,61 +19,95 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from few_images import few_images
 from memory_cluster import Worker, batch, gradient, train
 from server.policies import POLICIES
 
 from algorithms import (
-    DISTRIBUTED_FLAGS,
     ENTRIES,
     EVENTS,
     OWNERS,
-    STATE_SERVER_FLAGS,
-    SUM_FLAGS,
+    PRESETS,
     TABLE,
     Algorithm,
     TransportKind,
     Workers,
     entry_name,
     folder_name,
-    modes_of,
 )
-from config import FIELDS, MODES, Config, one_of, preset_flags
+from config import FIELDS, MODES, Config, modes_of, one_of, preset_flags
 from scripts.launch import local_cluster
 from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "flag_parser.py", "flag_values.py", "main.py", "rates.py"),
+    *("algorithm_row.py", "algorithms.py", "config.py", "draw.py", "flag_parser.py", "flag_values.py", "main.py"),
+    "rates.py",
     *("simulate.py", "start.py", "summary.py", "utils.py", "CONTRIBUTING.md", "README.md", "VERSION", "pyproject.toml"),
     *("docs", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0
 
 
-def test_the_table_and_the_flags_need_the_standard_library_alone():
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from trainer import command_line; command_line.parse(['-m', 'sync-switch'])"
-    )
+def without_packages(*lines: str) -> str:
+    """What a program prints in a Python that has the standard library alone."""
+    code = "\n".join(("import sys; sys.path.insert(0, sys.argv[1])", *lines))
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, ROOT], check=False, capture_output=True, text=True)
     assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_table_and_the_flags_need_the_standard_library_alone():
+    told = without_packages(
+        "import algorithms, config",
+        "for entry in algorithms.ENTRIES.values(): print(entry.title, entry.look.colour)",
+        "for name in config.FIELDS: print(config.names_of(name), config.titles_of(name), config.FIELDS[name].help)",
+        "from trainer import command_line",
+        "print(command_line.parse(['-m', 'sync-switch']).settings.train_steps)",
+    )
+    assert len(told.splitlines()) == len(ENTRIES) + len(FIELDS) + 1
+
+
+def test_to_read_them_loads_no_other_file_of_trainer_and_nothing_that_takes_long():
+    told = without_packages("import algorithms, config", "print(*sys.modules)").split()
+    assert not [name for name in told if name.startswith("trainer")]
+    assert not {"dataclasses", "inspect", "difflib"} & {*told}
+
+
+@pytest.mark.parametrize("words", ["main.py --help", "-m scripts.launch.local_cluster --help"])
+def test_help_loads_no_numpy_even_where_it_is_there(words):
+    command = [sys.executable, "-X", "importtime", *words.split()]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    loaded = set(re.findall(r"^import time: .* \|\s+(\w+)$", done.stderr, re.MULTILINE))
+    assert "argparse" in loaded and not {"numpy", "mxnet", "torch", "matplotlib"} & loaded
+
+
+def test_a_file_that_is_imported_after_its_head_was_read_keeps_the_head():
+    from trainer.algorithms.asynchronous import ROW, AsyncTrainer, Settings
+
+    row = OWNERS["async"]
+    assert row.settings is Settings and row == ROW.but(module=AsyncTrainer.__module__, look=row.look)
+    assert isinstance(Config(mode="async").settings, Settings)
 
 
 def test_no_two_entries_share_a_name_or_a_file_and_events_have_one_look():
-    entries = [entry for row in TABLE for entry in (row, *row.presets)]
+    entries = [*TABLE, *(preset for presets in PRESETS.values() for preset in presets)]
+    assert {*PRESETS} <= {*MODES}
     assert len({entry.name for entry in entries}) == len({entry.stem for entry in entries}) == len(entries)
     assert [kind for row in TABLE for kind in row.events if EVENTS[kind.name] != kind] == []
 
 
-def test_the_flags_of_the_table_are_fields_of_the_configuration():
-    named = {flag for row in TABLE for flag in row.all_flags}
-    assert named | {*DISTRIBUTED_FLAGS, *STATE_SERVER_FLAGS, *SUM_FLAGS} <= set(FIELDS)
+def test_a_flag_of_several_algorithms_is_one_flag():
+    for row in TABLE:
+        assert [name for name, its in row.settings.FLAGS.items() if FIELDS[name] is not its] == []
 
 
-def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
-    assert modes_of("batch_size") == MODES
-    assert modes_of("staleness") == tuple(row.name for row in TABLE if "staleness" in row.flags)
+def test_a_flag_counts_where_an_algorithm_or_its_kind_has_it():
+    assert modes_of("batch_size") == modes_of("momentum") == MODES
+    assert modes_of("staleness") == ("ssp",)
+    assert modes_of("quorum") == ("decoupled",)
+    assert modes_of("sync_every") == ("local-sgd", "async-local", "decoupled")
     assert modes_of("query_delay") == tuple(row.name for row in TABLE if row.has_state_server)
     assert modes_of("split_by_class") == tuple(row.name for row in TABLE if row.is_distributed)
     assert modes_of("job_name") == tuple(row.name for row in TABLE if row.transport is TransportKind.SUM)
@@ -80,12 +115,10 @@ def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_what_a_row_names_is_there(row):
-    for dotted, signature in ((row.trainer, ["context"]), (row.check, ["config", "num_workers"])):
-        if dotted:
-            module, function = dotted.split(":")
-            tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
-            [found] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
-            assert [argument.arg for argument in found.args.args] == signature
+    for name, parameters in ((row.trainer, ["context", "settings"]), (row.server, ["job", "settings"])):
+        if name:
+            assert [*inspect.signature(pkgutil.resolve_name(f"{row.module}:{name}")).parameters] == parameters
+    assert bool(row.server) == (row.transport is TransportKind.HUB)
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.has_state_server], ids=lambda row: row.name)
@@ -96,7 +129,7 @@ def test_every_rule_is_a_policy_of_the_state_server(row):
 def rules(row: Algorithm) -> Iterator[str]:
     """All that a row's rule can be."""
     fields = [field for _, field, _, _ in string.Formatter().parse(row.rule) if field]
-    for values in itertools.product(*(FIELDS[field].metadata["arguments"]["choices"] for field in fields)):
+    for values in itertools.product(*(FIELDS[field].arguments["choices"] for field in fields)):
         yield Config(mode=row.name, **dict(zip(fields, values, strict=True))).rule
 
 
@@ -105,8 +138,8 @@ def test_a_job_is_filed_under_the_name_that_it_was_started_by(name):
     mode = OWNERS[name].name
     config = parse(["-m", mode, *preset_flags(name)], pytest.fail)
     flags_say = name if ENTRIES[name].workers is Workers.ALL else mode
-    assert entry_name(mode, vars(config)) == flags_say
-    assert entry_name(mode, vars(config), ENTRIES[name].workers) == name
+    assert entry_name(mode, config.values_by_name()) == flags_say
+    assert entry_name(mode, config.values_by_name(), ENTRIES[name].workers) == name
     assert config.mode_folder == Path(config.network) / flags_say
     assert local_cluster.parse(["-m", name]).mode_folder == Path("lenet") / name
 
@@ -166,7 +199,7 @@ def test_the_page_has_the_table():
         assert paper == linked(entry.paper)
         assert (ROOT / file.strip("`")).is_file()
         if entry is row:
-            assert file == f"`{row.trainer.split(':')[0].replace('.', '/')}.py`"
+            assert file == f"`{row.module.replace('.', '/')}.py`"
     assert told == list(ENTRIES)
 
 
@@ -206,8 +239,8 @@ TITLES = {"sign-sgd": "SignSGD", "easgd": "EASGD"}
 
 
 def add_algorithm(project: Path, example: dict[str, str]) -> None:
-    """Does what CONTRIBUTING.md says: one file, one row, one line of docs/algorithms.md."""
-    before = {"algorithms.py": '    Algorithm(\n        name="local",', "docs/algorithms.md": "| standalone SGD |"}
+    """Does what CONTRIBUTING.md says: one file, its name, one line of docs/algorithms.md."""
+    before = {"algorithms.py": '    "local",\n)', "docs/algorithms.md": "| standalone SGD |"}
     for name, text in example.items():
         path = project / name
         if name in before:
@@ -250,22 +283,23 @@ def module_of(example: dict[str, str], folder: Path) -> ModuleType:
     return module
 
 
-def test_an_example_takes_one_file_one_row_and_one_line_of_a_page():
+def test_an_example_takes_one_file_its_name_and_one_line_of_a_page():
     for example, name in zip(EXAMPLES, FLAGS, strict=True):
         assert list(example) == [
             f"trainer/algorithms/{name.replace('-', '_')}.py",
             "algorithms.py",
             "docs/algorithms.md",
         ]
-        assert f'name="{name}"' in example["algorithms.py"] and "look" not in example["algorithms.py"]
-        assert example["docs/algorithms.md"].count("\n") == 1
+        file, listed, line = example.values()
+        assert f'name="{name}"' in file and "look" not in file
+        assert listed.count("\n") == line.count("\n") == 1
 
 
 def test_the_example_signsgd_steps_in_the_direction_that_most_gradients_have(tmp_path):
     """w <- w - eta sign(sum_k sign(g_k)), of three workers."""
     module, eta = module_of(EXAMPLES[0], tmp_path), 0.25
     workers = [Worker([batch(rank), batch(rank + 1)]) for rank in range(3)]
-    trained = train(TransportKind.SUM, workers, lambda context: module.SignSGDTrainer(context, eta), rounds=4)
+    trained = train(TransportKind.SUM, workers, by_flags("sync", module.SignSGDTrainer, learning_rate=eta), rounds=4)
     expected = np.zeros((2, 4))
     for step in range(4):
         votes = [np.sign(gradient(expected, batch(rank + step % 2))) for rank in range(3)]
@@ -279,7 +313,8 @@ def test_the_example_easgd_pulls_workers_and_center_towards_each_other(tmp_path,
     """x_k <- x_k - beta n_k / n (x_k - x~) and x~ <- x~ + beta sum_k n_k / n (x_k - x~), after two steps each."""
     module, eta, beta = module_of(EXAMPLES[1], tmp_path), 0.5, 0.9
     workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate(samples)]
-    trained = train(TransportKind.SUM, workers, lambda context: module.EASGDTrainer(context, eta, beta, 2), rounds=3)
+    build = by_flags("local-sgd", module.EASGDTrainer, local_lr=eta, global_lr=beta, sync_every=2)
+    trained = train(TransportKind.SUM, workers, build, rounds=3)
     center, own = np.zeros((2, 4)), [np.zeros((2, 4)) for _ in samples]
     for _ in range(3):
         for rank in range(3):

@@ -11,7 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 ROW = re.compile(r"^\| `([\w/ ]+)` \| .* \| (`[^|]*`|nothing) \|$", re.MULTILINE)
-BASE = {"algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py", "start.py", "utils.py"}
+BASE = {
+    *("algorithm_row.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py", "start.py"),
+    "utils.py",
+}
 NESTED = ("trainer", "scripts", "experiments")
 FOLDERS = ("trainer", "models", "report", "scripts", "experiments", "SimpleStateServer")
 

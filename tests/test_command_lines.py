@@ -141,7 +141,7 @@ def test_a_launchers_command_line_is_one_of_the_simulation():
     own, (run,) = simulate.parse(
         ["-m", "sync", "-n", "mlp", "--workers", "0.1,0.2", "--", "-l", "0.5", "--max-rounds", "3"]
     )
-    assert (run.job.config.learning_rate, run.job.config.max_rounds, own.workers) == (0.5, 3, (0.1, 0.2))
+    assert (run.job.config.settings.learning_rate, run.job.config.max_rounds, own.workers) == (0.5, 3, (0.1, 0.2))
 
 
 @pytest.mark.parametrize(

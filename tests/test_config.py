@@ -5,8 +5,20 @@ from pathlib import Path
 import pytest
 
 import main
-from algorithms import TABLE, TransportKind, modes_of, titles_of
-from config import EXCHANGES, FIELDS, HUB, KVSTORE, MODES, MPI, names_of, one_of, transport_of
+from algorithms import TABLE, TransportKind
+from config import (
+    EXCHANGES,
+    FIELDS,
+    HUB,
+    KVSTORE,
+    MODES,
+    MPI,
+    modes_of,
+    names_of,
+    one_of,
+    titles_of,
+    transport_of,
+)
 from trainer.command_line import check_job, job_setup, parse
 from trainer.rendezvous.cluster import ClusterSpec
 from utils import EXIT_SETUP, SetupError
@@ -32,9 +44,10 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("short", "long", "text", "field", "value", "default"), PUBLISHED)
 def test_a_published_flag_keeps_names_type_and_default(short, long, text, field, value, default):
-    assert getattr(parse([]), field) == default
+    mode = modes_of(field)[0]
+    assert parse(["-m", mode]).values_by_name()[field] == default
     for flag in (short, long):
-        parsed = getattr(parse([flag, text]), field)
+        parsed = parse(["-m", mode, flag, text]).values_by_name()[field]
         assert parsed == value
         assert type(parsed) is type(default)
 
@@ -42,7 +55,7 @@ def test_a_published_flag_keeps_names_type_and_default(short, long, text, field,
 def in_another_mode(published):
     """Flags given with their own default, in each mode where they do nothing."""
     for name, field in FIELDS.items():
-        for mode in sorted(set(MODES) - set(modes_of(name))) if field.metadata["published"] == published else ():
+        for mode in sorted(set(MODES) - set(modes_of(name))) if field.published == published else ():
             value = field.default if isinstance(field.default, tuple) else (field.default or 0,)
             yield pytest.param(mode, [names_of(name)[0], *map(str, value)], id=f"{mode} {names_of(name)[0]}")
 
@@ -83,9 +96,9 @@ def test_the_warning_names_the_modes_and_the_flag_that_counts(mode, flag, text, 
 
 def test_the_flags_that_count_are_taken_without_a_word():
     published = ["-m", "async", "-l", "0.1", "-dcasgd", "1", "--dcasgd-lambda", "0.1", "-s", "0", "-b", "8"]
-    assert parse(published, pytest.fail).dcasgd_lambda == 0.1
+    assert parse(published, pytest.fail).settings.dcasgd_lambda == 0.1
     ours = ["-ll", "0.1", "-gl", "2", "--policy", "preprint", "--epsilon", "0.1", "--query-delay", "1", "-ip", "h"]
-    assert parse(ours, pytest.fail).epsilon == 0.1
+    assert parse(ours, pytest.fail).settings.epsilon == 0.1
 
 
 @pytest.mark.parametrize(
@@ -334,8 +347,8 @@ def elsewhere(field):
 
 def test_the_phases_of_sync_switch_are_read():
     config = parse([*SWITCH, "--switch-order", "101", "--train-steps", "5", "6", "7"])
-    assert (config.switch_order, config.train_steps) == ("101", (5, 6, 7))
-    assert parse(SWITCH).train_steps == (400, 7600)  # as published
+    assert (config.settings.switch_order, config.settings.train_steps) == ("101", (5, 6, 7))
+    assert parse(SWITCH).settings.train_steps == (400, 7600)  # as published
     saving = [*SWITCH, "--ckpt-frequency", "5"]
     assert parse([*saving, "--resume"]).resume == parse([*saving, "--resume", "1"]).resume == 1
     assert parse([*saving, "--resume", "auto"]).resume == "auto"

@@ -18,8 +18,8 @@ import tiny_data
 import draw
 import simulate
 import summary
-from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, modes_of
-from config import AMONG_WORKERS, one_of
+from algorithms import ENTRIES, OWNERS, TABLE, TransportKind
+from config import AMONG_WORKERS, modes_of, one_of
 from report import metrics
 from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
@@ -383,7 +383,7 @@ def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier
 
 def test_a_virtual_worker_moves_no_logs_as_the_job_did_that_it_is_like(place):
     _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2"))
-    config = dataclasses.replace(one.job.config, earlier="/elsewhere/earlier/2026-11-25-120000")
+    config = one.job.config.but(earlier="/elsewhere/earlier/2026-11-25-120000")
     virtual_cluster.run(dataclasses.replace(one.job, config=config, earlier=None))
 
 
@@ -392,7 +392,7 @@ def test_flags_of_one_mode_may_be_given_for_a_set_that_has_it():
     assert [(each.job.config.mode, each.job.config.seed) for each in runs] == [
         ("sync", 0), ("ssp", 0), ("sync", 1), ("ssp", 1),
     ]  # fmt: skip
-    assert {each.job.config.staleness for each in runs if each.job.config.mode == "ssp"} == {5}
+    assert {each.job.config.settings.staleness for each in runs if each.job.config.mode == "ssp"} == {5}
     assert [each.job.config.log_dir for each in runs[::2]] == [
         f"logs/seed-{n}/resnet18-v1/sync/virtual" for n in (0, 1)
     ]
@@ -400,7 +400,10 @@ def test_flags_of_one_mode_may_be_given_for_a_set_that_has_it():
 
 def test_a_flag_of_a_preset_may_be_given_for_a_set_that_has_it():
     _, runs = simulate.parse(["-m", "async,dcasgd", "--dcasgd-lambda", "0.5"])
-    assert [(run.job.config.use_dcasgd, run.job.config.dcasgd_lambda) for run in runs] == [(0, 0.5), (1, 0.5)]
+    assert [(run.job.config.settings.use_dcasgd, run.job.config.settings.dcasgd_lambda) for run in runs] == [
+        (0, 0.5),
+        (1, 0.5),
+    ]
 
 
 def test_a_preset_starts_with_numbers_that_may_be_tuned_and_keeps_its_name(place):
@@ -408,7 +411,7 @@ def test_a_preset_starts_with_numbers_that_may_be_tuned_and_keeps_its_name(place
     weights = run(place, "-m", "esync-outer", "--max-rounds", "3")
     assert simulate.parse(arguments(place, "-m", "esync-outer", "--max-rounds", "3", *outer))[1][0].job.is_done()
     tuned = simulate.parse(arguments(place, "-m", "esync-outer", "-gl", "0.5"))[1][0].job.config
-    assert (tuned.entry, tuned.global_lr, tuned.outer_momentum) == ("esync-outer", 0.5, 0.9)
+    assert (tuned.entry, tuned.settings.global_lr, tuned.settings.outer_momentum) == ("esync-outer", 0.5, 0.9)
     assert run(place, "-m", "esync-outer", "--max-rounds", "3", "-gl", "0.5") != weights
 
 

@@ -1,13 +1,28 @@
 """The command line of main.py, and of other programs that take its flags: parses it and checks combinations."""
 
 import argparse
-import pkgutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
-from config import AMONG_WORKERS, CONTINUE, FIELDS, HUB, KVSTORE, MPI, NETWORKS, RESTART, Config, names_of, one_of
+from algorithms import ENTRIES, OWNERS, TransportKind
+from config import (
+    AMONG_WORKERS,
+    CONTINUE,
+    FIELDS,
+    HUB,
+    KVSTORE,
+    LEARNING_RATES,
+    MPI,
+    NETWORKS,
+    RESTART,
+    WITH_STATE_SERVER,
+    Config,
+    modes_of,
+    names_of,
+    one_of,
+    titles_of,
+)
 from flag_parser import FlagParser
 from trainer.collectives.compression import check_flags as check_compression
 from trainer.jobs.sources import ignored_network
@@ -42,14 +57,15 @@ def parse(
     )
     parser.add_argument("--version", action="version", version=f"ESync on MXNet {version_number()}")
     for name, field in FIELDS.items():
-        arguments_of = dict(field.metadata["arguments"])
+        own = dict(field.arguments)
         if name == "network":
-            arguments_of["choices"] = program.networks
-        if arguments_of["help"] != argparse.SUPPRESS:
-            arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
-        parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
-        if formerly := field.metadata["formerly"]:
-            parser.add_argument(formerly, dest=name, **{**arguments_of, "help": argparse.SUPPRESS})
+            own["choices"] = program.networks
+        shown = field.help
+        if shown != argparse.SUPPRESS:
+            shown = ": ".join(filter(None, (", ".join(titles_of(name)), shown)))
+        parser.add_argument(*names_of(name), dest=name, default=field.default, help=shown, **own)
+        if field.formerly:
+            parser.add_argument(field.formerly, dest=name, help=argparse.SUPPRESS, **own)
     # argparse does not overwrite these values, so they mark the flags that were not given.
     absent = argparse.Namespace(**dict.fromkeys(FIELDS, _ABSENT))
     values = vars(parser.parse_args(arguments, absent))
@@ -65,7 +81,7 @@ def parse(
                 raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
         if config.job and "network" in given and (ignored := ignored_network(config.job, config.network)):
             warn(ignored)
-        _check_given(config, [name for name in given if not _is_for_others(name, config, beside)], warn)
+        _check_given(config, {name: given[name] for name in given if not _is_for_others(name, config, beside)}, warn)
         _check_together(config, num_workers=None)
     except SetupError as error:
         parser.error(str(error))
@@ -77,7 +93,7 @@ _ABSENT = object()
 
 def _is_for_others(field: str, config: Config, beside: Collection[str]) -> bool:
     """Whether a flag does nothing here, but something in another mode or preset of the command line."""
-    modes, needs = modes_of(field), FIELDS[field].metadata["needs"]
+    modes, needs = modes_of(field), FIELDS[field].needs
     if config.mode not in modes:
         return any(OWNERS[entry].name in modes for entry in beside)
     if _is_met(needs, config):
@@ -90,29 +106,29 @@ def _is_met(needs: tuple[str, Any] | None, config: Config) -> bool:
     if needs is None:
         return True
     field, wanted = needs
-    value = getattr(config, field)
+    value = config.values_by_name()[field]
     return value in wanted if isinstance(wanted, tuple) else bool(value == wanted)
 
 
-def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:
+def _check_given(config: Config, given: Mapping[str, Any], warn: Callable[[str], None]) -> None:
     """Warns of given published flags that do nothing, since existing scripts have them. Raises SetupError if a flag of
     this project's own does nothing."""
-    for name in given:
-        about, modes = FIELDS[name].metadata, modes_of(name)
-        text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
-        if name in STATE_SERVER_FLAGS and (config.needs_state_server or config.tells_state_server):
+    for name, value in given.items():
+        its, modes = FIELDS[name], modes_of(name)
+        text = f"{names_of(name)[0]} {_as_typed(value)}"
+        if its.counts_in is WITH_STATE_SERVER and (config.needs_state_server or config.tells_state_server):
             continue  # in any mode: the workers find each other there, or tell it what they do
         if config.mode not in modes:
             where = one_of(modes)
-            if not about["published"]:
+            if not its.published:
                 raise SetupError(
                     f"{text} belongs to mode {where}, not to {config.mode}: leave it out, or change the mode (-m)"
                 )
-            counts = (names_of(each)[0] for each in about["instead"] if config.mode in modes_of(each))
-            rather = "".join(f"; in mode {config.mode} {flag} counts" for flag in counts)
+            rate = names_of(config.settings.rate_field)[0]
+            rather = f"; in mode {config.mode} {rate} counts" if name in (*LEARNING_RATES, "global_lr") else ""
             warn(f"{text} does nothing in mode {config.mode}: it counts in mode {where}{rather}")
-        elif not _is_met(about["needs"], config):
-            other, needed = about["needs"]
+        elif its.needs and not _is_met(its.needs, config):
+            other, needed = its.needs
             wanted = one_of(needed) if isinstance(needed, tuple) else needed
             raise SetupError(f"{text} does nothing without {names_of(other)[0]} {wanted}: leave it out, or give both")
 
@@ -135,8 +151,7 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     _check_exchange(config)
     if config.on_worker_death == CONTINUE:
         _check_survival(config)
-    if config.algorithm.check:
-        pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
+    config.settings.check(num_workers)
 
 
 def _check_exchange(config: Config) -> None:
@@ -147,7 +162,7 @@ def _check_exchange(config: Config) -> None:
     if config.exchange == KVSTORE and not row.has_kvstore:
         raise SetupError(f"{asked}: mode {config.mode} has a server of its own, which is the hub: leave --exchange out")
     if config.exchange == KVSTORE and config.hub_flags:
-        flag = f"{names_of(config.hub_flags[0])[-1]} {_as_typed(getattr(config, config.hub_flags[0]))}"
+        flag = f"{names_of(config.hub_flags[0])[-1]} {_as_typed(config.values_by_name()[config.hub_flags[0]])}"
         raise SetupError(f"{asked}: MXNet's own server has no {flag}: give --exchange {HUB}, or leave {flag} out")
 
 
@@ -191,12 +206,8 @@ def _as_typed(value: Any) -> str:
 def job_setup(config: Config) -> dict[str, str]:
     """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
     own = {"resume"} if config.survives else set()  # then a worker may have no checkpoint
-    names = (
-        name
-        for name in FIELDS
-        if config.mode in modes_of(name) and not FIELDS[name].metadata["of_host"] and name not in own
-    )
-    values = {**vars(config), "exchange": config.transport}
+    names = (name for name in FIELDS if config.mode in modes_of(name) and not FIELDS[name].of_host and name not in own)
+    values = {**config.values_by_name(), "exchange": config.transport}
     return {names_of(name)[0]: _as_typed(values[name]) for name in names}
 
 

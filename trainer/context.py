@@ -94,7 +94,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class Context:
-    """One worker's inputs. The row of an algorithm in algorithms.py names a function `build(context)`."""
+    """One worker's inputs. An algorithm's trainer is made of it and of its own flags."""
 
     config: Config
     task: LearningTask

@@ -49,14 +49,15 @@ def learning_task(config: Config, job: Job, built: BuiltNetwork, mine: Membershi
 def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> RunSettings:
     """The run's settings; `others` are fields that no flag decides. `metric` is that of the learning task. Raises
     SetupError if the target is none of the metric."""
+    its = config.settings
     return RunSettings(
         rule=Rule(
-            None if config.optimizer == SGD else config.optimizer,
-            config.momentum,
-            config.weight_decay,
+            None if its.optimizer == SGD else its.optimizer,
+            its.momentum,
+            its.weight_decay,
             config.batch_size,
-            parse_schedule(config.lr_schedule),
-            config.clip_norm,
+            parse_schedule(its.lr_schedule),
+            its.clip_norm,
         ),
         compression=Compression(config.compression),
         limits=Limits(
@@ -116,7 +117,7 @@ def client_of(
         link if link is not None and config.tells_state_server else NoLink(),
         clock,
         config.rule,
-        config.epsilon,
+        config.settings.epsilon,
         host_name=host_name,
         device=config.device,
         batch_size=config.batch_size,
@@ -124,7 +125,7 @@ def client_of(
         limits=limits(config),
         stop_requested=stop_requested,
         shares_batch=config.algorithm.shares_batch,
-        anchor=config.anchor,
+        anchor=config.settings.anchor,
         notice_rest_s=NOTICE_REST_S if config.algorithm.has_state_server else PAGE_REST_S,
         lost=lost,
     )
@@ -133,9 +134,8 @@ def client_of(
 def limits(config: Config) -> dict[str, float]:
     """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out. Where the rounds
     there are releases, no flag limits them. Sync-Switch's steps are rounds under BSP alone."""
-    rounds = [] if RELEASE in config.algorithm.events else [config.max_rounds]
-    if config.mode == "sync-switch" and "0" not in config.switch_order:
-        rounds.append(sum(config.train_steps))
+    rounds, its = [0 if RELEASE in config.algorithm.events else config.max_rounds], config.settings
+    rounds += [] if "0" in its.switch_order else [sum(its.train_steps)]
     found = {"rounds": min(filter(None, rounds), default=0), "seconds": config.max_seconds}
     target = config.target_accuracy or config.target
     return {name: value for name, value in found.items() if value} | ({} if target is None else {"target": target})

@@ -7,45 +7,32 @@ below it after some steps has learnt nothing.
 
 import math
 
-from config import LEARNING_RATES, SGD, Config, names_of
+from algorithm_row import AlgorithmFlags
+from config import FIELDS, SGD, Config, names_of
 from flag_values import parse_schedule
 
 FEWEST_SAMPLES = 1000  # of a worker: after FIRST steps of one sample each a sound run may still be guessing
 FIRST = 100  # local steps of a worker; the losses of the second half count
 
 
-def rate_of(config: Config) -> tuple[str, float]:
-    """The flag field of the mode's step size, and its value."""
-    field = next(name for name in LEARNING_RATES if name in config.algorithm.all_flags)
-    return field, getattr(config, field)
-
-
 def describe(config: Config, num_workers: int) -> str:
     """The mode's step size in words, with its flag and its value for the mean loss."""
-    field, rate = rate_of(config)
-    flag = names_of(field)[0]
-    times = "" if config.lr_schedule == Config.lr_schedule else f", times --lr-schedule {config.lr_schedule}"
-    if config.optimizer != SGD:
-        return f"step size: {flag} {rate:g} is {config.optimizer}'s, whatever the batch size{times}{_outer(config)}"
-    if "phase_lr" not in config.algorithm.all_flags:
-        return f"step size: {flag} {_of_mean(rate, config.batch_size)}{times}"
-    phases = zip(
-        config.switch_order, config.of_phases(config.phase_lr), config.of_phases(config.phase_batch_size), strict=True
-    )
-    # Without --phase-lr a gradient under ASP takes one share of the step that the gradients of all take under BSP.
-    parts = [
-        ("BSP " if kind == "1" else "ASP ")
-        + _of_mean(own or (rate if kind == "1" else rate / num_workers), size or config.batch_size)
-        for kind, own, size in phases
-    ]
-    return f"step size by phase: {'; '.join(parts)}{times}"
+    its = config.settings
+    flag = names_of(its.rate_field)[0]
+    times = "" if parse_schedule(its.lr_schedule).is_constant else f", times --lr-schedule {its.lr_schedule}"
+    if its.optimizer != SGD:
+        return f"step size: {flag} {its.rate:g} is {its.optimizer}'s, whatever the batch size{times}{_outer(its)}"
+    phases = [(name, _of_mean(rate, size)) for name, rate, size in its.step_sizes(config.batch_size, num_workers)]
+    if not phases[0][0]:
+        return f"step size: {flag} {phases[0][1]}{times}"
+    return f"step size by phase: {'; '.join(' '.join(phase) for phase in phases)}{times}"
 
 
-def _outer(config: Config) -> str:
+def _outer(settings: AlgorithmFlags) -> str:
     """What an outer optimiser makes of the steps of one such as Adam, whose length does not fall with the gradient."""
-    if "outer_momentum" not in config.algorithm.all_flags or not config.outer_momentum:
+    if not settings.outer_momentum:
         return ""
-    longer = config.global_lr / (1 - config.outer_momentum)
+    longer = settings.global_lr / (1 - settings.outer_momentum)
     return f"; the outer optimiser makes a round's steps up to {longer:.3g} times as long: try a step as much smaller"
 
 
@@ -62,7 +49,7 @@ class FirstSteps:
     def __init__(self, config: Config, classes: int) -> None:
         self._config = config
         self._classes = classes
-        schedules = config.lr_schedule, config.phase_lr_schedule[0]
+        schedules = config.settings.lr_schedule, config.settings.phase_lr_schedule[0]
         self._warm_up = max(parse_schedule(schedule).warmup for schedule in schedules)
         self._steps = 0
         self._losses: list[float] = []  # mean over a batch's samples
@@ -83,8 +70,8 @@ class FirstSteps:
         mean, guess = sum(self._losses) / len(self._losses), math.log(self._classes)
         if mean < guess:
             return ""
-        field, rate = rate_of(self._config)
-        default: float = getattr(Config, field)
+        field, rate = self._config.settings.rate_field, self._config.settings.rate
+        default: float = FIELDS[field].default
         what = "a smaller step size" if rate > default else "another step size"
         return (
             f"after {self._steps} steps the loss is {mean:.3f}, and {guess:.3f} is that of a guess at {self._classes} "

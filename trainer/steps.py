@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from config import ADAM, ADAMW, RMSPROP
+from algorithm_row import ADAM, ADAMW, RMSPROP
 from rates import CONSTANT, RateSchedule
 from trainer.pieces import pieces
 

@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _DECIDING = ("anchor", "batch_sizes", "errors", "job_rates", "max_tree", "row", "state", "throughputs", "worker")
 _MEETING = ("log_limit", "membership", "messages", "reach", "setups", "wire")
 _PROGRAM = (
-    *("main.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py", "start.py", "utils.py"),
+    *("main.py", "algorithm_row.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py"),
+    *("start.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
     # Used by the server parts on the hub, and by the rendezvous.
     "SimpleStateServer/server/policies/*.py",

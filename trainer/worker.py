@@ -138,8 +138,9 @@ def train(
     """Trains with what is in the context, and writes the log folder; returns what it has written of the run. Raises
     JobOver if this worker has left alone, so that a hub's job must take it for lost."""
     config, membership = context.config, context.peers.membership()
-    build = pkgutil.resolve_name("trainer.hub.probe:ProbeTrainer" if config.probe else config.algorithm.trainer)
-    trainer: Trainer = build(context)
+    own = f"{config.algorithm.module}:{config.algorithm.trainer}"
+    make = pkgutil.resolve_name("trainer.hub.probe:ProbeTrainer" if config.probe else own)
+    trainer: Trainer = make(context, config.settings)
     loop = Loop(trainer)
     facts: dict[str, Any] = {
         "rank": membership.rank,
@@ -157,7 +158,7 @@ def train(
     )  # fmt: skip
     if context.task.classes or config.job:
         logging.info("%s", step_size.describe(config, membership.num_workers))
-    if told := membership.repeating(max(config.batch_size, *config.phase_batch_size)):
+    if told := membership.repeating(max(config.batch_sizes)):
         logging.warning("warning: %s", told)
 
     def open_log() -> Path:

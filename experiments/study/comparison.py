@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms import ENTRIES, entry_of, owner_of
-from config import LEARNING_RATES
 from report import metrics
 from report.metrics import Curve, reached
 from scripts import run_lines
@@ -146,7 +145,7 @@ def read(folder: Path) -> list[RunLine]:
 
 def rate_of(entry: str) -> str:
     """The field of Config that is an algorithm's step size."""
-    return next(field for field in LEARNING_RATES if field in owner_of(entry).all_flags)
+    return owner_of(entry).settings.rate_field
 
 
 def measured(line: RunLine, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:

@@ -3,13 +3,12 @@ job, and the crossing."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from algorithms import Entry, Look
+from algorithm_row import Entry, Look
 from experiments.study.comparison import REPORT, ROWS, Workload
 from experiments.study.comparison_tables import Fair, family
 from report import statistics
@@ -36,7 +35,7 @@ LOOKS = {
 def entry_of(name: str) -> Entry:
     """The algorithm with its look in these figures."""
     entry = ROWS[name]
-    return replace(entry, own_look=LOOKS[name]) if name in LOOKS else entry
+    return entry.but(look=LOOKS[name]) if name in LOOKS else entry
 
 
 def draw_job(figure: Figure, job: Workload, fair: Fair, entries: Sequence[str]) -> None:

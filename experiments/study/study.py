@@ -222,7 +222,7 @@ class Plan:
         words += ["--target-accuracy", f"{self.target:g}", "--target-evaluations", str(IN_A_ROW)]
         if cluster in MODEL_BYTES:
             words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
-        if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
+        if split == BY_CLASS and row.is_distributed:  # one worker alone has all classes
             words += ["-s", "1"]
         if task.phase == TUNING:
             words += ["--validation", str(self.validation)]

@@ -33,7 +33,7 @@ class Family:
     @property
     def field(self) -> str:
         """The field of Config with its step size."""
-        return "local_lr" if "local_lr" in OWNERS[self.entry].flags else "learning_rate"
+        return OWNERS[self.entry].settings.rate_field
 
     @property
     def takes_all(self) -> bool:

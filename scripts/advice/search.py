@@ -184,7 +184,7 @@ class Search:
 
     def measure_rates(self) -> None:
         """Measures samples/s of every family on every number of machines."""
-        config = replace(self._job("esync", ()).config, cpu=1)
+        config = self._job("esync", ()).config.but(cpu=1)
         model_bytes = float(Parameters(build(config, self._learnt, lambda text: None).network).num_bytes())
         for family in FAMILIES:
             # On one machine the others are the same as `alone`; by class it would need the data of all.
@@ -206,10 +206,10 @@ class Search:
         rows, config = job.cluster.workers, job.config
         steps_s = [row.shortest_step_s(config.batch_size) + row.overhead_s for row in rows]
         moved_s = [2 * (8 * model_bytes / (1e6 * row.bandwidth_mbit_s) + row.latency_s) for row in rows]
-        round_s = config.steps_a_round * max(steps_s) + max(moved_s)
+        round_s = config.settings.sync_every * max(steps_s) + max(moved_s)
         seconds = max(4 * round_s, min(20 * round_s, STUB_STEPS / sum(1 / each for each in steps_s)))
-        none = replace(
-            config, network=NO_NETWORK, job="", split_by_class=0, validation=0, max_seconds=seconds, eval_seconds=0.0
+        none = config.but(
+            network=NO_NETWORK, job="", split_by_class=0, validation=0, max_seconds=seconds, eval_seconds=0.0
         )
         run = PausedRun(replace(job, config=none, model_bytes=model_bytes))
         run.advance(LONG_S)
@@ -325,7 +325,7 @@ class Search:
 
     def factors(self, candidate: Candidate) -> tuple[float, ...]:
         """Of its step sizes, in those of one machine."""
-        is_sgd = self._job("esync", ()).config.optimizer == SGD
+        is_sgd = self._job("esync", ()).config.settings.optimizer == SGD
         return candidate.family.factors(candidate.k) if is_sgd else candidate.family.own_factors
 
     def _race(self) -> None:
@@ -422,8 +422,8 @@ class Search:
 
     def _of(self, family: Family, k: int) -> VirtualJob:
         job = self._job(family.entry, ["--fastest", str(k)] if family.takes_number else ())
-        config = replace(job.config, max_rounds=0, max_seconds=LONG_S, target_accuracy=0.0, target=None, quiet=1)
-        return replace(job, config=replace(config, ckpt_frequency=0, resume=0))
+        config = job.config.but(max_rounds=0, max_seconds=LONG_S, target_accuracy=0.0, target=None, quiet=1)
+        return replace(job, config=config.but(ckpt_frequency=0, resume=0))
 
     def begin(self, candidate: Candidate, step: float, seed: int = 0) -> Tried:
         job = self._of(candidate.family, candidate.k)
@@ -432,7 +432,7 @@ class Search:
             candidate.family.field: step,
             "eval_seconds": self.evaluation_s(candidate),
         }
-        run = PausedRun(replace(job, config=replace(job.config, **settings)), self._learnt, self._test)
+        run = PausedRun(replace(job, config=job.config.but(**settings)), self._learnt, self._test)
         return Tried(candidate, step, seed, self.every, run)
 
     def evaluation_s(self, candidate: Candidate) -> float:

@@ -146,7 +146,7 @@ def _with_fastest(plan: LaunchPlan, step_times_s: Sequence[float], k: int | str)
     mode, workers = plan.job.mode, plan.hosts.workers
     names = [f"{worker.host} {worker.folder}" for worker in workers]
     configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
-    places = job_options.taking_part(mode, step_times_s, k, configs[0].steps_a_round)
+    places = job_options.taking_part(mode, step_times_s, k, configs[0].settings.sync_every)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
     job = job_options.of_fastest(plan.job, k, names, places)
     return dataclasses.replace(plan, job=job, hosts=hosts, number=None)

@@ -169,10 +169,10 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
 
 
 def _add_exchange(parser: argparse.ArgumentParser, choices: Sequence[str]) -> None:
-    about = config.FIELDS["exchange"].metadata
-    kind, text = about["arguments"]["type"], about["arguments"]["help"]
-    parser.add_argument("--exchange", type=kind, choices=choices, default="", help=text)
-    parser.add_argument(about["formerly"], dest="exchange", type=kind, choices=choices, help=argparse.SUPPRESS)
+    its = config.FIELDS["exchange"]
+    kind = its.arguments["type"]
+    parser.add_argument("--exchange", type=kind, choices=choices, default="", help=its.help)
+    parser.add_argument(its.formerly, dest="exchange", type=kind, choices=choices, help=argparse.SUPPRESS)
 
 
 def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> tuple[str, str]:
@@ -186,7 +186,7 @@ def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> t
     _add_exchange(asked, (config.AUTO, *EXCHANGES))
     for name in dict.fromkeys(["on_worker_death", *(name for names in row.on_kvstore or () for name in names)]):
         field = config.FIELDS[name]
-        asked.add_argument(*config.names_of(name), dest=name, default=field.default, **field.metadata["arguments"])
+        asked.add_argument(*config.names_of(name), dest=name, default=field.default, **field.arguments)
     found = vars(asked.parse_known_args([*preset_flags(given.mode), *worker_arguments])[0])
     named = found.pop("exchange")
     if named and given.exchange and named != given.exchange:
@@ -321,7 +321,7 @@ def check_flags(
                     f"{flag} {value} {where} contradicts {opponent}, where it is {ours_is}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
-        made = entry_name(parsed.mode, vars(parsed), ENTRIES[job.mode].workers)
+        made = entry_name(parsed.mode, parsed.values_by_name(), ENTRIES[job.mode].workers)
         if made != job.mode:
             raise SetupError(f"the flags {where} make {made} of -m {job.mode}: leave them out, or give -m {made}")
     configs = [parsed for parsed, _ in pairs]
@@ -368,7 +368,7 @@ def forked(job: JobSpec, worker_config: config.Config) -> tuple[str, str, str]:
     """What a fork server reads and imports: the dataset and its folder, of a job file, which may have data of its own,
     none; and modules. The job file is read here: it may not be on the host yet."""
     found = libraries(job.job_file) if job.job_file else {"mxnet"}
-    trainers = [worker_config.algorithm.trainer, *(["trainer.hub.kvstore_exchange"] if job.has_scheduler else [])]
+    trainers = [worker_config.algorithm.module, *(["trainer.hub.kvstore_exchange"] if job.has_scheduler else [])]
     modules = ["trainer.worker", *trainers, *(["models"] if "mxnet" in found else []), *sorted(found - {"mxnet"})]
     return "" if job.job_file else worker_config.dataset, worker_config.data_dir, ",".join(modules)
 

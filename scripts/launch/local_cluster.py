@@ -122,7 +122,7 @@ def _with_workers(
         return job
     configs = [parsed for parsed, _ in worker_configs(job)]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
-    rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].steps_a_round)
+    rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].settings.sync_every)
     names = [f"row {row} ({seconds:g} s a step)" for row, seconds in enumerate(step_times_s)]
     return job_options.of_fastest(to_job_spec(given, cluster.of(rows), worker_arguments), given.fastest, names, rows)
 

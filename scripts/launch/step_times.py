@@ -39,8 +39,8 @@ def timing_of(plan: LaunchPlan, given: Config) -> LaunchPlan:
 
 def words_of(given: Config, own: Mapping[str, object]) -> tuple[str, ...]:
     """The flags of a short job whose steps are those of the job with the flags `given`; `own` ones by field."""
-    as_in_job = {name: getattr(given, name) for name in AS_IN_JOB}
-    flags = {**{name: value for name, value in as_in_job.items() if value != FIELDS[name].default}, **own}
+    values = given.values_by_name()
+    flags = {**{name: value for name in AS_IN_JOB if (value := values[name]) != FIELDS[name].default}, **own}
     return tuple(str(word) for name, value in flags.items() for word in (names_of(name)[-1], value))
 
 

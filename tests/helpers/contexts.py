@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
+from algorithms import ALGORITHMS
 from config import Config
 from trainer.context import Context, LearningTask, Peers, RunSettings
 from trainer.emulation import Slowdown, Speed
 from trainer.engine import mx
 from trainer.jobs.gluon import GluonNetwork
+from trainer.trainer import Trainer
 
 GROUPS = {"task": LearningTask, "peers": Peers, "run": RunSettings}
 
@@ -33,3 +37,17 @@ def context_of(**given: Any) -> Context:
 def emulate(context: Context, *trace: Slowdown) -> None:
     """Gives the worker a straggler trace."""
     context.run.speed = replace(context.run.speed, trace=trace)
+
+
+def by_flags(mode: str, kind: type[Trainer] | None = None, **flags: Any) -> Callable[[Context], Trainer]:
+    """Makes trainers of a mode, or of a kind of it, by these flags of its algorithm, or by the context's where none is
+    given."""
+    row = ALGORITHMS[mode]
+    door = kind or pkgutil.resolve_name(f"{row.module}:{row.trainer}")
+
+    def make(context: Context) -> Trainer:
+        settings = row.settings(**flags) if flags or context.config.mode != mode else context.config.settings
+        made: Trainer = door(context, settings)
+        return made
+
+    return make

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
-from contexts import context_of
+from contexts import by_flags, context_of
 from few_images import few_images
 from one_worker import Batches
 from page import Page
@@ -29,13 +29,7 @@ from run_all import run_all
 import models
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.esync import ESyncTrainer
-from trainer.algorithms.local import LocalTrainer
-from trainer.algorithms.sync import SyncTrainer
-from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.context import Context
-from trainer.coordinator.queries import Queries
 from trainer.datasets import loading
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
@@ -134,10 +128,10 @@ def trainer_of(algorithm: str, rank: int, num_workers: int, **others: Any) -> Tr
     config = config_of(algorithm, num_workers)
     mine = a_context(rank, num_workers, state_server=state, config=config, **others)
     if algorithm == "sync":
-        return SyncTrainer(mine, LEARNING_RATE)
+        return by_flags("sync", learning_rate=LEARNING_RATE)(mine)
     if algorithm == "esync":
-        return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.run.clock, waits=True))
-    return SyncSwitchTrainer(mine) if config.mode == "sync-switch" else AsyncTrainer(mine)
+        return by_flags("esync", local_lr=LEARNING_RATE, query="blocking")(mine)
+    return by_flags(config.mode)(mine)
 
 
 def train(algorithm: str, trainer: Trainer, meet: Callable[[], object]) -> list[np.ndarray]:
@@ -152,7 +146,7 @@ def train(algorithm: str, trainer: Trainer, meet: Callable[[], object]) -> list[
 
 def train_alone(path: str) -> None:
     """Plain SGD on the big batches. SSGD divides the sum of two workers' gradients by two: so does this."""
-    trainer = LocalTrainer(a_context(0, 1), LEARNING_RATE / 2)
+    trainer = by_flags("local", learning_rate=LEARNING_RATE / 2)(a_context(0, 1))
     with tempfile.TemporaryDirectory() as folder:
         Loop(trainer).run(lambda: Path(folder))
     np.savez(path, *(weight for weight in trainer.parameters.weights))
@@ -213,7 +207,9 @@ def take_turns(trainer: Trainer, folder: Path, meet: Callable[[], object]) -> No
 def dcasgd_of_mxnet(strength: float, num_workers: int = 2) -> list[list[np.ndarray]]:
     """The final weights by rank, by the formula: MXNet's DCASGD compares the weights with those before the last update
     of any worker."""
-    trainers = [LocalTrainer(a_context(rank, num_workers), LEARNING_RATE) for rank in range(num_workers)]
+    trainers = [
+        by_flags("local", learning_rate=LEARNING_RATE)(a_context(rank, num_workers)) for rank in range(num_workers)
+    ]
     weights = [weight.copy() for weight in trainers[0].parameters.weights]
     before = [weight.copy() for weight in weights]
     for each in trainers:

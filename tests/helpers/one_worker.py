@@ -10,6 +10,7 @@ import numpy as np
 from contexts import context_of
 from ready import ready
 
+from algorithm_row import OwnGradientSteps
 from trainer.algorithms.local import LocalTrainer
 from trainer.context import Context
 from trainer.datasets.samples import Samples
@@ -93,7 +94,7 @@ class Steps(LocalTrainer):
     """Each step takes as long as it is told; `passed` is called after each round."""
 
     def __init__(self, given, *, step_s=1.0, passed=lambda trainer: None):
-        super().__init__(given, 0.01)
+        super().__init__(given, OwnGradientSteps(learning_rate=0.01))
         self._passes_s = step_s if callable(step_s) else lambda: step_s
         self._passed = passed
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from run_all import run_all
 
 from config import NO_NETWORK, Config
-from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.esync import ESyncTrainer, Settings
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
-from trainer.coordinator.queries import Queries
 from trainer.emulation import Speed
 from trainer.from_flags import run_settings
 from trainer.loop import Loop
@@ -143,7 +142,7 @@ def follow(
         settings.tell_every_s = math.inf
         peers = Peers(lambda membership=membership: membership, VirtualKVStore(server, rank), client)
         context = Context(config, stub_network.learning_task(1, None), peers, settings)
-        trainer = _Watched(context, 0.1, 1.0, Queries(client, clock, waits))
+        trainer = _Watched(context, Settings(local_lr=0.1, query="blocking" if waits else "non-blocking"))
         trainer.noted, trainer.transmission_s = [], worker.transmission_s
         trainers.append(trainer)
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from contexts import context_of
+from contexts import by_flags, context_of
 from few_images import few_images
 from ready import endless, ready
 
@@ -79,7 +79,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             clock=clock,
             min_step_s=float(step_time),
         )
-        trainer = Recorded(context, 0.003, bool(int(overlap)))
+        trainer = by_flags("wbsp", Recorded, local_lr=0.003, wbsp_overlap=int(overlap))(context)
         Loop(trainer).run(lambda: Path(folder))
         save(trainer, output)
 

@@ -69,7 +69,7 @@ def test_the_workers_of_a_job_with_a_hub_meet_at_its_server():
     assert [each.environment["DMLC_NUM_SERVER"] for each in (hub, worker)] == ["1", "1"]
     assert "PORT" not in hub.environment  # it listens at that one port
     modules = job_options.forked(given, job_options.first_config(given, local_cluster.local_layout(given)))[2]
-    assert modules == "trainer.worker,trainer.algorithms.wbsp:build,models"
+    assert modules == "trainer.worker,trainer.algorithms.wbsp,models"
     with pytest.raises(SetupError, match="mode wbsp has one server, the hub, here there are 2"):
         options("-m", "wbsp", "--servers", "2")
 
@@ -217,7 +217,8 @@ def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
         if role.kind is Kind.WORKER:
             parsed = command_line.parse(role.command[2:], pytest.fail)
             assert (parsed.mode, parsed.split_by_class) == (given.algorithm.name, len(split))
-            assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
+            flags = parsed.values_by_name()
+            assert (flags["use_dcasgd"], flags["wbsp_overlap"]) == (mode == "dcasgd", mode == "wbsp-pcc")
 
 
 def test_a_preset_chooses_workers_by_their_step_times_and_the_launcher_says_whom():
@@ -662,7 +663,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
-    for name in ("algorithms", "config", "flag_parser", "flag_values", "rates", "start", "utils"):
+    for name in ("algorithm_row", "algorithms", "config", "flag_parser", "flag_values", "rates", "start", "utils"):
         shutil.copy(ROOT / f"{name}.py", tmp_path)
     shutil.copy(ROOT / "VERSION", tmp_path)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")

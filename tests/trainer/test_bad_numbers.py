@@ -9,27 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import StateServer, Trained, Worker, batch, dense, gradient, normalised, train
 from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.async_local import AsyncLocalTrainer
 from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.asynchronous import build as asgd
-from trainer.algorithms.backup import BackupTrainer
-from trainer.algorithms.decoupled import DecoupledTrainer
-from trainer.algorithms.esync import ESyncTrainer
-from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
-from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
-from trainer.coordinator.queries import Queries
 from trainer.loop import Loop
 from trainer.nan_guard import BadSteps, first_not_finite
 from trainer.trainer import Trainer
@@ -77,7 +68,7 @@ def test_a_large_number_is_finite_although_its_square_is_not() -> None:
 def test_ssgd_steps_along_the_mean_of_the_others_samples(what: float) -> None:
     """Parts of 5, 4 and 1 samples; that of worker 1 is missing in round 2 of 3, and every other sample counts alike."""
     workers = [Worker([batch(rank)], samples=count) for rank, count in enumerate((5, 4, 1))]
-    build = spoil(lambda context: SyncTrainer(context, ETA), {2}, what=what)
+    build = spoil(by_flags("sync", learning_rate=ETA), {2}, what=what)
     trained = train(TransportKind.SUM, workers, build, rounds=3)
     expected = ZERO
     for there in ({0: 5, 1: 4, 2: 1}, {0: 5, 2: 1}, {0: 5, 1: 4, 2: 1}):
@@ -91,7 +82,7 @@ def test_where_nobodys_gradient_is_good_nothing_changes() -> None:
     def build(context: Context) -> SyncTrainer:
         context.run.max_bad_steps = MOST
         context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, float("nan"))
-        return SyncTrainer(context, ETA)
+        return by_flags("sync", learning_rate=ETA)(context)
 
     workers = [Worker([batch(rank)]) for rank in range(2)]
     three, two = (train(TransportKind.SUM, workers, build, rounds).weights() for rounds in (2, 1))
@@ -102,7 +93,7 @@ def test_where_nobodys_gradient_is_good_nothing_changes() -> None:
 def test_model_averaging_is_the_mean_of_the_others_updates_where_a_worker_has_no_good_step() -> None:
     """Parts of 5, 4 and 1; worker 1 has one bad step of two in round 1, which it skips, and two in round 2."""
     workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate((5, 4, 1))]
-    build = spoil(lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2), {1, 3, 4})
+    build = spoil(by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2), {1, 3, 4})
     trained = train(TransportKind.SUM, workers, build, rounds=2)
     first = ZERO
     for rank, share in enumerate((0.5, 0.4, 0.1)):
@@ -130,9 +121,9 @@ class Overflows(LocalSGDTrainer):
 
 
 def test_a_model_update_that_is_not_finite_reaches_nobody() -> None:
-    def build(context: Context) -> LocalSGDTrainer:
+    def build(context: Context) -> Trainer:
         context.run.max_bad_steps = MOST
-        return Overflows(context, ETA, 1.0, sync_every=2)
+        return by_flags("local-sgd", Overflows, local_lr=ETA, sync_every=2)(context)
 
     workers = [Worker([batch(rank)]) for rank in range(3)]
     trained = train(TransportKind.SUM, workers, build, rounds=1)
@@ -154,7 +145,7 @@ def after_two_of_three() -> np.ndarray:
 
 
 def test_asgd_sends_no_gradient_that_is_not_finite() -> None:
-    np.testing.assert_allclose(alone_with_asgd(AsyncTrainer).weights(), after_two_of_three(), **CLOSE)
+    np.testing.assert_allclose(alone_with_asgd(by_flags("async")).weights(), after_two_of_three(), **CLOSE)
 
 
 def test_a_server_applies_no_gradient_that_is_not_finite_whoever_pushes_it() -> None:
@@ -164,14 +155,14 @@ def test_a_server_applies_no_gradient_that_is_not_finite_whoever_pushes_it() -> 
         def gradients_are_good(self) -> bool:
             return True
 
-    np.testing.assert_allclose(alone_with_asgd(Careless).weights(), after_two_of_three(), **CLOSE)
+    np.testing.assert_allclose(alone_with_asgd(by_flags("async", Careless)).weights(), after_two_of_three(), **CLOSE)
 
 
 def test_backup_workers_make_no_version_of_it_and_its_worker_has_another_try() -> None:
     """Nobody is spare: version 1 waits for worker 1's second batch, and is SSGD's step along the good ones."""
     workers = [Worker([batch(0)]), Worker([batch(1), batch(2), batch(3)])]
     config = Config(mode="backup", backup=0, learning_rate=ETA)
-    trained = train(TransportKind.HUB, workers, spoil(BackupTrainer, {1}), rounds=1, config=config)
+    trained = train(TransportKind.HUB, workers, spoil(by_flags("backup"), {1}), rounds=1, config=config)
     expected = ZERO - ETA / 2 * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(2)))
     np.testing.assert_allclose(trained.weights(0), expected, **CLOSE)
 
@@ -184,7 +175,7 @@ def test_batchnorms_statistics_are_as_before_the_step() -> None:
             self.statistics = [*self.statistics, self.parameters.statistics()[0]]
             return super().synchronize(wants_stop)
 
-    build = spoil(lambda context: Noted(context, ETA), {2}, rank=0)
+    build = spoil(by_flags("local", Noted, learning_rate=ETA), {2}, rank=0)
     trained = train(TransportKind.NONE, [Worker([batch(0, 4), batch(1, 4), batch(2, 4)])], build, 3, normalised)
     first, second, third = trained.trainers[0].statistics  # type: ignore[attr-defined]
     np.testing.assert_array_equal(first, second)
@@ -224,30 +215,28 @@ HUB_FLAGS: dict[str, dict[str, Any]] = {
 }
 SUM, HUB = TransportKind.SUM, TransportKind.HUB
 MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
-    "sync": (SUM, lambda context: SyncTrainer(context, ETA), ""),
+    "sync": (SUM, by_flags("sync", learning_rate=ETA), ""),
     "esync": (
         SUM,
-        lambda context: ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.run.clock, True)),
+        by_flags("esync", local_lr=ETA, global_lr=1.0, query="blocking"),
         "journal",
     ),
     "esync, FedNova": (
         SUM,
-        lambda context: ESyncTrainer(
-            context, ETA, 1.0, Queries(context.state, context.run.clock, False), normalise=True
-        ),
+        by_flags("esync", local_lr=ETA, normalise=1),
         "journal",
     ),
-    "local-sgd": (SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, 2), ""),
-    "lb-bsp": (SUM, lambda context: LBBSPTrainer(context, ETA, 1), "lb-bsp"),
-    "backup": (HUB, BackupTrainer, ""),
-    **{mode: (HUB, asgd, "") for mode in HUB_FLAGS if mode.partition(",")[0] == "async"},
-    "ssp": (HUB, SSPTrainer, ""),
-    "wbsp": (HUB, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
-    "wbsp, overlap": (HUB, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
-    "async-local": (HUB, lambda context: AsyncLocalTrainer(context, ETA), ""),
-    "decoupled": (HUB, of_page(lambda context: DecoupledTrainer(context, ETA, 2)), ""),
-    "sync-switch, BSP": (HUB, of_page(SyncSwitchTrainer), ""),
-    "sync-switch, ASP": (HUB, of_page(SyncSwitchTrainer), ""),
+    "local-sgd": (SUM, by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2), ""),
+    "lb-bsp": (SUM, by_flags("lb-bsp", learning_rate=ETA), "lb-bsp"),
+    "backup": (HUB, by_flags("backup"), ""),
+    **{mode: (HUB, by_flags("async"), "") for mode in HUB_FLAGS if mode.partition(",")[0] == "async"},
+    "ssp": (HUB, by_flags("ssp"), ""),
+    "wbsp": (HUB, of_page(by_flags("wbsp", local_lr=ETA, wbsp_overlap=0)), ""),
+    "wbsp, overlap": (HUB, of_page(by_flags("wbsp", local_lr=ETA, wbsp_overlap=1)), ""),
+    "async-local": (HUB, by_flags("async-local", local_lr=ETA), ""),
+    "decoupled": (HUB, of_page(by_flags("decoupled", local_lr=ETA, sync_every=2)), ""),
+    "sync-switch, BSP": (HUB, of_page(by_flags("sync-switch")), ""),
+    "sync-switch, ASP": (HUB, of_page(by_flags("sync-switch")), ""),
 }
 
 
@@ -282,7 +271,7 @@ def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_non
     samples = some_batch()
     context = a_context(samples, batches=Batches(samples), limits=Limits(3), max_bad_steps=MOST)
     context.task.passes = lambda trainer: Spoilt(context.task.network, (), float("nan"))
-    trainer = LocalTrainer(context, 0.01)
+    trainer = by_flags("local", learning_rate=0.01)(context)
 
     def begin_round() -> None:  # as after an overflow that nobody has seen: the loss itself is not finite
         trainer.parameters.weights[0][:] = float("nan") if trainer.rounds == 2 else 1

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import Worker, normalised, train
 from memory_cluster import batch as images_of
 from one_worker import a_context, some_batch
 from ready import endless, labels_of, ready
 
+from algorithm_row import OwnGradientSteps
 from algorithms import TransportKind
-from config import Config
 from trainer.algorithms.local import LocalTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.datasets.samples import Samples
 from trainer.membership import Membership
 from trainer.run_logs.measure import Measure
@@ -27,7 +27,7 @@ class Asked(LocalTrainer):
     """Asks in the middle of its steps whether the round is over, and hears `answers`."""
 
     def __init__(self, context, answers):
-        super().__init__(context, LEARNING_RATE)
+        super().__init__(context, OwnGradientSteps(learning_rate=LEARNING_RATE))
         self.give_up = iter(answers).__next__
 
 
@@ -48,7 +48,9 @@ def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tm
 
 
 def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(batch):
-    trainer = LocalTrainer(a_context(batch, membership=lambda: Membership(0, 4, (3, 2, 2, 1))), LEARNING_RATE)
+    trainer = by_flags("local", learning_rate=LEARNING_RATE)(
+        a_context(batch, membership=lambda: Membership(0, 4, (3, 2, 2, 1)))
+    )
     assert trainer.membership.share == 0.375
     gradients = []
     for weight in (1.0, trainer.membership.weight):
@@ -69,8 +71,8 @@ def test_an_evaluation_has_statistics_of_its_own_where_they_are_asked_for_and_tr
     evaluated, left = [], []
 
     def build(context):
-        context.config = Config(mode="local-sgd", estimate_statistics=batches)
-        trainer = LocalSGDTrainer(context, LEARNING_RATE, 1.0, 30)
+        flags = {"local_lr": LEARNING_RATE, "sync_every": 30, "estimate_statistics": batches}
+        trainer = by_flags("local-sgd", **flags)(context)
 
         def evaluate():
             evaluated.append(trainer.parameters.statistics()[0][0])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contexts import context_of
+from contexts import by_flags, context_of
 from memory_cluster import Worker, batch, dense, gradient, train
 from ready import FEED, ready
 
 from algorithms import TransportKind
-from trainer.algorithms.local import LocalTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
@@ -43,7 +41,11 @@ def test_averaging_weighs_each_round_by_the_shares_of_that_round() -> None:
 
     workers = [Worker([batch(rank)]) for rank in range(2)]
     trained = train(
-        TransportKind.SUM, workers, lambda context: LocalSGDTrainer(context, ETA, 1.0, 1), 2, membership=membership
+        TransportKind.SUM,
+        workers,
+        by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=1),
+        2,
+        membership=membership,
     )
     expected = np.zeros((2, 4))
     for each in counts:
@@ -73,7 +75,7 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
         membership=changes(*(of_parts([part])[0] for part in parts)),
         limits=Limits(3),
     )
-    Loop(LocalTrainer(context, ETA)).run(lambda: tmp_path)
+    Loop(by_flags("local", learning_rate=ETA)(context)).run(lambda: tmp_path)
     # A new epoch begins with the job, and where the samples are others.
     assert epochs == ([[0, 1, 2]] if again else [[0, 1, 2], [3], [0, 1, 2]])
 

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import Trained, Worker, batch, gradient, train
 from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
 from config import Config
 from flag_values import parse_schedule
-from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.local import LocalTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.sync import SyncTrainer
 from trainer.array_tree import copied
 from trainer.context import Context
 from trainer.datasets.samples import Samples
@@ -61,7 +58,7 @@ def asgd(rounds: int, steps_s: Sequence[float] = (1.0, 2.5), **flags: Any) -> Tr
     """By default the slow worker's first gradient is of the initial weights, and arrives third."""
     config = Config(mode="async", **{"learning_rate": ETA, "batch_size": B, **flags})
     batches = [[of(rank)] for rank in range(len(steps_s))]
-    return run(TransportKind.HUB, AsyncTrainer, rounds, run_settings(config).rule, batches, steps_s, config)
+    return run(TransportKind.HUB, by_flags("async"), rounds, run_settings(config).rule, batches, steps_s, config)
 
 
 def mean(weight: np.ndarray, samples: Samples) -> np.ndarray:
@@ -70,7 +67,7 @@ def mean(weight: np.ndarray, samples: Samples) -> np.ndarray:
 
 
 def test_ssgd_with_momentum_and_weight_decay_is_that_of_the_mean_loss_with_b_times_the_step_size() -> None:
-    trained = run(TransportKind.SUM, lambda context: SyncTrainer(context, ETA), 3, WITH_ALL)
+    trained = run(TransportKind.SUM, by_flags("sync", learning_rate=ETA), 3, WITH_ALL)
     weight, velocity = ZERO, ZERO
     for _ in range(3):
         velocity = MU * velocity + (mean(weight, of(0)) + mean(weight, of(1))) / 2
@@ -88,7 +85,12 @@ def test_the_velocity_does_not_depend_on_how_many_batches_a_step_sums() -> None:
 
 
 def test_each_worker_keeps_the_velocity_of_its_local_steps_when_the_models_are_averaged() -> None:
-    trained = run(TransportKind.SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2), 2, WITH_ALL)
+    trained = run(
+        TransportKind.SUM,
+        by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2),
+        2,
+        WITH_ALL,
+    )
     everywhere, velocities = ZERO, [ZERO, ZERO]
     for _ in range(2):
         locals_ = [everywhere, everywhere]
@@ -141,8 +143,13 @@ def clipped(slope: np.ndarray) -> np.ndarray:
 
 
 def test_ssgd_clips_the_mean_of_all_workers_and_local_steps_each_their_own() -> None:
-    summed = run(TransportKind.SUM, lambda context: SyncTrainer(context, ETA), 3, CLIPPED)
-    local = run(TransportKind.SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=1), 3, CLIPPED)
+    summed = run(TransportKind.SUM, by_flags("sync", learning_rate=ETA), 3, CLIPPED)
+    local = run(
+        TransportKind.SUM,
+        by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=1),
+        3,
+        CLIPPED,
+    )
     both = averaged = ZERO
     for _ in range(3):
         slopes = [[gradient(weight, of(rank)) / B for rank in (0, 1)] for weight in (both, averaged)]
@@ -213,7 +220,7 @@ def test_five_steps_of_another_optimizer_with_weight_decay_are_mxnets_own(name: 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_replicas_stay_equal_under_every_optimizer(optimizer: str) -> None:
     rule = Rule(optimizer, batch_size=B)
-    trained = run(TransportKind.SUM, lambda context: SyncTrainer(context, 0.01), 3, rule)
+    trained = run(TransportKind.SUM, by_flags("sync", learning_rate=0.01), 3, rule)
     np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
     # The first steps are of the size of the step size.
     assert 0.01 < np.abs(trained.weights(0)).max() < 0.2
@@ -261,7 +268,7 @@ def test_a_warm_up_of_one_device_alone_counts_the_samples_of_the_step_itself(tmp
     context = a_context(batch(0, B), network=dense_with_one_batch())
     context.run.rule = scheduled("warmup:8")
     context.run.limits = Limits(5)
-    trainer = LocalTrainer(context, ETA)
+    trainer = by_flags("local", learning_rate=ETA)(context)
     Loop(trainer).run(lambda: tmp_path)
     weight = ZERO
     for factor in (0.25, 0.5, 0.75, 1, 1):
@@ -281,7 +288,7 @@ UNEQUAL = ((of(0),), (batch(1, 3 * B),))  # the second worker's batches have thr
 def test_the_schedule_of_ssgd_follows_the_samples_of_all_workers() -> None:
     """A round is 2 + 6 samples: a tenth behind 8, so from the second round on."""
     rule = scheduled("step:8x0.1")
-    trained = run(TransportKind.SUM, lambda context: SyncTrainer(context, ETA), 3, rule, UNEQUAL)
+    trained = run(TransportKind.SUM, by_flags("sync", learning_rate=ETA), 3, rule, UNEQUAL)
     weight = ZERO
     for factor in (1, 0.1, 0.1):
         weight = weight - ETA * factor / 2 * sum(gradient(weight, mine[0]) for mine in UNEQUAL)
@@ -292,7 +299,7 @@ def test_the_schedule_of_ssgd_follows_the_samples_of_all_workers() -> None:
 def test_the_schedule_of_local_steps_knows_all_samples_up_to_the_round_and_the_workers_own_in_it() -> None:
     """Two local steps a round: worker 0 is at 2, 4, then 16 + 2, 16 + 4; worker 1 at 6, 12, then 22, 28."""
     rule = scheduled("warmup:20")
-    build = lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2)  # noqa: E731
+    build = by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2)
     trained = run(TransportKind.SUM, build, 2, rule, UNEQUAL)
     factors = [[(0.1, 0.2), (0.3, 0.6)], [(0.9, 1.0), (1.0, 1.0)]]  # by round and rank
     everywhere = ZERO

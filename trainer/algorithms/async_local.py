@@ -11,6 +11,37 @@ An update is weighed by N * n_k / n, as in the other modes. BatchNorm's statisti
 upload moves them by its difference over N.
 """
 
+from algorithm_row import Algorithm, FixedRounds, OuterSteps, end_of_head
+from flag_parser import Flag
+from flag_values import zero_or_one
+
+
+class Settings(FixedRounds, OuterSteps):
+    """The flags of asynchronous local SGD."""
+
+    dylu: int = Flag(1, zero_or_one).means(
+        "1 gives each worker local steps in proportion to its speed, --sync-every for the fastest (dynamic local "
+        "updates), and one in its first round; 0: --sync-every for all"
+    )
+    delay_momentum: int = Flag(1, zero_or_one).means(
+        "1 applies the outer momentum after as many updates as there are workers, and of each update the part "
+        "-gl / workers (delayed Nesterov); 0: momentum and the whole -gl in each update"
+    )
+
+
+ROW = Algorithm(
+    name="async-local",
+    title="Async local SGD",
+    paper="Liu et al., 2024, arXiv:2401.09135",
+    settings=Settings,
+    trainer="AsyncLocalTrainer",
+    server="AsyncLocalServer",
+    tuned=(("outer_momentum", 0.9), ("global_lr", 0.5)),
+    waits=False,
+    stem="AsyncLocal",
+)
+end_of_head(globals())
+
 import math
 from typing import Any
 
@@ -49,15 +80,16 @@ class AsyncLocalServer:
 
     keeps_uploads = False
 
-    def __init__(self, job: Served) -> None:
-        config, saved, outer = job.config, job.saved, job.saved.get("outer", {})
+    def __init__(self, job: Served, settings: Settings) -> None:
+        saved, outer = job.saved, job.saved.get("outer", {})
+        self._delays_momentum = bool(settings.delay_momentum)
         self._job, self._model, self._weights = job, job.model, job.model[: job.num_weights]
-        self._outer = DelayedNesterov(config.global_lr, config.outer_momentum)
+        self._outer = DelayedNesterov(settings.global_lr, settings.outer_momentum)
         self._outer.begin(
             self._weights,
             {name: in_shapes(kept, self._weights) if isinstance(kept, list) else kept for name, kept in outer.items()},
         )
-        self._local_steps = LocalSteps(config.sync_every, bool(config.dylu), job.num_workers)
+        self._local_steps = LocalSteps(settings.sync_every, bool(settings.dylu), job.num_workers)
         if len(times_s := saved.get("times_s", ())) == job.num_workers:  # else the ranks are other workers
             self._local_steps.times_s = list(times_s)
         self._samples, self._stop = saved.get("samples", 0), False  # of all uploads; all stop
@@ -73,9 +105,7 @@ class AsyncLocalServer:
             self._samples += report.samples
             num_workers = len(self._there)
             # The period P is the number of workers, or 1.
-            self._outer.apply(
-                self._weights, arrays[:num_weights], num_workers if self._job.config.delay_momentum else 1
-            )
+            self._outer.apply(self._weights, arrays[:num_weights], num_workers if self._delays_momentum else 1)
             for statistics, update in zip(self._model[num_weights:], arrays[num_weights:], strict=True):
                 statistics += update / num_workers
         for array, target in zip(self._model, arrays, strict=True):
@@ -109,9 +139,9 @@ class AsyncLocalTrainer(HubTrainer):
 
     rounds_in_step = False
 
-    def __init__(self, context: Context, learning_rate: float) -> None:
+    def __init__(self, context: Context, settings: Settings) -> None:
         super().__init__(context)
-        self._learning_rate = learning_rate
+        self._learning_rate = settings.local_lr
         self._base: Arrays = []  # the local model at the begin of the round
         self._local_steps = 1
         self._samples = 0  # of the round's good steps
@@ -152,8 +182,3 @@ class AsyncLocalTrainer(HubTrainer):
 
     def _model(self) -> list[np.ndarray]:
         return [array.copy() for array in self.parameters.model()]
-
-
-def build(context: Context) -> AsyncLocalTrainer:
-    """From the flags."""
-    return AsyncLocalTrainer(context, context.config.local_lr)

@@ -6,6 +6,59 @@ waits for another. With another rule on the server the same loop is DC-ASGD (dca
 On MXNet's kvstore an optimizer of MXNet's own is the server (trainer/hub/kvstore_exchange.py).
 """
 
+from algorithm_row import Algorithm, GradientSteps, end_of_head
+from flag_parser import Flag
+from flag_values import at_least, zero_or_one
+from utils import SetupError
+
+
+class Settings(GradientSteps):
+    """The flags of ASGD, and of other rules on its server."""
+
+    use_dcasgd: int = Flag(0, zero_or_one, "-dcasgd", published=True).means("1 selects DC-ASGD")
+    dcasgd_lambda: float = Flag(0.04, at_least(0, float), needs=("use_dcasgd", 1)).means(
+        "strength of DC-ASGD's delay compensation, on the summed loss: 0.04 at batch 64 is 2.56 on the mean; with "
+        "--dcasgd-adaptive 1 lambda_0, which is the same on both, and 2 in the paper"
+    )
+    dcasgd_adaptive: int = Flag(0, zero_or_one, needs=("use_dcasgd", 1)).means(
+        "1 adapts that strength to each weight, by the mean square of its gradients (DC-ASGD-a)"
+    )
+    max_delay: int = Flag(0, at_least(0)).means(
+        "R of Ringmaster ASGD: the server drops a gradient if it has applied R others or more since the worker's last "
+        "pull, and the worker goes on with the newest weights (0: it drops none)"
+    )
+    table: int = Flag(0, zero_or_one).means(
+        "1 selects Ringleader ASGD: one step by each worker a round, along the mean of all workers' mean gradients of "
+        "the round; no gradient is thrown away, and no worker waits for another"
+    )
+    rescale: int = Flag(0, zero_or_one).means(
+        "1 selects Rescaled ASGD: a worker's gradients are weighed by its step time over the mean of all workers'"
+    )
+
+    def check(self, num_workers: int | None) -> None:
+        dcasgd = ("use_dcasgd", "max_delay"), ("use_dcasgd", "table"), ("use_dcasgd", "rescale")
+        for pair in (*dcasgd, ("max_delay", "table")):
+            if all(getattr(self, name) for name in pair):
+                one, other = (f"{self.names_of(name)[-1]} {getattr(self, name)}" for name in pair)
+                raise SetupError(f"{one} and {other} are different algorithms: leave one of them out")
+
+
+ROW = Algorithm(
+    name="async",
+    title="ASGD",
+    paper="Dean et al., NIPS 2012",
+    settings=Settings,
+    trainer="trainer_of",
+    server="server_of",
+    on_kvstore=(
+        *(("max_delay",), ("table",), ("rescale",), ("dcasgd_adaptive",), ("lr_schedule",)),
+        ("use_dcasgd", "momentum"),  # with which MXNet's own fails
+    ),
+    waits=False,
+    stem="Async",
+)
+end_of_head(globals())
+
 import pkgutil
 from typing import Any
 
@@ -42,14 +95,14 @@ class AsyncServer:
 
     keeps_uploads = False
 
-    def __init__(self, job: Served) -> None:
-        config, saved = job.config, job.saved
+    def __init__(self, job: Served, settings: GradientSteps) -> None:
+        saved = job.saved
         self.job, self.weights = job, job.model
         self.there = set(range(job.num_workers))  # ranks of workers that are neither lost nor at their end
         self.num_steps: int = saved.get("num_steps", 0)
         self.stop = False  # a worker wants all to stop
-        self._learning_rate, schedule = config.learning_rate, parse_schedule(config.lr_schedule)
-        self._rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
+        self._learning_rate, schedule = settings.learning_rate, parse_schedule(settings.lr_schedule)
+        self._rule = Rule(None, settings.momentum, settings.weight_decay, job.config.batch_size, schedule)
         self._stepper = Stepper(self._rule, job.decays)
         restore_steps(self._stepper, saved, self.weights)
 
@@ -105,6 +158,9 @@ class AsyncTrainer(HubTrainer):
 
     rounds_in_step = False
 
+    def __init__(self, context: Context, settings: GradientSteps) -> None:
+        super().__init__(context)
+
     def shared_arrays(self) -> Arrays:
         return self.parameters.weights
 
@@ -146,14 +202,15 @@ _SERVERS = {
 }
 
 
-def server(job: Served) -> ServerPart:
-    """The server part of the job's flags."""
-    asked = [name for flag, name in _SERVERS.items() if getattr(job.config, flag)]
-    part: ServerPart = (pkgutil.resolve_name(asked[0]) if asked else AsyncServer)(job)
-    return pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledServer")(part) if job.config.rescale else part
+def server_of(job: Served, settings: Settings) -> ServerPart:
+    """The server part of the flags."""
+    asked = [name for flag, name in _SERVERS.items() if getattr(settings, flag)]
+    part: ServerPart = (pkgutil.resolve_name(asked[0]) if asked else AsyncServer)(job, settings)
+    return pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledServer")(part) if settings.rescale else part
 
 
-def build(context: Context) -> AsyncTrainer:
-    """From the flags."""
-    trainer = pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledTrainer") if context.config.rescale else None
-    return (trainer or AsyncTrainer)(context)
+def trainer_of(context: Context, settings: Settings) -> AsyncTrainer:
+    """The trainer of the flags."""
+    trainer = pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledTrainer") if settings.rescale else AsyncTrainer
+    made: AsyncTrainer = trainer(context, settings)
+    return made

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithm_row import Averaging
 from trainer.algorithms.batch_norm import with_estimated_statistics
 from trainer.algorithms.fednova import Normalisation
 from trainer.algorithms.outer_momentum import OuterMomentum
@@ -25,18 +26,13 @@ from trainer.run_logs.measure import GLOBAL_UPDATE
 class ModelAveragingTrainer(SynchronousTrainer):
     """Local SGD steps, then one aggregation. A subclass's `ready` says when a round's local steps end."""
 
-    def __init__(
-        self,
-        context: Context,
-        learning_rate: float,  # of the local steps
-        global_learning_rate: float,
-        outer: OuterMomentum | None = None,
-        normalise: bool = False,  # FedNova
-    ) -> None:
+    def __init__(self, context: Context, settings: Averaging, normalise: bool = False) -> None:
+        """`normalise`: FedNova."""
         super().__init__(context)
-        self._learning_rate = learning_rate
-        self._global_learning_rate = global_learning_rate  # eps
-        self._outer = outer or OuterMomentum()
+        self._settings = settings
+        self._learning_rate = settings.local_lr
+        self._global_learning_rate = settings.global_lr  # eps
+        self._outer = OuterMomentum(settings.outer_momentum, bool(settings.outer_nesterov))
         self._norm = Normalisation(normalise, context.run.rule.momentum)
         self.numbers = self._norm.numbers(0.0)  # summed too; before the first sum their count alone matters
         self._updates: list[np.ndarray] = []  # of the round; kept, since new memory takes time
@@ -72,7 +68,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         return is_complete
 
     def global_model(self) -> AbstractContextManager[None]:
-        return with_estimated_statistics(self, self.context.config.estimate_statistics)
+        return with_estimated_statistics(self, self._settings.estimate_statistics)
 
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_UPDATE)

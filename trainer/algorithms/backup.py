@@ -8,6 +8,39 @@ alike. With b = 0 this is SSGD. The paper has N + b workers of which N count; he
 of workers is the same in every mode.
 """
 
+from algorithm_row import Algorithm, GradientSteps, end_of_head
+from flag_parser import Flag
+from flag_values import at_least
+from utils import SetupError
+
+
+class Settings(GradientSteps):
+    """The flags of backup workers."""
+
+    backup: int = Flag(1, at_least(0)).means(
+        "number b of spare workers, below the number N of workers: a version of the model is complete with N - b "
+        "gradients, and later ones are dropped"
+    )
+
+    def check(self, num_workers: int | None) -> None:
+        if num_workers is not None and self.backup >= num_workers:
+            raise SetupError(
+                f"--backup {self.backup} of {num_workers} worker(s) leaves no worker whose gradient counts: give a "
+                f"number from 0 to {num_workers - 1}, or more workers"
+            )
+
+
+ROW = Algorithm(
+    name="backup",
+    title="Backup workers",
+    paper="Chen et al., 2016, arXiv:1604.00981",
+    settings=Settings,
+    trainer="BackupTrainer",
+    server="BackupServer",
+    stem="Backup",
+)
+end_of_head(globals())
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,15 +70,15 @@ from trainer.steps import Rule, Stepper
 class BackupServer:
     """The newest version, and the gradients that wait for the next one."""
 
-    def __init__(self, job: Served) -> None:
-        config, saved = job.config, job.saved
+    def __init__(self, job: Served, settings: Settings) -> None:
+        saved = job.saved
         self._model, self._num_weights = GlobalModel(job), job.num_weights
-        self._versions = Versions(job.num_workers, config.backup)
+        self._versions = Versions(job.num_workers, settings.backup)
         self._versions.begin_with(saved.get("version", 0))
         self._num_batches = saved.get("batches", 0)  # that counted
         # The schedule follows the samples whose gradients counted. Workers clip their gradients themselves.
-        self._learning_rate, schedule = config.learning_rate, parse_schedule(config.lr_schedule)
-        self._rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
+        self._learning_rate, schedule = settings.learning_rate, parse_schedule(settings.lr_schedule)
+        self._rule = Rule(None, settings.momentum, settings.weight_decay, job.config.batch_size, schedule)
         self._stepper = Stepper(self._rule, job.decays)
         restore_steps(self._stepper, saved, job.model[: job.num_weights])
         self._sample_counts = job.sample_counts or (1,) * job.num_workers
@@ -118,7 +151,7 @@ class BackupTrainer(HubTrainer):
     BatchNorm's statistics become the mean over the workers that counted, weighed by their samples.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settings: Settings) -> None:
         super().__init__(context)
         self._version = 0  # of the model here
         self._dropped = 0  # gradients of this worker
@@ -154,8 +187,3 @@ class BackupTrainer(HubTrainer):
     def _take(self, said: Message) -> None:
         self._is_lost = said["dropped"] > self._dropped
         self._version, self._dropped = said[KEPT]["version"], said["dropped"]
-
-
-def build(context: Context) -> BackupTrainer:
-    """From the flags."""
-    return BackupTrainer(context)

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from config import Config
-from utils import SetupError
-
 
 @dataclass(frozen=True)
 class Arrival:
@@ -80,12 +77,3 @@ class Versions:
             self.given[rank] = self.version
             self.answered[rank] += 1
         return Arrival(apply, ranks)
-
-
-def check_flags(config: Config, num_workers: int | None) -> None:
-    """Raises SetupError if all workers are spare."""
-    if num_workers is not None and config.backup >= num_workers:
-        raise SetupError(
-            f"--backup {config.backup} of {num_workers} worker(s) leaves no worker whose gradient counts: give a "
-            f"number from 0 to {num_workers - 1}, or more workers"
-        )

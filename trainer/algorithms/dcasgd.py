@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.asynchronous import AsyncServer
+from trainer.algorithms.asynchronous import AsyncServer, Settings
 from trainer.hub.server_part import Answer, Answers, Arrays, Message, Served, in_shapes
 from trainer.nan_guard import first_not_finite
 
@@ -28,12 +28,12 @@ class DCASGDServer(AsyncServer):
 
     keeps_uploads = True
 
-    def __init__(self, job: Served) -> None:
-        super().__init__(job)
-        self._compensation = job.config.dcasgd_lambda  # lambda, or lambda_0 of DC-ASGD-a
+    def __init__(self, job: Served, settings: Settings) -> None:
+        super().__init__(job, settings)
+        self._compensation = settings.dcasgd_lambda  # lambda, or lambda_0 of DC-ASGD-a
         self._backups: dict[int, Arrays] = {}  # w_bak, by rank
         self._mean_squares: list[np.ndarray] = []  # s
-        if job.config.dcasgd_adaptive:
+        if settings.dcasgd_adaptive:
             zeros = [np.zeros_like(weight) for weight in self.weights]
             self._mean_squares = in_shapes(job.saved.get("squares", ()), self.weights) or zeros
 

@@ -16,6 +16,48 @@ weighted by N * n_k / n, as in the other modes. BatchNorm's statistics are the w
 without momentum.
 """
 
+from algorithm_row import RELEASE, Algorithm, FixedRounds, OuterSteps, end_of_head
+from flag_parser import Flag
+from flag_values import at_least, seconds_or_auto
+from utils import SetupError
+
+
+class Settings(FixedRounds, OuterSteps):
+    """The flags of the quorum merge."""
+
+    quorum: int = Flag(0, at_least(0)).means(
+        "number K of workers, up to the number N of workers, whose updates are enough for a new global model; later "
+        "ones count in the one after that (0: more than half of the workers)"
+    )
+    grace: float | str = Flag("auto", seconds_or_auto, metavar="SECONDS").means(
+        "seconds from the quorum to the new global model, in which further workers are waited for; auto: until one "
+        "uploads again, since it takes no new model before"
+    )
+
+    def check(self, num_workers: int | None) -> None:
+        if num_workers is not None and self.quorum > num_workers:
+            raise SetupError(
+                f"--quorum {self.quorum} is more than the {num_workers} worker(s) of this job, so no model would be "
+                f"merged: give a number from 1 to {num_workers}, or 0 for more than half of them"
+            )
+
+
+ROW = Algorithm(
+    name="decoupled",
+    title="Quorum merge",
+    paper="Douillard et al., 2026, arXiv:2604.21428",
+    settings=Settings,
+    trainer="DecoupledTrainer",
+    server="QuorumServer",
+    tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),  # as in the paper
+    rule="quorum",
+    page_only=True,
+    waits=False,
+    events=(RELEASE,),
+    stem="Decoupled",
+)
+end_of_head(globals())
+
 from typing import Any
 
 import numpy as np
@@ -32,11 +74,12 @@ class QuorumServer(ReleasingServer):
     """Adds up each worker's uploads in its inbox. A release is a merge: a step of the outer optimiser on their mean. To
     the policy an upload is one step."""
 
-    def __init__(self, job: Served) -> None:
-        config, saved = job.config, job.saved
-        self.policy = merging(config.quorum, config.grace if isinstance(config.grace, float) else None)
+    def __init__(self, job: Served, settings: Settings) -> None:
+        saved, grace = job.saved, settings.grace
+        self.policy = merging(settings.quorum, grace if isinstance(grace, float) else None)
         super().__init__(job)
-        self._outer = OuterMomentum(config.outer_momentum, nesterov=True)  # beta
+        self._global_lr = settings.global_lr  # eps
+        self._outer = OuterMomentum(settings.outer_momentum, nesterov=True)  # beta
         self._outer.velocities = in_shapes(saved.get("outer", ()), job.model[: job.num_weights])
         self._inboxes = [Inbox() for _ in range(job.num_workers)]
         inboxes = saved.get("inboxes", ())
@@ -63,7 +106,7 @@ class QuorumServer(ReleasingServer):
     def release(self) -> None:
         """w <- w + eps * (Delta + beta * v) with the mean of the inboxes; BatchNorm's statistics are their mean."""
         model, means, num_weights = self.model.to_change(), mean_of(self._inboxes), self.job.num_weights
-        self._outer.step(model[:num_weights], means[:num_weights], self.job.config.global_lr)
+        self._outer.step(model[:num_weights], means[:num_weights], self._global_lr)
         for statistics, mean in zip(model[num_weights:], means[num_weights:], strict=True):
             statistics[...] = mean
         for inbox in self._inboxes:
@@ -77,9 +120,9 @@ class QuorumServer(ReleasingServer):
 class DecoupledTrainer(WBSPTrainer):
     """A worker of WBSP with rounds of H steps: it waits for its own upload and for the answer to that."""
 
-    def __init__(self, context: Context, learning_rate: float, sync_every: int) -> None:
-        super().__init__(context, learning_rate, overlap=False)
-        self._sync_every = sync_every  # H
+    def __init__(self, context: Context, settings: Settings) -> None:
+        super().__init__(context, settings)
+        self._sync_every = settings.sync_every  # H
 
     def ready(self) -> bool:
         self.measure.next_step()  # each local step and the upload have log entries of their own, as local SGD's have
@@ -93,8 +136,3 @@ class DecoupledTrainer(WBSPTrainer):
             array.copy() for array in model[num_weights:]
         ]  # the answer is received into the arrays that were sent
         return [*super().update_of(model, base)[:num_weights], *statistics]
-
-
-def build(context: Context) -> DecoupledTrainer:
-    """From the flags."""
-    return DecoupledTrainer(context, context.config.local_lr, context.config.sync_every)

@@ -3,12 +3,62 @@
 straggler's step (with --anchor A: into its A steps), then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py;
 optionally with an outer optimiser or FedNova's weights)."""
 
+from algorithm_row import SGD, Algorithm, Averaging, end_of_head
+from flag_parser import Flag
+from flag_values import at_least, steps_or_auto, zero_or_one
+from utils import SetupError
+
+
+class Settings(Averaging):
+    """ESync's flags."""
+
+    normalise: int = Flag(0, zero_or_one).means(
+        "1 normalises each worker's model update by its local steps of the round (FedNova): divides by their number, "
+        "and as in the paper with --momentum, whose velocity then restarts in each round, and with --lr-schedule; with "
+        "--optimizer sgd alone"
+    )
+    policy: str = Flag("journal", choices=("journal", "upload-aware", "preprint")).means(
+        "reach-server time (journal), the same but training on while the straggler uploads, for slow links "
+        "(upload-aware), or computing time and --epsilon (preprint)"
+    )
+    epsilon: float = Flag(0.5, at_least(0, float), needs=("policy", "preprint")).means(
+        "tolerance in seconds of the preprint's rule"
+    )
+    anchor: int | str = Flag(0, steps_or_auto).means(
+        "local steps of the straggler in a round; the others take as many as fit into those. auto: the smallest number "
+        "for which the update's transmission (with a server one way) takes less than a tenth of these steps "
+        "and itself, by the measured times, 32 at most (0: one, as published)"
+    )
+    query: str = Flag("non-blocking", choices=("blocking", "non-blocking")).means(
+        "question after each local step: wait for the answer (as published), or train on meanwhile"
+    )
+
+    def check(self, num_workers: int | None) -> None:
+        if self.normalise and self.optimizer != SGD:
+            raise SetupError(
+                f"--normalise 1 (FedNova) is defined for the local steps of SGD, not for --optimizer {self.optimizer}, "
+                f"which divides each gradient by its size: give --optimizer {SGD}, also with --momentum, or leave "
+                "--normalise out"
+            )
+        super().check(num_workers)
+
+
+ROW = Algorithm(
+    name="esync",
+    title="ESync",
+    paper="Li et al., TSC 2022, doi:10.1109/TSC.2020.3044043",
+    settings=Settings,
+    trainer="ESyncTrainer",
+    rule="{policy}",
+    stem="ESync",
+)
+end_of_head(globals())
+
 from collections.abc import Sequence
 
 import numpy as np
 
 from trainer.algorithms.averaging import ModelAveragingTrainer
-from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.context import Context
 from trainer.coordinator.job import join_job
 from trainer.coordinator.queries import Queries
@@ -25,18 +75,10 @@ TIMED_EVERY = 10
 class ESyncTrainer(ModelAveragingTrainer):
     """Asks the state server (SimpleStateServer/server/policies/) after each local step whether to average now."""
 
-    def __init__(
-        self,
-        context: Context,
-        learning_rate: float,
-        global_learning_rate: float,
-        queries: Queries,
-        outer: OuterMomentum | None = None,
-        normalise: bool = False,
-    ) -> None:
-        super().__init__(context, learning_rate, global_learning_rate, outer, normalise)
+    def __init__(self, context: Context, settings: Settings) -> None:
+        super().__init__(context, settings, bool(settings.normalise))
         self._state = context.state
-        self._queries = queries
+        self._queries = queries = Queries(context.state, self.clock, waits=settings.query == "blocking")
         if not queries.waits:  # abandon the running step when the state server answers READY
             self.give_up = lambda: queries.is_ready(self.rounds)
         self._transmission = Smoothed()
@@ -73,11 +115,3 @@ class ESyncTrainer(ModelAveragingTrainer):
     def is_timed(self) -> bool:
         is_cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
         return is_cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY
-
-
-def build(context: Context) -> ESyncTrainer:
-    """From the flags."""
-    config = context.config
-    queries = Queries(context.state, context.run.clock, waits=config.query == "blocking")
-    outer = OuterMomentum.from_config(config)
-    return ESyncTrainer(context, config.local_lr, config.global_lr, queries, outer, bool(config.normalise))

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from config import Config
 from trainer.pieces import pieces
-from utils import SetupError
 
 
 class Inbox:
@@ -44,12 +42,3 @@ def mean_of(inboxes: Sequence[Inbox]) -> list[np.ndarray]:
             for inbox, other in zip(full[1:], others, strict=True):
                 first += inbox.weight / total * other
     return full[0].arrays
-
-
-def check_flags(config: Config, num_workers: int | None) -> None:
-    """Raises SetupError if the quorum is more than all workers."""
-    if num_workers is not None and config.quorum > num_workers:
-        raise SetupError(
-            f"--quorum {config.quorum} is more than the {num_workers} worker(s) of this job, so no model would be "
-            f"merged: give a number from 1 to {num_workers}, or 0 for more than half of them"
-        )

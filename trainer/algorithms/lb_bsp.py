@@ -18,6 +18,20 @@ round has begun, earlier for one worker than for another. So each worker's b_k /
 is their sum: the update is right whichever decisions the workers have used.
 """
 
+from algorithm_row import Algorithm, OwnGradientSteps, end_of_head
+
+ROW = Algorithm(
+    name="lb-bsp",
+    title="LB-BSP",
+    paper="Chen et al., SoCC 2020; OmniLearn, arXiv:2503.17469",
+    settings=OwnGradientSteps,
+    trainer="LBBSPTrainer",
+    rule="lb-bsp",
+    shares_batch=True,
+    stem="LBBSP",
+)
+end_of_head(globals())
+
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.job import join_job
@@ -27,9 +41,9 @@ from trainer.coordinator.queries import Queries
 class LBBSPTrainer(SyncTrainer):
     """SSGD with batch sizes in proportion to the workers' speeds."""
 
-    def __init__(self, context: Context, learning_rate: float, batch_size: int) -> None:
-        super().__init__(context, learning_rate)
-        self._batch_size = batch_size  # b, and the size of each first batch
+    def __init__(self, context: Context, settings: OwnGradientSteps) -> None:
+        super().__init__(context, settings)
+        self._batch_size = context.config.batch_size  # b, and the size of each first batch
         self._state = context.state
         self._questions = Queries(context.state, self.clock, waits=False)
 
@@ -59,8 +73,3 @@ class LBBSPTrainer(SyncTrainer):
         super().end()
         self._questions.close()
         self._state.leave(self.rounds)
-
-
-def build(context: Context) -> LBBSPTrainer:
-    """From the flags."""
-    return LBBSPTrainer(context, context.config.learning_rate, context.config.batch_size)

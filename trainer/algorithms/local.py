@@ -1,5 +1,17 @@
 """Standalone SGD on one device, the baseline: w <- w - eta * g, g the gradient of the summed loss."""
 
+from algorithm_row import Algorithm, OwnGradientSteps, end_of_head
+
+ROW = Algorithm(
+    name="local",
+    title="Standalone",
+    settings=OwnGradientSteps,
+    trainer="LocalTrainer",
+    trains_alone=True,
+    stem="Local",
+)
+end_of_head(globals())
+
 from trainer.context import Context
 from trainer.passes import Batch
 from trainer.trainer import Trainer
@@ -8,17 +20,12 @@ from trainer.trainer import Trainer
 class LocalTrainer(Trainer):
     """A round is one step; there are no other processes."""
 
-    def __init__(self, context: Context, learning_rate: float) -> None:
+    def __init__(self, context: Context, settings: OwnGradientSteps) -> None:
         super().__init__(context)
-        self._learning_rate = learning_rate
+        self._learning_rate = settings.learning_rate
 
     def local_step(self, batch: Batch) -> bool:
         return self.whole_step(batch, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         return wants_stop
-
-
-def build(context: Context) -> LocalTrainer:
-    """From the flags."""
-    return LocalTrainer(context, context.config.learning_rate)

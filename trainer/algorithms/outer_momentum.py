@@ -14,17 +14,11 @@ each is the plain mean.
 All ranks see the same d, so v is equal on all and never travels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainer.pieces import pieces
-
-if TYPE_CHECKING:
-    from config import Config
 
 
 class OuterMomentum:
@@ -34,10 +28,6 @@ class OuterMomentum:
         self._momentum = momentum  # beta, from 0 (no velocity) to below 1
         self._nesterov = nesterov
         self.velocities: list[np.ndarray] = []
-
-    @classmethod
-    def from_config(cls, config: Config) -> OuterMomentum:
-        return cls(config.outer_momentum, bool(config.outer_nesterov))
 
     def arrays(self, like: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The velocities themselves, of the shapes of `like`; empty without momentum."""

@@ -15,7 +15,7 @@ have ended, do not count.
 from collections.abc import Collection
 from typing import Any
 
-from trainer.algorithms.asynchronous import AsyncServer
+from trainer.algorithms.asynchronous import AsyncServer, Settings
 from trainer.hub.server_part import Answers, Arrays, Message, Served, in_shapes
 from trainer.pieces import sum_of
 
@@ -59,8 +59,8 @@ class RingleaderServer(AsyncServer):
 
     keeps_uploads = True
 
-    def __init__(self, job: Served) -> None:
-        super().__init__(job)
+    def __init__(self, job: Served, settings: Settings) -> None:
+        super().__init__(job, settings)
         self._round = Round()
         for table, kept in zip((self._round.entries, self._round.later), job.saved.get("tables", ()), strict=False):
             table.update({rank: (in_shapes(sum_, self.weights), count) for rank, sum_, count in kept})

@@ -7,19 +7,20 @@ arrival: 0 for a lone worker. A schedule follows the samples of the gradients th
 takes as long as R gradients of the others never counts.
 """
 
-from trainer.algorithms.asynchronous import AsyncServer
+from trainer.algorithms.asynchronous import AsyncServer, Settings
 from trainer.hub.server_part import Answer, Arrays, Message, Served
 
 
 class RingmasterServer(AsyncServer):
     """The number of steps is the version of the weights."""
 
-    def __init__(self, job: Served) -> None:
-        super().__init__(job)
+    def __init__(self, job: Served, settings: Settings) -> None:
+        super().__init__(job, settings)
+        self._max_delay = settings.max_delay  # R
         self._versions: dict[int, int] = {}  # by rank, of what the worker got last
 
     def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
-        if self.num_steps - self._versions[rank] < self.job.config.max_delay:  # R
+        if self.num_steps - self._versions[rank] < self._max_delay:
             self.step(gradient)
         return True
 

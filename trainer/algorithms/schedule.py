@@ -24,9 +24,6 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from config import SAME, Config, names_of
-from utils import SetupError
-
 
 class SyncProtocol(enum.Enum):
     """How an arriving gradient is applied."""
@@ -212,34 +209,3 @@ class Schedule:
             self.finished = self.over = True
         else:
             self.protocol = SyncProtocol.BSP if self.phases[self.current].bsp else SyncProtocol.ASP
-
-
-def check_flags(config: Config, num_workers: int | None) -> None:
-    """Raises SetupError if Sync-Switch's flags do not fit together."""
-    order, phases = config.switch_order, len(config.switch_order)
-    if len(config.train_steps) != phases:
-        raise SetupError(
-            f"--switch-order {order} has {phases} phase(s), --train-steps {len(config.train_steps)} number(s): "
-            "give one number for each phase"
-        )
-    for field in ("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"):
-        if (given := len(getattr(config, field))) not in (1, phases):
-            raise SetupError(
-                f"--switch-order {order} has {phases} phase(s), {names_of(field)[0]} {given} number(s): "
-                "give one number, or one for each phase"
-            )
-    if all(config.phase_lr) and config.learning_rate != Config.learning_rate:
-        raise SetupError(
-            f"-l {config.learning_rate} does nothing where --phase-lr says it for every phase: leave it out"
-        )
-    if config.momentum and SAME not in config.phase_momentum:
-        raise SetupError(
-            f"--momentum {config.momentum} does nothing where --phase-momentum says it for every phase: leave it out"
-        )
-    if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
-        raise SetupError(
-            "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "
-            f"needs one after it; --switch-order is {order}: choose one with a 1 that ends with 0, or another policy"
-        )
-    if config.straggler_policy == "elastic" and "1" not in order:
-        raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")

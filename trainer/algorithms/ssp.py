@@ -2,19 +2,40 @@
 server", NIPS 2013): w <- w - eta * g at once as in ASGD, but a worker that is more than s steps ahead of the slowest
 waits for its answer. With s = 0 all workers are in step, with a large s it is ASGD."""
 
+from algorithm_row import Algorithm, GradientSteps, end_of_head
+from flag_parser import Flag
+from flag_values import at_least
+
+
+class Settings(GradientSteps):
+    """SSP's flags."""
+
+    staleness: int = Flag(3, at_least(0)).means("steps that a worker may be ahead of the slowest")
+
+
+ROW = Algorithm(
+    name="ssp",
+    title="SSP",
+    paper="Ho et al., NIPS 2013",
+    settings=Settings,
+    trainer="SSPTrainer",
+    server="SSPServer",
+    stem="SSP",
+)
+end_of_head(globals())
+
 from typing import Any
 
 from trainer.algorithms.asynchronous import AsyncServer, AsyncTrainer
-from trainer.context import Context
 from trainer.hub.server_part import KEPT, Answer, Answers, Arrays, Message, Served
 
 
 class SSPServer(AsyncServer):
     """Keeps the answers of workers that are too far ahead."""
 
-    def __init__(self, job: Served) -> None:
-        super().__init__(job)
-        self._staleness = job.config.staleness  # s
+    def __init__(self, job: Served, settings: Settings) -> None:
+        super().__init__(job, settings)
+        self._staleness = settings.staleness  # s
         clocks = job.saved.get("clocks", ())
         # Steps of each worker, by rank
         self._clocks = list(clocks) if len(clocks) == job.num_workers else [0] * job.num_workers
@@ -59,8 +80,3 @@ class SSPTrainer(AsyncTrainer):
         said = self.begin_at_hub()
         if not self.rounds:  # perhaps in the place of a lost worker
             self.rounds = said[KEPT]["clocks"][self.membership.rank]
-
-
-def build(context: Context) -> SSPTrainer:
-    """From the flags."""
-    return SSPTrainer(context)

@@ -1,6 +1,18 @@
 """SSGD, bulk-synchronous (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981):
 after every step w <- w - eta * sum_k (n_k / n) * g_k, where worker k has gradient g_k and n_k of the n samples."""
 
+from algorithm_row import Algorithm, OwnGradientSteps, end_of_head
+
+ROW = Algorithm(
+    name="sync",
+    title="SSGD",
+    paper="Chen et al., 2016, arXiv:1604.00981",
+    settings=OwnGradientSteps,
+    trainer="SyncTrainer",
+    stem="Sync",
+)
+end_of_head(globals())
+
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
 from trainer.passes import Batch
@@ -10,9 +22,9 @@ from trainer.run_logs.measure import GLOBAL_AGGREGATE
 class SyncTrainer(SynchronousTrainer):
     """SSGD. Every rank applies the same sum to equal weights, so they stay equal and are not sent."""
 
-    def __init__(self, context: Context, learning_rate: float) -> None:
+    def __init__(self, context: Context, settings: OwnGradientSteps) -> None:
         super().__init__(context)
-        self._learning_rate = learning_rate
+        self._learning_rate = settings.learning_rate
 
     def local_step(self, batch: Batch) -> bool:
         self._batch = batch
@@ -44,8 +56,3 @@ class SyncTrainer(SynchronousTrainer):
     def weight(self) -> float:
         """This worker's weight in the mean. Its gradients are already multiplied by it."""
         return self.membership.weight
-
-
-def build(context: Context) -> SyncTrainer:
-    """From the flags."""
-    return SyncTrainer(context, context.config.learning_rate)

@@ -7,14 +7,112 @@ The server part holds weights and velocity, knows the phases and decides which w
 between two updates; workers do not stop.
 """
 
+from typing import TypeVar
+
+from algorithm_row import RESUME, Algorithm, EventKind, GradientSteps, end_of_head
+from flag_parser import Flag
+from flag_values import at_least, phase_momentum, rate_schedule, switch_order
+from utils import SetupError
+
+SWITCH = EventKind("switch", "|", 15, 2.0, is_hollow=False)  # the next phase began
+GREEDY = EventKind("greedy", "*", 9)  # this straggler policy acted
+ELASTIC = EventKind("elastic", "d", 8)
+SAME = "same"  # as a phase's momentum: that of --momentum
+T = TypeVar("T")
+
+
+class Settings(GradientSteps):
+    """Sync-Switch's flags."""
+
+    switch_order: str = Flag("10", switch_order).means("the phases, 1 for BSP and 0 for ASP")
+    train_steps: tuple[int, ...] = Flag((400, 7600), at_least(1), nargs="+", metavar="STEPS").means(
+        "steps of each phase; a step is one update under BSP, as many batches as workers under ASP"
+    )
+    phase_lr: tuple[float, ...] = Flag((0.0,), at_least(0, float), nargs="+", metavar="RATE").means(
+        "learning rate of an update in each phase: of the mean of all workers' gradients under BSP, of each gradient "
+        "under ASP; one number, or one for each phase (0: -l)"
+    )
+    phase_lr_schedule: tuple[str, ...] = Flag(("constant",), rate_schedule, nargs="+", metavar="SCHEDULE").means(
+        "--lr-schedule by the samples of the phase alone; one, or one for each phase"
+    )
+    phase_momentum: tuple[str, ...] = Flag((SAME,), phase_momentum, nargs="+", metavar="MOMENTUM").means(
+        "momentum in each phase: a number, 0..0.9:50000 for one that grows over 50,000 samples of the phase, or same "
+        "(--momentum); one, or one for each phase"
+    )
+    phase_batch_size: tuple[int, ...] = Flag((0,), at_least(0), nargs="+", metavar="SAMPLES").means(
+        "samples per step on each device in each phase; one number, or one for each phase (0: -b)"
+    )
+    straggler_policy: str = Flag("none", choices=("none", GREEDY.name, ELASTIC.name)).means(
+        "response to a transient straggler under BSP: none, switch to ASP while it lasts (greedy), or leave it out for "
+        "the rest of the phase (elastic)"
+    )
+
+    def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
+        """A value for each phase, of a flag with one for all or one for each."""
+        return given * len(self.switch_order) if len(given) == 1 else given
+
+    def step_sizes(self, batch_size: int, num_workers: int) -> list[tuple[str, float, int]]:
+        # Without --phase-lr a gradient under ASP takes one share of the step that the gradients of all take under BSP.
+        rates = {"1": ("BSP", self.learning_rate), "0": ("ASP", self.learning_rate / num_workers)}
+        phases = zip(
+            map(rates.__getitem__, self.switch_order),
+            self.of_phases(self.phase_lr),
+            self.of_phases(self.phase_batch_size),
+            strict=True,
+        )
+        return [(kind, own or rate, size or batch_size) for (kind, rate), own, size in phases]
+
+    def check(self, num_workers: int | None) -> None:
+        order, phases = self.switch_order, len(self.switch_order)
+        if len(self.train_steps) != phases:
+            raise SetupError(
+                f"--switch-order {order} has {phases} phase(s), --train-steps {len(self.train_steps)} number(s): "
+                "give one number for each phase"
+            )
+        for field in ("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"):
+            if (given := len(getattr(self, field))) not in (1, phases):
+                raise SetupError(
+                    f"--switch-order {order} has {phases} phase(s), {self.names_of(field)[0]} {given} number(s): "
+                    "give one number, or one for each phase"
+                )
+        if all(self.phase_lr) and self.learning_rate != type(self).learning_rate:
+            raise SetupError(
+                f"-l {self.learning_rate} does nothing where --phase-lr says it for every phase: leave it out"
+            )
+        if self.momentum and SAME not in self.phase_momentum:
+            raise SetupError(
+                f"--momentum {self.momentum} does nothing where --phase-momentum says it for every phase: leave it out"
+            )
+        if self.straggler_policy == GREEDY.name and not ("1" in order and order.endswith("0")):
+            raise SetupError(
+                "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP "
+                f"phase needs one after it; --switch-order is {order}: choose one with a 1 that ends with 0, or "
+                "another policy"
+            )
+        if self.straggler_policy == ELASTIC.name and "1" not in order:
+            raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
+
+
+ROW = Algorithm(
+    name="sync-switch",
+    title="Sync-Switch",
+    paper="Li et al., ICDCS 2021, arXiv:2104.08364",
+    settings=Settings,
+    trainer="SyncSwitchTrainer",
+    server="SyncSwitchServer",
+    rule="sync-switch-{straggler_policy}",
+    page_only=True,
+    events=(SWITCH, GREEDY, ELASTIC, RESUME),
+    stem="SyncSwitch",
+)
+end_of_head(globals())
+
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from algorithms import ELASTIC, GREEDY, SWITCH, EventKind
-from config import SAME, Config
 from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
@@ -40,7 +138,7 @@ from trainer.passes import Batch
 from trainer.pieces import sum_of
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import sgd_step
-from utils import JobOver, SetupError
+from utils import JobOver
 
 TELL_EVERY_S = 1.0  # between reports to the state server without news
 GOES_ON_WAITING = "waits"  # in a message: the worker was told that it is left out, and asks for its answer
@@ -56,18 +154,20 @@ class PhaseRule(NamedTuple):
     of_each: bool = False  # eta is of each single gradient, not of N
 
 
-def phase_rules(config: Config) -> tuple[PhaseRule, ...]:
+def phase_rules(settings: Settings, batch_size: int) -> tuple[PhaseRule, ...]:
     """The hyper-parameters of each phase, from the flags."""
-    flags = (config.phase_lr, config.phase_momentum, config.phase_lr_schedule, config.phase_batch_size)
+    flags = (settings.phase_lr, settings.phase_momentum, settings.phase_lr_schedule, settings.phase_batch_size)
     return tuple(
         PhaseRule(
-            rate or config.learning_rate,
-            Ramp.constant(config.momentum) if momentum == SAME else parse_ramp(momentum),
+            rate or settings.learning_rate,
+            Ramp.constant(settings.momentum) if momentum == SAME else parse_ramp(momentum),
             parse_schedule(schedule),
-            size or config.batch_size,
+            size or batch_size,
             of_each=bool(rate) and kind == "0",
         )
-        for kind, rate, momentum, schedule, size in zip(config.switch_order, *map(config.of_phases, flags), strict=True)
+        for kind, rate, momentum, schedule, size in zip(
+            settings.switch_order, *map(settings.of_phases, flags), strict=True
+        )
     )
 
 
@@ -89,19 +189,20 @@ class Status(NamedTuple):
 class SyncSwitchServer:
     """Weights, velocity and schedule, and the policy that tells workers to stay in step."""
 
-    def __init__(self, job: Served) -> None:
-        config, saved, num_workers = job.config, job.saved, job.num_workers
-        self._job, self._model, self._rules = job, GlobalModel(job), phase_rules(config)
-        self._rate_schedule = parse_schedule(config.lr_schedule)  # factor on eta, by the samples of all phases
-        order, done, batches = config.switch_order, saved.get("done"), saved.get("batches", 0)
-        self._schedule = Schedule(order, config.train_steps, num_workers, config.straggler_policy, done, batches)
+    def __init__(self, job: Served, settings: Settings) -> None:
+        saved, num_workers = job.saved, job.num_workers
+        self._job, self._settings, self._model = job, settings, GlobalModel(job)
+        self._rules = phase_rules(settings, job.config.batch_size)
+        self._rate_schedule = parse_schedule(settings.lr_schedule)  # factor on eta, by the samples of all phases
+        order, done, batches = settings.switch_order, saved.get("done"), saved.get("batches", 0)
+        self._schedule = Schedule(order, settings.train_steps, num_workers, settings.straggler_policy, done, batches)
         self._samples = list(saved.get("samples", [0] * len(order)))  # of all workers, by phase
         weights = job.model[: job.num_weights]
         self._velocity: list[np.ndarray] = []
         if not all(rule.momentum.is_zero for rule in self._rules):
             zeros = [np.zeros_like(weight) for weight in weights]
             self._velocity = in_shapes(saved.get("velocity", ()), weights) or zeros
-        self._policy = PolicyRunner(f"sync-switch-{config.straggler_policy}", num_workers, job.now())
+        self._policy = PolicyRunner(f"sync-switch-{settings.straggler_policy}", num_workers, job.now())
         self._uploads = [0] * num_workers
         self._arrived: dict[int, tuple[int, Arrays]] = {}  # by rank, samples and arrays of its newest upload
         self._in_step, self._reasons = [True] * num_workers, [""] * num_workers
@@ -163,7 +264,7 @@ class SyncSwitchServer:
     @property
     def _phase_of_gradients(self) -> int:
         is_bsp = self._schedule.protocol is SyncProtocol.BSP
-        return phase_under(self._job.config.switch_order, self._phase, is_bsp)
+        return phase_under(self._settings.switch_order, self._phase, is_bsp)
 
     def _applied(self, outcome: Outcome, phase: int) -> Outcome:
         """Makes one update of the gradients that are to be applied, summed in the order of ranks, not of arrival; the
@@ -183,7 +284,7 @@ class SyncSwitchServer:
             if position >= self._job.num_weights:
                 target += share * (mean - target)
                 continue
-            decay = self._job.config.weight_decay * samples / count * self._job.decays[position]
+            decay = self._settings.weight_decay * samples / count * self._job.decays[position]
             velocity = self._velocity[position] if self._velocity else None
             rate = rule.learning_rate * (count if rule.of_each else share)
             sgd_step(target, mean, rate * factor, decay, velocity, momentum)
@@ -228,9 +329,9 @@ class SyncSwitchTrainer(HubTrainer):
     BatchNorm's statistics move to the mean of an update's workers by the share n / N.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settings: Settings) -> None:
         super().__init__(context)
-        self._rules = phase_rules(context.config)
+        self._settings, self._rules = settings, phase_rules(settings, context.config.batch_size)
         self._state = context.state  # for its page only
         self._told_at = 0.0  # clock time of the last report to the state server
         self._status: Status
@@ -252,7 +353,7 @@ class SyncSwitchTrainer(HubTrainer):
 
     def begin_round(self) -> None:
         """Takes the phase's batch size; reports a resumed job to the state server."""
-        phase = phase_under(self.context.config.switch_order, self._status.phase, self._status.bsp)
+        phase = phase_under(self._settings.switch_order, self._status.phase, self._status.bsp)
         self.context.task.batches.resize(self._rules[phase].batch_size)
         if self.begin.is_first_of_resumed(self.rounds):
             self._tell(0)
@@ -288,7 +389,7 @@ class SyncSwitchTrainer(HubTrainer):
         self._transmission.add(push_s + self.pull_s)
         self.parameters.replace(answer.arrays)
         if self._status.finished:
-            steps = self.context.config.train_steps
+            steps = self._settings.train_steps
             self.finished = f"all {sum(steps)} steps of {len(steps)} phase(s) done"
         return self._status.over
 
@@ -308,7 +409,7 @@ class SyncSwitchTrainer(HubTrainer):
     @property
     def _policy_applies(self) -> bool:
         """As `Schedule.policy_applies`."""
-        return self.context.config.switch_order[self._status.phase] == "1"
+        return self._settings.switch_order[self._status.phase] == "1"
 
     def _tell(self, steps: int) -> None:
         status = self._status
@@ -338,7 +439,7 @@ class SyncSwitchTrainer(HubTrainer):
             )
         if status.in_step != before.in_step:
             # Under elastic only the straggler knows it. A console shows rank 0's lines, and of others the warnings.
-            is_elastic = self.context.config.straggler_policy == ELASTIC.name
+            is_elastic = self._settings.straggler_policy == ELASTIC.name
             kind = "warning: " if is_elastic and not status.in_step else ""
             logging.info("%sthe hub says: %s", kind, status.reason)
             self._tell(1)
@@ -346,8 +447,3 @@ class SyncSwitchTrainer(HubTrainer):
     def _add_event(self, kind: EventKind, text: str) -> None:
         self._events.append({"kind": kind.name, "text": text})
         logging.info("%s: %s", kind.name, text)
-
-
-def build(context: Context) -> SyncSwitchTrainer:
-    """From the flags."""
-    return SyncSwitchTrainer(context)

@@ -4,13 +4,38 @@ the N workers that are there; when the slowest has uploaded, the server releases
 after its next upload. So all take the same models. From the times in an upload the server finds the slowest worker.
 """
 
+from algorithm_row import RELEASE, Algorithm, LocalSteps, end_of_head
+from flag_parser import Flag
+from flag_values import zero_or_one
+
+
+class Settings(LocalSteps):
+    """WBSP's flags."""
+
+    wbsp_overlap: int = Flag(0, zero_or_one).means("1 pushes and pulls in a second thread during training (PCC)")
+
+
+ROW = Algorithm(
+    name="wbsp",
+    title="WBSP",
+    paper="Yang et al., Parallel Computing 121, 2024, 103092",
+    settings=Settings,
+    trainer="WBSPTrainer",
+    server="WBSPServer",
+    rule="wbsp",
+    page_only=True,
+    waits=False,
+    events=(RELEASE,),
+    stem="WBSP",
+)
+end_of_head(globals())
+
 import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from algorithms import RELEASE
 from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
 from trainer.clock import Task
 from trainer.context import Context
@@ -108,7 +133,7 @@ class WBSPServer(ReleasingServer):
 
     policy = "wbsp"
 
-    def __init__(self, job: Served) -> None:
+    def __init__(self, job: Served, settings: Settings) -> None:
         super().__init__(job)
         self._shadow = in_shapes(job.saved.get("shadow", job.model), job.model)
 
@@ -148,9 +173,10 @@ class WBSPTrainer(HubTrainer):
 
     rounds_in_step = False
 
-    def __init__(self, context: Context, learning_rate: float, overlap: bool) -> None:
+    def __init__(self, context: Context, settings: LocalSteps) -> None:
         super().__init__(context)
-        self._learning_rate, self._overlap = learning_rate, overlap
+        self._learning_rate = settings.local_lr
+        self._overlap = bool(getattr(settings, "wbsp_overlap", 0))  # the quorum merge has no such flag
         self._state = context.state  # for its page only
         self._upload: Task[Answer] | None = None
         # The newest release here; the local model less those steps that no upload has yet.
@@ -292,8 +318,3 @@ class WBSPTrainer(HubTrainer):
             self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})
         self._sent_steps = self._sent_samples = 0
         self._released = self._base = release
-
-
-def build(context: Context) -> WBSPTrainer:
-    """From the flags."""
-    return WBSPTrainer(context, context.config.local_lr, bool(context.config.wbsp_overlap))

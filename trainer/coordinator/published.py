@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from config import AMONG_WORKERS, POLICIES, Config
+from config import AMONG_WORKERS, Config
 from trainer.clock import Clock
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
@@ -34,21 +34,21 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
     why = ""
     if config.transport in AMONG_WORKERS:
         why = f"through which the workers of --exchange {config.transport} find each other"
-    elif config.rule not in POLICIES:
+    elif config.mode != "esync":
         why = f"and its rule is not that of mode {config.mode}"
-    elif config.anchor:
-        why = f"and its rule has no --anchor {config.anchor}"
+    elif config.settings.anchor:
+        why = f"and its rule has no --anchor {config.settings.anchor}"
     if why:
         raise SetupError(
             f"{http.address} is a published ESync state server: it has no /healthz and no /message/, {why}; start this "
             "project's with scripts/state_server.sh: published workers may use it too"
         )
-    without = "" if config.policy == "preprint" else f", and --policy {config.policy} does nothing"
+    without = "" if config.rule == "preprint" else f", and --policy {config.rule} does nothing"
     logging.warning(
         "%s is a published ESync state server: its rule is the preprint's (computing time, epsilon %g s)%s. It counts "
         "no transmission time and takes no token, compares its clock with the workers', has one job at a time, and no "
         "page of this project. scripts/state_server.sh starts this project's",
-        http.address, config.epsilon, without,
+        http.address, config.settings.epsilon, without,
     )  # fmt: skip
     return PublishedLink(http, clock, num_workers)
 

@@ -8,7 +8,6 @@ connection of their own, where no output of a job file gets. The process ends wi
 """
 
 import contextlib
-import dataclasses
 import io
 import logging
 import multiprocessing
@@ -145,7 +144,7 @@ def _serve(connection: Connection, worker: int) -> None:
 
 def _answer(connection: Connection) -> None:
     config, model = connection.recv()
-    config = dataclasses.replace(config, cpu=1)
+    config = config.but(cpu=1)
     job = job_of(config)
     built = build(config, job, lambda text: None)
     feed = built.network.feed(job.prepare)

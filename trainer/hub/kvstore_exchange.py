@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from config import HUB, Config
+from config import HUB
 from trainer.engine import mx
-from trainer.hub.server_part import WANTS_STOP, Answer, Arrays, Message, config_in
+from trainer.hub.server_part import WANTS_STOP, Answer, Arrays, Message
 from trainer.transport.kvstore import KVStoreArrays
 
 VOTE = 1e-3  # what a worker that wants to stop adds to the votes; small, since DCASGD squares it
@@ -38,14 +38,13 @@ class KVStoreExchange:
     def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
         self._votes, self._shapes = KVStoreArrays(self._store, len(model)), [array.shape for array in model]
         if self.rank == 0:
-            config = config_in(about)
-            if config.use_dcasgd:
+            if about["flags"]["use_dcasgd"]:
                 logging.info(
                     "MXNet's DCASGD keeps one backup for all workers; with --exchange %s each worker has its own, as "
                     "in the paper",
                     HUB,
                 )
-            self._store.set_optimizer(_optimizer(config, about["decays"], votes=len(model)))
+            self._store.set_optimizer(_optimizer(about["flags"], about["decays"], votes=len(model)))
         self._model.broadcast(model)
         self._votes.broadcast([self._num_votes])
         return Answer({}, model)
@@ -65,13 +64,13 @@ class KVStoreExchange:
         """Does nothing: a server with MXNet's own optimizer reads no message."""
 
 
-def _optimizer(config: Config, decays: Sequence[bool], votes: int) -> mx.optimizer.Optimizer:
+def _optimizer(flags: Message, decays: Sequence[bool], votes: int) -> mx.optimizer.Optimizer:
     """MXNet's, of which each weight has the index of its key."""
-    rate, decay = config.learning_rate, config.weight_decay * config.batch_size
-    if config.use_dcasgd:
-        optimizer = mx.optimizer.DCASGD(lamda=config.dcasgd_lambda, learning_rate=rate, wd=decay)
+    rate, decay = flags["learning_rate"], flags["weight_decay"] * flags["batch_size"]
+    if flags["use_dcasgd"]:
+        optimizer = mx.optimizer.DCASGD(lamda=flags["dcasgd_lambda"], learning_rate=rate, wd=decay)
     else:
-        optimizer = mx.optimizer.SGD(momentum=config.momentum, learning_rate=rate, wd=decay)
+        optimizer = mx.optimizer.SGD(momentum=flags["momentum"], learning_rate=rate, wd=decay)
     optimizer.set_wd_mult({**{index: float(decays_) for index, decays_ in enumerate(decays)}, votes: 0.0})
     optimizer.set_lr_mult({votes: 1 / rate})
     return optimizer

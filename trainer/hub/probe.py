@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithm_row import AlgorithmFlags
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import WANTS_STOP, Answer, Answers, Arrays, Message, Served
@@ -54,7 +55,7 @@ class Found:
 class EchoServer:
     """Answers each worker at once."""
 
-    def __init__(self, job: Served) -> None:
+    def __init__(self, job: Served, settings: AlgorithmFlags) -> None:
         self._last: dict[int, Arrays] = {}  # by rank
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
@@ -77,7 +78,7 @@ class EchoServer:
 class ProbeTrainer(HubTrainer):
     """The hub gets no model, so that pieces of it may travel."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settings: AlgorithmFlags) -> None:
         super().__init__(context)
         self._steps_s: list[float] = []
         self._rests_s: list[float] = []

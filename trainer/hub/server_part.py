@@ -5,7 +5,6 @@ A worker sends a message and arrays, and waits for its answer, which is a messag
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import pkgutil
@@ -89,7 +88,7 @@ KEPT = "kept"  # in an answer: what of `state` has no arrays. A hub that is star
 
 def about(config: Config, decays: Sequence[bool], counts: Sequence[int], checkpoints: Message | None) -> Message:
     """What a worker says of its job when it begins. `checkpoints`: how the hub keeps its own, and resumes one."""
-    flags = dataclasses.asdict(config)
+    flags = config.values_by_name()
     return {"flags": flags, "decays": decays, "sample_counts": counts, "checkpoints": checkpoints}
 
 
@@ -101,8 +100,10 @@ def config_in(about: Message) -> Config:
 
 def serve(job: Served) -> ServerPart:
     """The server part of the job's algorithm."""
-    own = job.config.algorithm.server or "trainer.hub.sums:SumServer"
-    part: ServerPart = pkgutil.resolve_name("trainer.hub.probe:EchoServer" if job.config.probe else own)(job)
+    row = job.config.algorithm
+    own = f"{row.module}:{row.server}" if row.server else "trainer.hub.sums:SumServer"
+    make = pkgutil.resolve_name("trainer.hub.probe:EchoServer" if job.config.probe else own)
+    part: ServerPart = make(job, job.config.settings)
     return part
 
 

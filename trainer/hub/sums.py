@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithm_row import AlgorithmFlags
 from config import Config
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.hub.hub_trainer import Exchange
@@ -46,7 +47,7 @@ class _Sum:
 class SumServer:
     """The sum of what has arrived. It is complete when all that take part have sent."""
 
-    def __init__(self, job: Served) -> None:
+    def __init__(self, job: Served, settings: AlgorithmFlags) -> None:
         self._initial: Arrays = job.model  # of all, until the first sum is complete
         self._there = set(range(job.num_workers))  # ranks of workers that take part
         self._behind: set[int] = set()  # ranks that wait for another one's state

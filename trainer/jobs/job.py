@@ -94,7 +94,7 @@ class Job:
         if self.train is None:
             return CountedBatches(config.batch_size)
         if isinstance(self.train, Stream):
-            if config.algorithm.shares_batch or config.phase_batch_size != (0,):
+            if config.algorithm.shares_batch or {*config.batch_sizes} != {config.batch_size}:
                 raise SetupError(
                     f"mode {config.mode} chooses the size of batches, and a stream makes its own: give arrays or a "
                     "Dataset"
@@ -180,7 +180,7 @@ def job_of(config: Config) -> Job:
     if config.validation:
         job = _held_out(job, config.validation)
     if job.train is not None and not isinstance(job.train, Stream):
-        largest, total = max(config.batch_size, *config.phase_batch_size), len(job.train)
+        largest, total = max(config.batch_sizes), len(job.train)
         if largest > total:
             flag = "-b" if largest == config.batch_size else "--phase-batch-size"
             raise SetupError(f"batch size {largest} exceeds the {total} training samples: choose a smaller {flag}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,6 +91,6 @@ def named_by_task(config: Config, environment: Mapping[str, str] = os.environ) -
     if not task or config.device_name:
         return config
     try:
-        return dataclasses.replace(config, device_name=device_name(f"{config.device}-{task}"))
+        return config.but(device_name=device_name(f"{config.device}-{task}"))
     except argparse.ArgumentTypeError as error:
         raise SetupError(f"DMLC_TASK_ID={task!r}: {error}; unset it, or give --device-name") from None

@@ -8,7 +8,6 @@ Where one of them ends with an error, mpiexec ends the others. Each is named by 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import socket
 from collections.abc import Iterator, Mapping
@@ -32,7 +31,7 @@ def begin(config: Config) -> tuple[Config, ClusterSpec]:
     place = mpi.place_on_host(world)
     gpu = config.gpu if config.cpu else config.gpu + place
     name = f"{config.device_name or 'cpu'}{place}" if config.cpu or config.device_name else f"gpu{gpu}"
-    return dataclasses.replace(config, gpu=gpu, device_name=name), ClusterSpec(WORKER, "", 0, 0, int(world.size))
+    return config.but(gpu=gpu, device_name=name), ClusterSpec(WORKER, "", 0, 0, int(world.size))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """A worker's log folder: claimed by one process, cleared of earlier logs when training begins; writes run.json."""
 
-import dataclasses
 import logging
 import platform
 import sys
@@ -118,7 +117,7 @@ class RunFolder:
             **facts,
             "host": platform.node(),
             "device": self._config.device,
-            "config": dataclasses.asdict(self._config),
+            "config": self._config.values_by_name(),
             "commit": self.commit,
             "versions": {
                 "esync": version_number(),

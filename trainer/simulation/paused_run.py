@@ -37,7 +37,7 @@ class PausedRun:
         self.error: JobError | None = None  # that has ended it
         self._folder = tempfile.TemporaryDirectory(prefix="paused-run-")
         self.logs = Path(self._folder.name) / HOST  # with a folder for each worker
-        self._job = replace(job, config=replace(job.config, log_dir=str(self.logs)), earlier=None)
+        self._job = replace(job, config=job.config.but(log_dir=str(self.logs)), earlier=None)
         self._learnt, self._other = learnt, other
         self._until_s = self._cpu_until_s = 0.0
         self._greenlet = greenlet(self._run)

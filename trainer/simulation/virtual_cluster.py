@@ -5,7 +5,6 @@ These take time: a step, as the cluster file says of its worker (times its sprea
 server, emulated stragglers, and evaluations where the job gives them one. The machine's own time does not count.
 """
 
-import dataclasses
 import functools
 import hashlib
 import logging
@@ -147,7 +146,7 @@ class VirtualRun:
         config = self._job.worker_config(rank)
         pace, trace = _pace(config.seed, rank, row.step_spread), worker.trace_of(config)
         log = logging.debug if rank else logging.info
-        built = None if self._learnt is None else build(dataclasses.replace(config, cpu=1), self._learnt, log)
+        built = None if self._learnt is None else build(config.but(cpu=1), self._learnt, log)
         settings = run_settings(
             config,
             ACCURACY if built is None else built.metric,

@@ -1,6 +1,5 @@
 """A job of simulate.py, and whether it was done already. Imports no MXNet."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -56,8 +55,7 @@ class VirtualJob:
     def worker_config(self, rank: int) -> Config:
         """The flags of this worker's process."""
         row = self.cluster.workers[rank]
-        return dataclasses.replace(
-            self.config,
+        return self.config.but(
             cpu=1,
             device_name=f"cpu{rank}",
             min_step_time=row.step_time_s,
@@ -80,7 +78,7 @@ class VirtualJob:
             about = read_json(Path(config.log_dir) / config.device / RUN_FILE)
         except SetupError:
             return False
-        wanted = json.loads(json.dumps({"config": dataclasses.asdict(config), "virtual": self.about(rank)}))
+        wanted = json.loads(json.dumps({"config": config.values_by_name(), "virtual": self.about(rank)}))
         return (
             isinstance(about, dict)
             and about.get("ended") not in (None, STOPPED)

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithms import modes_of
-from config import Config
+from config import FIELDS, Config, modes_of
 from trainer.array_tree import Damaged, decode, encode, from_text, to_text
 from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import file_name, names_in, rounds_in
@@ -37,7 +36,8 @@ _SAME_DATA = "bring back the data that the job began with (the two are hashes of
 
 def job_of(config: Config) -> dict[str, Any]:
     """The flags that must be the same to resume a job, as JSON gives them back."""
-    return json.loads(json.dumps({name: getattr(config, name) for name in _SAME if config.mode in modes_of(name)}))
+    values = config.values_by_name()
+    return json.loads(json.dumps({name: values[name] for name in _SAME if config.mode in modes_of(name)}))
 
 
 class Checkpoints:
@@ -101,7 +101,8 @@ class Checkpoints:
             _warn_of_earlier_version(self.folder)
             theirs = {**theirs, DATA: self._job[DATA]}
         for name, ours in self._job.items():
-            if theirs.get(name, getattr(Config, name, None)) != ours:  # an earlier version may not have had the flag
+            default = FIELDS[name].default if name in FIELDS else None  # an earlier version may not have had the flag
+            if theirs.get(name, default) != ours:
                 raise SetupError(
                     f"--resume: checkpoint {path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
                     f"{_SAME_DATA if name == DATA else 'give the same'}, or start without --resume"

@@ -54,7 +54,7 @@ def test_simulate_takes_the_command_of_every_run(scale, job):
     if job.network == "none" and job.part not in (WBSP, HEADLINES):
         assert run.job.model_bytes > 1e7
     if job.part == TRAINING:
-        assert scale.step_size in (config.learning_rate, config.local_lr)
+        assert scale.step_size == config.settings.rate
 
 
 def test_no_run_is_taken_for_another():
@@ -106,7 +106,7 @@ def test_the_published_two_hours_end_at_no_accuracy():
 def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
     for job in reproduce.jobs_of(QUICK, [SWITCH]):
         _, (run,) = simulate.parse(job.command[1:])
-        steps = dict(zip(run.job.config.switch_order, run.job.config.train_steps, strict=True))
+        steps = dict(zip(run.job.config.settings.switch_order, run.job.config.settings.train_steps, strict=True))
         assert sum(steps.values()) == QUICK.switch_steps
         assert steps.get("1", 0) == pytest.approx(QUICK.switch_steps * int(job.case) / 100, abs=0.5)
 

@@ -96,7 +96,7 @@ def test_a_row_has_its_trials_and_those_near_the_best_then_the_best_ones_again_a
     for task in done:
         _, (run,) = simulate.parse(task.command[1:])
         assert len(run.job.rows) == task.parameters[FASTEST]
-        assert run.job.config.sync_every == task.parameters["sync_every"]
+        assert run.job.config.settings.sync_every == task.parameters["sync_every"]
         assert run.job.config.target_evaluations == 3
         assert comparison.RunLine(**dataclasses.asdict(task)).parameters == task.parameters
 

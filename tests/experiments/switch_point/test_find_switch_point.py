@@ -254,7 +254,7 @@ class Cluster:
 
     def __call__(self, options: LocalJobSpec) -> list[Role]:
         main = command_line.parse(build_roles(options)[-1].command[2:])
-        bsp_steps = main.train_steps[0] if main.switch_order[0] == "1" else 0
+        bsp_steps = main.settings.train_steps[0] if main.settings.switch_order[0] == "1" else 0
         self.trials.append((bsp_steps, main.seed))
         accuracy = 0.9 if bsp_steps >= self.threshold else 0.8
         seconds = 10.0 + bsp_steps

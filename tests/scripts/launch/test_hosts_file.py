@@ -141,7 +141,7 @@ def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
     given = roles(plan(path, "-m", "dcasgd", "--", "--min-step-time", "0.2", "-e", "7"))
     workers = {name: role for name, role in given.items() if role.kind is Kind.WORKER}
     told = {name: command_line.parse(role.command[2:]) for name, role in workers.items()}
-    assert [(flags.min_step_time, flags.eval_duration, flags.use_dcasgd) for flags in told.values()] == [
+    assert [(flags.min_step_time, flags.eval_duration, flags.settings.use_dcasgd) for flags in told.values()] == [
         (0.1, 7, 1), (0.1, 7, 1), (0.2, 7, 1),
     ]  # fmt: skip
     assert [(flags.cpu, flags.gpu, flags.device) for flags in told.values()] == [

@@ -399,7 +399,7 @@ def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_
     manager.all_have_begun(came_late=False)
     assert len([*tmp_path.glob("*.ckpt")]) == 3  # those that are away may come back
     for came_late, left in ((True, 3), (False, 0)):
-        CheckpointManager(replace(config, resume=0), 0, 1).all_have_begun(came_late)
+        CheckpointManager(config.but(resume=0), 0, 1).all_have_begun(came_late)
         assert len([*tmp_path.glob("*.ckpt")]) == left
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.async_local import AsyncLocalTrainer, LocalSteps
+from trainer.algorithms.async_local import LocalSteps
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
-from trainer.context import Context
 
 ETA, EPS, BETA = 0.5, 0.3, 0.6
 ZERO = np.zeros((2, 4))
@@ -95,14 +95,16 @@ def run(
     network: Callable[[], Any] = dense,
 ) -> Trained:
     """Two workers of 1 s and 2.4 s a step, with 3 and 1 of 4 samples; H = 4."""
-
-    def build(context: Context) -> AsyncLocalTrainer:
-        return AsyncLocalTrainer(context, ETA)
-
-    flags = {"global_lr": EPS, "outer_momentum": BETA, "sync_every": 4, "dylu": dylu, "delay_momentum": delay}
+    flags = {
+        "local_lr": ETA,
+        "global_lr": EPS,
+        "outer_momentum": BETA,
+        "sync_every": 4,
+        "dylu": dylu,
+    }
     workers = [Worker([batch(0)], step_s=1.0, samples=3), Worker([batch(1)], step_s=2.4)]
-    config = Config(mode="async-local", **flags)
-    return train(TransportKind.HUB, workers, build, rounds, network, killed=killed, config=config)
+    config = Config(mode="async-local", delay_momentum=delay, **flags)
+    return train(TransportKind.HUB, workers, by_flags("async-local"), rounds, network, killed=killed, config=config)
 
 
 def after(uploads: Sequence[tuple[int, int, float, int]]) -> list[np.ndarray]:

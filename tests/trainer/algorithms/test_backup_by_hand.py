@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contexts import emulate
+from contexts import by_flags, emulate
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
@@ -17,7 +17,6 @@ from config import Config
 from flag_values import parse_schedule
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Versions
-from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
@@ -62,7 +61,7 @@ class Cluster:
         def build(context: Context) -> BackupTrainer:
             mine = context.peers.membership().rank
             emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
-            trainer = Noted(context)
+            trainer = by_flags("backup", Noted)(context)
             if stop_at_s and mine in stop_at_s:
                 context.run.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
             return trainer
@@ -117,10 +116,17 @@ def test_without_backup_workers_it_is_ssgd(network, samples, flags) -> None:
     ]
 
     config = Config(mode="backup", learning_rate=ETA, backup=0, **flags)
-    schedule = parse_schedule(config.lr_schedule)
-    rule = Rule(None, config.momentum, config.weight_decay, config.batch_size, schedule)
-    here = train(TransportKind.HUB, workers, BackupTrainer, 4, network, config=config)
-    ssgd = train(TransportKind.SUM, workers, lambda context: SyncTrainer(context, ETA), 4, network, rule=rule)
+    schedule = parse_schedule(config.settings.lr_schedule)
+    rule = Rule(None, config.settings.momentum, config.settings.weight_decay, config.batch_size, schedule)
+    here = train(TransportKind.HUB, workers, by_flags("backup"), 4, network, config=config)
+    ssgd = train(
+        TransportKind.SUM,
+        workers,
+        by_flags("sync", learning_rate=ETA),
+        4,
+        network,
+        rule=rule,
+    )
     for ours, its in zip(here.trainers, ssgd.trainers, strict=True):
         assert (ours.rounds, ours.measure.elapsed_s) == (its.rounds, its.measure.elapsed_s) == (4, 12.0)
         for array, other in zip(ours.parameters.model(), its.parameters.model(), strict=True):

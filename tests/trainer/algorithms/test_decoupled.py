@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 from page import Page
 
@@ -36,12 +37,12 @@ def trained(
 
     def build(context: Context) -> DecoupledTrainer:
         context.peers.state_server = pages[context.peers.membership().rank]  # type: ignore[assignment]
-        return DecoupledTrainer(context, ETA, 2)
+        return by_flags("decoupled")(context)
 
     counts = samples or [1] * len(steps_s)
     workers = [Worker([batch(rank)], step_s, samples=counts[rank]) for rank, step_s in enumerate(steps_s)]
-    grace = Config.grace if grace_s is None else grace_s
-    config = Config(mode="decoupled", quorum=quorum, grace=grace, global_lr=0.7, outer_momentum=0.9)
+    flags = {"quorum": quorum, "grace": "auto" if grace_s is None else grace_s, "local_lr": ETA, "sync_every": 2}
+    config = Config(mode="decoupled", global_lr=0.7, outer_momentum=0.9, **flags)
     return train(TransportKind.HUB, workers, build, rounds, network, killed=killed, config=config), pages
 
 

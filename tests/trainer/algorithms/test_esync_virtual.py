@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, train
 
 from algorithms import TransportKind
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.clock import Clock
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.queries import AWAY_S, Queries
+from trainer.coordinator.queries import AWAY_S
 
 ETA = 0.5
 STEPS_S = (1.0, 1.0, 1.0, 4.8)
@@ -49,9 +50,7 @@ def follow(steps_s: Sequence[float], round_trip_s: float, rounds: int, waits: bo
             done.synchronized_s[self.membership.rank].append(self.clock.now() - begin_s)
             return stop
 
-    def build(context) -> ESyncTrainer:
-        return Watched(context, ETA, 1.0, Queries(context.state, context.run.clock, waits=waits))
-
+    build = by_flags("esync", Watched, local_lr=ETA, query="blocking" if waits else "non-blocking")
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
     done.trained = train(TransportKind.SUM, workers, build, rounds, state_server=server)
     return done

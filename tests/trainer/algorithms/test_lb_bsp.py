@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_processes import device_folders, run_cluster
+from contexts import by_flags
 from memory_cluster import StateServer, Worker, batch, gradient, normalised, train
 from ready import endless, labels_of
 from round_records import computing_seconds, read_rounds
 
 import simulate
+from algorithm_row import OwnGradientSteps
 from algorithms import TransportKind
+from config import Config
 from trainer.algorithms.lb_bsp import LBBSPTrainer
-from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.simulation import virtual_cluster
@@ -45,7 +47,8 @@ class Noted(LBBSPTrainer):
     """Keeps the sizes of its batches and when its rounds ended; `before` is called when one begins."""
 
     def __init__(self, context: Context, before: Callable[[LBBSPTrainer], None] = lambda trainer: None) -> None:
-        super().__init__(context, ETA, B)
+        context.config = Config(batch_size=B)
+        super().__init__(context, OwnGradientSteps(learning_rate=ETA))
         self._before = before
         self.sizes: list[int] = []
         self.ends_s: list[float] = []
@@ -101,7 +104,7 @@ def test_samples_count_alike_whatever_their_worker_holds() -> None:
 def test_with_equal_batches_it_is_ssgd_to_the_bit(count: int) -> None:
     """Weights and BatchNorm's statistics. Steps are not quite equal, so that what is added up comes in one order."""
     workers = [Worker([batch(rank, B), batch(rank + 1, B)], step_s=1 + rank / 100) for rank in range(count)]
-    ssgd = train(TransportKind.SUM, workers, lambda context: SyncTrainer(context, ETA), 4, normalised)
+    ssgd = train(TransportKind.SUM, workers, by_flags("sync", learning_rate=ETA), 4, normalised)
     balanced = train(TransportKind.SUM, workers, Noted, 4, normalised, state_server=server())
     assert balanced.trainers[0].sizes == [B] * 4
     for one, other in zip(ssgd.trainers, balanced.trainers, strict=True):

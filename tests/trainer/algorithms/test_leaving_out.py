@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, device_folders, running, wait_for
+from contexts import by_flags
 from few_images import on_few_images
 from memory_cluster import Killed, Trained, Worker, batch, gradient, train
 from page import Page
@@ -25,14 +26,8 @@ from round_records import read_rounds
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
 from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.asynchronous import build as asgd
-from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
-from trainer.algorithms.rescaled import RescaledTrainer
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
-from trainer.algorithms.ssp import SSPTrainer
-from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
@@ -85,7 +80,7 @@ def asynchronous(mode: str = "async", **flags: int) -> Config:
 def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_left() -> None:
     """Worker 1 is lost at 2.5 s, after one gradient."""
     workers = [Worker([batch(rank)], step_s=1.0 + 1.5 * rank, samples=count) for rank, count in enumerate((3, 1))]
-    trained = train(TransportKind.HUB, workers, asgd, 4, killed={1: 1}, config=asynchronous())
+    trained = train(TransportKind.HUB, workers, by_flags("async"), 4, killed={1: 1}, config=asynchronous())
     second = after_steps(ZERO, 0, 0, factor=1.5)  # 2 * 3/4 of the samples
     weight = second - ETA / 2 * gradient(ZERO, batch(1)) - ETA * 1.5 * gradient(second, batch(0))  # that had begun
     np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0), **CLOSE)  # now worker 0 has all samples
@@ -93,7 +88,7 @@ def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_le
 
 def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
     """Worker 1 is lost at 3.6 s, after its step of a round; the others know at their next push."""
-    trained, _ = run(asgd, (1.0, 1.2, 2.5), {1: 3}, rounds=6, config=asynchronous(table=1))
+    trained, _ = run(by_flags("async"), (1.0, 1.2, 2.5), {1: 3}, rounds=6, config=asynchronous(table=1))
     first, *others = (gradient(ZERO, batch(rank)) for rank in range(3))
     weight = ZERO - ETA / 3 * (first + sum(others))  # at 3 s, by worker 0
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
@@ -106,7 +101,9 @@ def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
 
 @pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
 def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], leaving: dict[int, int]) -> None:
-    trained, ended_s = run(SSPTrainer, (1.0, 4.0, 2.0), killed, 3, leaving, config=asynchronous("ssp", staleness=0))
+    trained, ended_s = run(
+        by_flags("ssp"), (1.0, 4.0, 2.0), killed, 3, leaving, config=asynchronous("ssp", staleness=0)
+    )
     assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
     assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
 
@@ -117,7 +114,7 @@ def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_
 ) -> None:
     """It is lost at 4 s, and back after 12 s more of test steps, when the others have done 7 rounds."""
     config = asynchronous("ssp", staleness=0)
-    trained, ended_s = run(SSPTrainer, (1.0, 4.0, 2.0), killed, 9, leaving, back_s={1: 0.2}, config=config)
+    trained, ended_s = run(by_flags("ssp"), (1.0, 4.0, 2.0), killed, 9, leaving, back_s={1: 0.2}, config=config)
     assert ended_s[0] == ended_s[2] == 16.2 + 4.0 + 4.0
     assert trained.trainers[1].rounds == 9
 
@@ -137,8 +134,8 @@ def killed_at_its_end(trainer: AsyncTrainer, context: Context) -> AsyncTrainer:
 def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_until_its_second_end() -> None:
     """It ends at 2 s, and does one more round from 5.1 s on; the other one's end at 3 and 6 s."""
     for build, config in (
-        (SSPTrainer, asynchronous("ssp", staleness=2)),
-        (RescaledTrainer, asynchronous(rescale=1)),
+        (by_flags("ssp"), asynchronous("ssp", staleness=2)),
+        (by_flags("async"), asynchronous(rescale=1)),
     ):
         trained, _ = run(
             lambda context, build=build: killed_at_its_end(build(context), context),
@@ -162,7 +159,9 @@ BACKUP = Config(mode="backup", backup=0, learning_rate=ETA)
 WBSP = Config(mode="wbsp")
 
 
-@pytest.mark.parametrize(("build", "config"), [(BackupTrainer, BACKUP), (SyncSwitchTrainer, sync_switch("1", 9))])
+@pytest.mark.parametrize(
+    ("build", "config"), [(by_flags("backup"), BACKUP), (by_flags("sync-switch"), sync_switch("1", 9))]
+)
 def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(
     build: Callable[[Context], Trainer], config: Config
 ) -> None:
@@ -181,7 +180,14 @@ def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
     """WBSP uploads it with its farewell, and the other one has it with its next release."""
-    trained, _ = run(lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 0.4), {}, 2, leaving={1: 1}, config=WBSP)
+    trained, _ = run(
+        by_flags("wbsp", local_lr=ETA, wbsp_overlap=int(overlap)),
+        (1.0, 0.4),
+        {},
+        2,
+        leaving={1: 1},
+        config=WBSP,
+    )
     # Half of the one's update, since it was there; the other one's, which comes when it is alone, are whole.
     both = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1)) / 2)
     assert trained.trainers[1].rounds == 1
@@ -194,7 +200,11 @@ def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
 def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
     """It is lost before its first upload: whoever is the slowest now releases, and its updates are whole."""
     trained, ended_s = run(
-        lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 2.5), {1: 0}, rounds=3, config=WBSP
+        by_flags("wbsp", local_lr=ETA, wbsp_overlap=int(overlap)),
+        (1.0, 2.5),
+        {1: 0},
+        rounds=3,
+        config=WBSP,
     )
     np.testing.assert_allclose(trained.weights(0), after_steps(ZERO, 0, 0, 0), **CLOSE)
     assert ended_s[0] == 3.0
@@ -203,7 +213,7 @@ def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
 @pytest.mark.parametrize("policy", ["none", "elastic"])
 def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(policy: str) -> None:
     config = sync_switch("1", 3, straggler_policy=policy)
-    trained, ended_s = run(SyncSwitchTrainer, (1.0, 1.2, 2.5), {2: 1}, rounds=9, config=config)
+    trained, ended_s = run(by_flags("sync-switch"), (1.0, 1.2, 2.5), {2: 1}, rounds=9, config=config)
     weight = ZERO
     for ranks in ((0, 1, 2), (0, 1), (0, 1)):
         weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in ranks) / len(ranks)
@@ -216,7 +226,7 @@ def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(po
 def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
     """Three parts: worker 0 at 1 s, worker 1 at 1.2 s, and worker 0 at 2 s, of the weights that it had at 1 s."""
     config = sync_switch("0", 1, phase_lr=(0.2,))
-    trained, _ = run(SyncSwitchTrainer, (1.0, 1.2, 2.5), {2: 0}, rounds=9, config=config)
+    trained, _ = run(by_flags("sync-switch"), (1.0, 1.2, 2.5), {2: 0}, rounds=9, config=config)
     first = ZERO - 0.2 * gradient(ZERO, batch(0))
     weight = first - 0.2 * gradient(ZERO, batch(1)) - 0.2 * gradient(first, batch(0))
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
@@ -249,7 +259,7 @@ def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answere
 
 
 def test_a_job_with_backup_workers_goes_on() -> None:
-    trained, ended_s = run(BackupTrainer, (1.0, 2.5), {1: 1}, rounds=3, config=BACKUP)
+    trained, ended_s = run(by_flags("backup"), (1.0, 2.5), {1: 1}, rounds=3, config=BACKUP)
     weight = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1))) / 2
     np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0, 0), **CLOSE)
     assert ended_s[0] == 4.5

@@ -6,25 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from contexts import emulate
+from contexts import by_flags, emulate
 from equivalence_worker import OneStepARound
 from memory_cluster import Worker, batch, train
 from page import Page
 
 from algorithms import OWNERS
 from config import Config
-from trainer.algorithms.async_local import AsyncLocalTrainer
-from trainer.algorithms.asynchronous import build as asgd
-from trainer.algorithms.backup import BackupTrainer
-from trainer.algorithms.decoupled import DecoupledTrainer
 from trainer.algorithms.esync import ESyncTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.ssp import SSPTrainer
-from trainer.algorithms.sync import SyncTrainer
-from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
-from trainer.coordinator.queries import Queries
 from trainer.emulation import COMPUTE, NETWORK, Slowdown
 from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.trainer import Trainer
@@ -39,20 +29,20 @@ class StateServer(OneStepARound, Page):
 
 
 def esync(context: Context) -> ESyncTrainer:
-    return ESyncTrainer(context, 0.001, 1.0, Queries(context.state, context.run.clock, waits=True))
+    return by_flags("esync", local_lr=0.001, global_lr=1.0, query="blocking")(context)
 
 
 TRAINERS: dict[str, Callable[[Context], Trainer]] = {
-    "sync": lambda context: SyncTrainer(context, 0.001),
-    "async": asgd,
-    "ssp": SSPTrainer,
-    "local-sgd": lambda context: LocalSGDTrainer(context, 0.001, 1.0, sync_every=2),
+    "sync": by_flags("sync", learning_rate=0.001),
+    "async": by_flags("async"),
+    "ssp": by_flags("ssp"),
+    "local-sgd": by_flags("local-sgd", local_lr=0.001, global_lr=1.0, sync_every=2),
     "esync": esync,
-    "wbsp": lambda context: WBSPTrainer(context, 0.001, overlap=False),
-    "decoupled": lambda context: DecoupledTrainer(context, 0.001, sync_every=2),
-    "async-local": lambda context: AsyncLocalTrainer(context, 0.001),
-    "backup": BackupTrainer,
-    "sync-switch": SyncSwitchTrainer,
+    "wbsp": by_flags("wbsp", local_lr=0.001, wbsp_overlap=0),
+    "decoupled": by_flags("decoupled", local_lr=0.001, sync_every=2),
+    "async-local": by_flags("async-local", local_lr=0.001),
+    "backup": by_flags("backup"),
+    "sync-switch": by_flags("sync-switch"),
 }
 
 

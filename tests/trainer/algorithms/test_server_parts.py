@@ -678,7 +678,7 @@ def test_a_merge_on_paper(resumes):
 
 
 def test_by_default_a_merge_waits_until_a_worker_uploads_again_or_all_are_in():
-    server = quorum_server(Config.grace)
+    server = quorum_server("auto")
     released = [uploaded(server, rank, 3.0, 1.0).released for rank in (0, 0, 1)]
     assert released == [False, False, False]  # 1 is in for the first time
     assert uploaded(server, 1, 3.0, 1.0).released

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contexts import emulate
+from contexts import by_flags, emulate
 from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
@@ -75,7 +75,7 @@ class Cluster:
             mine = context.peers.membership().rank
             emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
             context.peers.state_server = self.pages[mine]  # type: ignore[assignment]
-            return Noted(context)
+            return by_flags("sync-switch", Noted)(context)
 
         workers = [
             Worker([batch(rank, size)], step_s=step_s, samples=(samples or [1] * len(steps_s))[rank], link=link)
@@ -159,11 +159,11 @@ def test_the_flags_say_the_hyper_parameters_of_each_phase() -> None:
     """-l is of the mean of all gradients; --phase-lr is that of an update, which is one gradient under ASP."""
     given = "-m sync-switch -l 0.3 -b 8 --momentum 0.9 --phase-lr 0 0.01 --phase-momentum same 0..0.5:100"
     config = parse([*given.split(), "--phase-batch-size", "0", "4", "--phase-lr-schedule", "constant", "warmup:9"])
-    assert phase_rules(config) == (
+    assert phase_rules(config.settings, config.batch_size) == (
         PhaseRule(0.3, Ramp.constant(0.9), CONSTANT, 8),
         PhaseRule(0.01, Ramp(0.0, 0.5, 100), parse_schedule("warmup:9"), 4, of_each=True),
     )
-    plain = phase_rules(parse(["-m", "sync-switch", "-l", "0.3"]))
+    plain = phase_rules(parse(["-m", "sync-switch", "-l", "0.3"]).settings, 64)
     assert plain == (PhaseRule(0.3, Ramp.constant(0.0), CONSTANT, 64),) * 2
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from one_worker import HandClock, a_context, some_batch
 
-from trainer.algorithms.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
+from trainer.algorithms import esync
+from trainer.algorithms.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START
 from trainer.survival import trainer_state
 
 
@@ -34,10 +35,11 @@ class Told:
 
 
 @pytest.fixture
-def trainer():
+def trainer(monkeypatch):
     clock = HandClock()
     context = a_context(some_batch(), clock=clock, transport=SlowTransport(clock), state_server=object())
-    return ESyncTrainer(context, 0.01, 1.0, Told())
+    monkeypatch.setattr(esync, "Queries", lambda state, clock, waits: Told())
+    return esync.ESyncTrainer(context, esync.Settings(local_lr=0.01))
 
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
+from algorithm_row import Averaging
 from algorithms import TransportKind
 from config import Config
 from flag_values import parse_schedule
-from trainer.algorithms.asynchronous import build as asgd
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.esync import ESyncTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.ssp import SSPTrainer
-from trainer.algorithms.sync import SyncTrainer
-from trainer.coordinator.queries import Queries
 from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
 
@@ -34,7 +31,7 @@ def local_steps(weight: np.ndarray, batches: list, eta: float = ETA) -> np.ndarr
 @pytest.mark.parametrize("samples", [(1, 1), (3, 1)], ids=["equal", "unequal"])
 def test_ssgd_steps_along_the_sum_of_the_gradients_weighed_by_the_samples_that_workers_hold(samples) -> None:
     workers = [Worker([batch(rank)], samples=count) for rank, count in enumerate(samples)]
-    trained = train(TransportKind.SUM, workers, lambda context: SyncTrainer(context, ETA), rounds=2)
+    trained = train(TransportKind.SUM, workers, by_flags("sync", learning_rate=ETA), rounds=2)
     expected = ZERO
     for _ in range(2):
         both = [2 * count / sum(samples) * gradient(expected, batch(rank)) for rank, count in enumerate(samples)]
@@ -51,7 +48,7 @@ def test_model_averaging_adds_eps_times_the_weighed_mean_of_the_updates(samples,
     workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate(samples)]
 
     def build(context) -> ModelAveragingTrainer:
-        return LocalSGDTrainer(context, ETA, global_rate, sync_every=2)
+        return by_flags("local-sgd", local_lr=ETA, global_lr=global_rate, sync_every=2)(context)
 
     trained = train(TransportKind.SUM, workers, build, rounds=2)
     expected = ZERO
@@ -72,7 +69,9 @@ def test_the_outer_optimiser_steps_along_the_mean_update_with_momentum(nesterov)
     workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate(samples)]
 
     def build(context) -> ModelAveragingTrainer:
-        return LocalSGDTrainer(context, ETA, rate, 2, OuterMomentum(beta, nesterov))
+        return by_flags(
+            "local-sgd", local_lr=ETA, global_lr=rate, sync_every=2, outer_momentum=beta, outer_nesterov=int(nesterov)
+        )(context)
 
     trained = train(TransportKind.SUM, workers, build, rounds=3)
     expected, velocity = ZERO, ZERO
@@ -105,13 +104,17 @@ class Uneven(ModelAveragingTrainer):
         return self.steps == self.local[self.rounds - 1][self.membership.rank]
 
 
+def averaging(rate: float, momentum: float) -> Averaging:
+    return Averaging(local_lr=ETA, global_lr=rate, outer_momentum=momentum, outer_nesterov=1)
+
+
 def averaged(
     local: list[tuple[int, ...]], rate: float, momentum: float, normalise: bool, rule: Rule = PLAIN
 ) -> Trained:
     """Workers with 5, 4 and 1 of 10 samples, each with a batch of its own."""
 
     def build(context) -> Uneven:
-        trainer = Uneven(context, ETA, rate, OuterMomentum(momentum, nesterov=True), normalise)
+        trainer = Uneven(context, averaging(rate, momentum), normalise)
         trainer.local = local
         return trainer
 
@@ -197,7 +200,7 @@ def test_model_averaging_averages_batchnorms_statistics_whatever_the_outer_optim
     workers = [Worker([one], samples=count) for one, count in zip(batches, samples, strict=True)]
 
     def build(context) -> ModelAveragingTrainer:
-        trainer = Uneven(context, ETA, global_rate, OuterMomentum(momentum, nesterov=True), normalise=bool(momentum))
+        trainer = Uneven(context, averaging(global_rate, momentum), normalise=bool(momentum))
         trainer.local = [(1, 2), (2, 1)]
         return trainer
 
@@ -224,9 +227,7 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
             local[self.membership.rank].append(self.steps)
             return super().synchronize(wants_stop)
 
-    def build(context) -> ESyncTrainer:
-        return Counted(context, ETA, 0.7, Queries(context.state, context.run.clock, waits=True))
-
+    build = by_flags("esync", Counted, local_lr=ETA, global_lr=0.7, query="blocking")
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
     trained = train(TransportKind.SUM, workers, build, rounds=2, state_server=server)
     assert [local[rank] for rank in (4, 5)] == [[1, 1]] * 2
@@ -249,7 +250,9 @@ def trained_by_asgd(
     """By default of two workers with steps of 1 s and 2.5 s."""
     workers = workers or [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
     config = Config(mode="async", learning_rate=ETA, batch_size=1, **flags)
-    return train(TransportKind.HUB, workers, asgd, rounds, server_bytes_per_s=server_bytes_per_s, config=config)
+    return train(
+        TransportKind.HUB, workers, by_flags("async"), rounds, server_bytes_per_s=server_bytes_per_s, config=config
+    )
 
 
 def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:
@@ -342,7 +345,11 @@ def test_ssp_lets_nobody_be_further_ahead_of_the_slowest_than_the_bound(stalenes
 
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=4.0)]
     train(
-        TransportKind.HUB, workers, Timed, rounds=3, config=Config(mode="ssp", learning_rate=ETA, staleness=staleness)
+        TransportKind.HUB,
+        workers,
+        by_flags("ssp", Timed),
+        rounds=3,
+        config=Config(mode="ssp", learning_rate=ETA, staleness=staleness),
     )
     assert moments == pytest.approx(ends)
 
@@ -354,7 +361,7 @@ def test_a_transfer_takes_latency_and_bytes_over_bandwidth_of_links_that_are_sha
     trained = train(
         TransportKind.SUM,
         workers,
-        lambda context: SyncTrainer(context, ETA),
+        by_flags("sync", learning_rate=ETA),
         rounds=1,
         server_bytes_per_s=40.0,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contexts import emulate
+from contexts import by_flags, emulate
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 from page import Page
 
@@ -53,7 +53,7 @@ def trained(
         context.run.rule = rule
         emulate(context, *([slowdown] if slowdown and rank == 1 else ()))
         context.peers.state_server = pages[rank]  # type: ignore[assignment]
-        return kind(context, ETA, overlap)
+        return by_flags("wbsp", kind, local_lr=ETA, wbsp_overlap=int(overlap))(context)
 
     return train(TransportKind.HUB, workers, build, rounds, network, config=Config(mode="wbsp")), pages
 

@@ -7,20 +7,21 @@ import logging
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import StateServer, Worker, batch, train
 
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.asynchronous import AsyncTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.sync import SyncTrainer
 from trainer.simulation.in_process import InProcessServer
 
 ROUNDS = 6
 MODES = {
-    "sync": (TransportKind.SUM, lambda context: SyncTrainer(context, 0.5)),
-    "local-sgd": (TransportKind.SUM, lambda context: LocalSGDTrainer(context, 0.5, 1.0, sync_every=2)),
-    "async": (TransportKind.HUB, AsyncTrainer),
+    "sync": (TransportKind.SUM, by_flags("sync", learning_rate=0.5)),
+    "local-sgd": (
+        TransportKind.SUM,
+        by_flags("local-sgd", local_lr=0.5, global_lr=1.0, sync_every=2),
+    ),
+    "async": (TransportKind.HUB, by_flags("async")),
 }
 
 

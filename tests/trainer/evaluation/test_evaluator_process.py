@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import wait_for
+from contexts import by_flags
 from few_images import few_images
 from one_worker import HandClock, a_context, network_with_statistics, some_batch
 from ready import FEED
@@ -17,7 +18,6 @@ from round_records import read_rounds
 
 import models
 from config import Config
-from trainer.algorithms.local import LocalTrainer
 from trainer.engine import mx
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.evaluator_process import NICE, Evaluation, EvaluatorProcess
@@ -77,6 +77,7 @@ NOISY = r"""
 import os, subprocess, sys
 import mxnet as mx
 import numpy as np
+from contexts import by_flags
 
 print('[3, 0.5]')
 os.write(1, b'no end of line')
@@ -185,7 +186,7 @@ def run(folder, process, own=0.5, **more):
     network, clock = network_with_statistics(), HandClock()
     given = {"clock": clock, "network": network, "saver": ModelSaver(folder, network, ABOUT), "min_step_s": 1.0}
     given |= {"evaluate": lambda: own, "evaluator": process, **more}
-    reason = Loop(LocalTrainer(a_context(some_batch(), **given), 0.01)).run(lambda: folder)
+    reason = Loop(by_flags("local", learning_rate=0.01)(a_context(some_batch(), **given))).run(lambda: folder)
     assert process.has_ended and not saved_files(folder, NEWEST)
     return reason, list(read_rounds(folder, pytest.fail))
 

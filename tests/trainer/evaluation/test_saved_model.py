@@ -10,14 +10,13 @@ import sys
 import numpy as np
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT
-from contexts import context_of
+from contexts import by_flags, context_of
 from ready import endless, ready
 from round_records import read_rounds
 
 import models
 from scripts import saved_model as program
 from trainer import version
-from trainer.algorithms.local import LocalTrainer
 from trainer.command_line import parse
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
@@ -66,7 +65,7 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
         stop_requested=lambda: not accuracies and trainer.rounds == 3,
         saver=ModelSaver(folder, network, ABOUT) if saves else None,
     )
-    trainer = LocalTrainer(context, step_size)
+    trainer = by_flags("local", learning_rate=step_size)(context)
     Loop(trainer).run(lambda: folder)
     return outputs
 

@@ -639,7 +639,7 @@ def test_an_asynchronous_update_is_made_in_the_memory_of_the_upload(job):
     assert shares(one) and shares(other)
     before = one.link.ask(ask, model(0.0), lambda: False).arrays
     after = other.link.ask(ask, model(1.0), lambda: False).arrays
-    rate = one.config.learning_rate
+    rate = one.config.settings.learning_rate
     for old, new in zip(before, after, strict=True):
         assert np.allclose(old - new, rate, rtol=1e-5)
     assert values_of(one.link.ask(ask, model(0.0), lambda: False).arrays) == values_of(after)

@@ -7,16 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from memory_cluster import StateServer, Trained, Worker, batch, normalised, train
 
 from algorithms import TransportKind
 from config import HUB, KVSTORE, Config
-from trainer.algorithms.esync import ESyncTrainer
-from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.outer_momentum import OuterMomentum
-from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.coordinator.queries import Queries
 from trainer.hub.server_part import ENDED, STATE, WANTS_STOP, Answer, Answers, Served, serve
 from trainer.hub.sums import AGAIN, GIVES, NUMBER, OVER
 from trainer.steps import Rule
@@ -287,15 +283,17 @@ def test_where_all_of_the_first_sum_are_lost_it_begins_again_with_those_that_hav
 
 
 def ssgd(context: Context) -> Trainer:
-    return SyncTrainer(context, ETA)
+    return by_flags("sync", learning_rate=ETA)(context)
 
 
 def local_sgd(context: Context) -> Trainer:
-    return LocalSGDTrainer(context, ETA, 0.7, 2, OuterMomentum(0.6, nesterov=True))
+    return by_flags("local-sgd", local_lr=ETA, global_lr=0.7, sync_every=2, outer_momentum=0.6, outer_nesterov=1)(
+        context
+    )
 
 
 def esync(context: Context) -> Trainer:
-    return ESyncTrainer(context, ETA, 0.7, Queries(context.state, context.run.clock, waits=True))
+    return by_flags("esync", local_lr=ETA, global_lr=0.7, query="blocking")(context)
 
 
 MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the state server's rule

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_processes import ROOT
-from contexts import context_of
+from contexts import by_flags, context_of
 
 import simulate
 from config import Config
@@ -319,12 +319,9 @@ def test_virtual_workers_may_not_train_the_same_layers(tmp_path, shared):
 
 def test_frozen_weights_stay_and_do_not_travel(tmp_path):
     text = GOOD.replace("    return net", "    net[0].collect_params().setattr('grad_req', 'null')\n    return net")
-    from trainer.algorithms.local import LocalTrainer
-
     task = task_of(job_in(tmp_path, text))
-    trainer = LocalTrainer(
-        context_of(network=task.network, batches=task.batches, warm_up_batch=task.warm_up_batch), 0.1
-    )
+    context = context_of(network=task.network, batches=task.batches, warm_up_batch=task.warm_up_batch)
+    trainer = by_flags("local", learning_rate=0.1)(context)
     assert [array.shape for array in trainer.parameters.model()] == [(1, 8), (1,)]
     assert [array.shape for array in task.network.frozen] == [(8, 4), (8,)]
 

@@ -13,6 +13,7 @@ from contexts import context_of
 from one_worker import HandClock
 from round_records import read_rounds
 
+from algorithm_row import OwnGradientSteps
 from config import Config
 from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.batches import CountedBatches, EndlessBatches
@@ -69,7 +70,7 @@ def run(folder, train, *, rounds=4, batches=None, flags=None, gives_up=()):
         clock=HandClock(),
         min_step_s=1.0,
     )
-    trainer = Gives(context, ETA)
+    trainer = Gives(context, OwnGradientSteps(learning_rate=ETA))
     trainer.reason = Loop(trainer).run(lambda: folder)
     return trainer
 

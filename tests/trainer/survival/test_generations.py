@@ -9,18 +9,16 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from contexts import by_flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cluster import batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
 from run_all import run_all
 
-from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.sync import SyncTrainer
 from trainer.collectives.schedules import SUMS
-from trainer.coordinator.queries import Queries
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Member, Start
 from trainer.simulation.virtual_clock import VirtualClock
@@ -36,7 +34,7 @@ LAST = 4  # exchange of a sum of three
 
 
 def ssgd(context) -> SyncTrainer:
-    return SyncTrainer(context, ETA)
+    return by_flags("sync", learning_rate=ETA)(context)
 
 
 def after_rounds(samples: list[dict[int, int]], missed: dict[int, int] | None = None) -> np.ndarray:
@@ -166,7 +164,9 @@ def test_a_newcomer_takes_over_the_velocity_of_the_outer_optimiser() -> None:
     workers = [Worker(step_s=0.5), Worker(step_s=0.5, begins_s=COMES_S - 1.7)]
 
     def build(context) -> LocalSGDTrainer:
-        return LocalSGDTrainer(context, ETA, 1.0, 2, OuterMomentum(beta, nesterov=False))
+        return by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2, outer_momentum=beta, outer_nesterov=0)(
+            context
+        )
 
     job = Job(workers, build, rounds=5)
     assert workers[1].records[0]["missed"] == missed
@@ -187,9 +187,7 @@ def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_fo
     """w <- w + sum_k (n_k / n) (w_k - w). Worker 1 dies in a step of round 2; no other step is lost."""
     workers = [Worker(3, step_s=0.2), Worker(2, step_s=0.5, dies_in=(2, 0)), Worker(1)]
 
-    def build(context) -> ESyncTrainer:
-        return ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.run.clock, waits=True))
-
+    build = by_flags("esync", local_lr=ETA, global_lr=1.0, query="blocking")
     job = Job(workers, build, rounds=4, policy="journal")
     weight, drawn = ZERO, dict.fromkeys(range(3), 0)
     for turn in range(4):

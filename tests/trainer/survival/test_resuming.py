@@ -16,8 +16,8 @@ from round_records import read_rounds
 
 import simulate
 import summary
-from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers, modes_of
-from config import CONTINUE, END, Config
+from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers
+from config import CONTINUE, END, Config, modes_of
 from trainer.run_logs import earlier_runs, measure
 from trainer.simulation import virtual_cluster
 from trainer.survival import checkpoints, trainer_state
@@ -45,8 +45,7 @@ def run(place: Path, name: str, mode: str, rounds: int, *more: str, cluster: str
     """Trains a job of that name to a number of rounds, with a checkpoint every two; returns the hash of all weights."""
     words = ["--cluster", str(place / cluster), "-n", "mlp", "-b", "8", "--log-base", str(place / name), "-m", mode]
     words += ["-dd", str(place / "data"), "--dataset", "mnist", "--max-rounds", str(rounds), "--ckpt-frequency", "2"]
-    if "momentum" in OWNERS[mode].all_flags:
-        words += ["--momentum", "0.9"]
+    words += ["--momentum", "0.9"]
     if OWNERS[mode].transport is TransportKind.HUB:  # MXNet's own server keeps nothing in a checkpoint
         words += ["--exchange", "hub"]
     if OWNERS[mode].name == "sync-switch":

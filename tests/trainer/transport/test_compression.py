@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import by_flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cluster import StateServer, Trained, Worker, batch, normalised, train
@@ -14,17 +15,13 @@ from run_all import run_all
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
-from config import AMONG_WORKERS, FP16, KVSTORE
-from trainer.algorithms.esync import ESyncTrainer
-from trainer.algorithms.lb_bsp import LBBSPTrainer
+from config import AMONG_WORKERS, FP16, KVSTORE, Config
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.algorithms.sync import SyncTrainer
 from trainer.collectives import halves
 from trainer.collectives.compression import Compression
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
-from trainer.coordinator.queries import Queries
 from trainer.nan_guard import first_not_finite
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
@@ -198,19 +195,19 @@ def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> N
 
 
 def ssgd(context: Context) -> Trainer:
-    return SyncTrainer(context, ETA)
+    return by_flags("sync", learning_rate=ETA)(context)
 
 
 def esync(context: Context) -> Trainer:
-    return ESyncTrainer(context, SMALL, 1.0, Queries(context.state, context.run.clock, True), normalise=True)
+    return by_flags("esync", local_lr=SMALL, global_lr=1.0, query="blocking", normalise=1)(context)
 
 
 SMALL = 0.05  # a step, with which a rounding stays one
 MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the policy
-    "sync": (lambda context: SyncTrainer(context, SMALL), ""),
+    "sync": (by_flags("sync", learning_rate=SMALL), ""),
     "esync": (esync, "journal"),
-    "local-sgd": (lambda context: LocalSGDTrainer(context, SMALL, 1.0, 2), ""),
-    "lb-bsp": (lambda context: LBBSPTrainer(context, SMALL, 4), "lb-bsp"),
+    "local-sgd": (by_flags("local-sgd", local_lr=SMALL, global_lr=1.0, sync_every=2), ""),
+    "lb-bsp": (by_flags("lb-bsp", learning_rate=SMALL), "lb-bsp"),
 }
 
 
@@ -220,7 +217,7 @@ def trained_in(mode: str, compression: Compression, exchange: str = KVSTORE, rou
     state_server = StateServer(policy, batch_size=4) if policy else None
     return train(
         TransportKind.SUM, workers, build, rounds, normalised, state_server=state_server, compression=compression,
-        exchange=exchange,
+        exchange=exchange, config=Config(batch_size=4),
     )  # fmt: skip
 
 
@@ -285,7 +282,7 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
 
     def build(context: Context) -> Trainer:
         context.run.max_bad_steps = MOST
-        return GoesFar(context, ETA, 1.0, sync_every=2)
+        return by_flags("local-sgd", GoesFar, local_lr=ETA, sync_every=2)(context)
 
     trained = train(TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 1, compression=HALVES)
     expected = mean_of_local_steps((0, 2), steps=2)
@@ -298,7 +295,7 @@ def test_without_number_checks_the_infinity_ends_the_job(exchange: str) -> None:
     def build(context: Context) -> Trainer:
         if context.peers.membership().rank == 1:
             context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, 1e5)
-        return SyncTrainer(context, ETA)
+        return by_flags("sync", learning_rate=ETA)(context)
 
     with pytest.raises(JobError, match=DIVERGED):
         train(
