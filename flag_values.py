@@ -183,31 +183,30 @@ run_name = text_like(
 job_name = text_like("[A-Za-z0-9._-]{1,64}", "cannot name a job; use 1 to 64 letters, digits, '.', '_' and '-'")
 
 
-def zero_or_one(text: str) -> int:
-    """Parses 0 or 1."""
-    return int(text_like("[01]", "is not 0 or 1")(text))
+def whole(pattern: str, complaint: str) -> Callable[[str], int]:
+    """Makes a parser for a whole number whose digits match the pattern."""
+    check = text_like(pattern, complaint)
+    return lambda text: int(check(text))
 
 
-def zero_one_or_auto(text: str) -> int | str:
-    """Parses 0, 1 or auto."""
-    return text if text == "auto" else int(text_like("[01]", "is not 0, 1 or auto")(text))
+def or_auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Makes a parser for what `parse` takes, or the word auto."""
+
+    def parse_or_auto(text: str) -> Any:
+        return text if text == "auto" else parse(text)
+
+    parse_or_auto.__name__ = parse.__name__  # as in `number`
+    return parse_or_auto
 
 
-def steps_or_auto(text: str) -> int | str:
-    """Parses a number of local steps, or auto."""
-    return text if text == "auto" else int(text_like("[0-9]{1,4}", "is not 0 to 9999 or auto")(text))
-
-
-def above_zero_or_auto(text: str) -> float | str:
-    """Parses a number above 0, or auto."""
-    return text if text == "auto" else above_zero(text)
-
-
-def seconds_or_auto(text: str) -> float | str:
-    """Parses a number of seconds, or auto."""
-    digits = r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+"
-    complaint = "is not a number of seconds below 1000000000, such as 2.5, or auto"
-    return text if text == "auto" else float(text_like(digits, complaint)(text))
+_seconds = text_like(
+    r"[0-9]{1,9}(\.[0-9]*)?|\.[0-9]+", "is not a number of seconds below 1000000000, such as 2.5, or auto"
+)
+zero_or_one = whole("[01]", "is not 0 or 1")
+zero_one_or_auto = or_auto(whole("[01]", "is not 0, 1 or auto"))
+steps_or_auto = or_auto(whole("[0-9]{1,4}", "is not 0 to 9999 or auto"))
+above_zero_or_auto = or_auto(above_zero)
+seconds_or_auto = or_auto(lambda text: float(_seconds(text)))
 
 
 def host(text: str) -> str:
