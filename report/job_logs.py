@@ -1,13 +1,13 @@
-"""The logs of a job: of its newest run, a worker at a time, as devices, and with their stages on the worker's clock."""
+"""The logs of a job: of its newest run, a worker at a time, and as devices."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import utils
-from report.metrics import Device, evaluating_device, sound_events
+from report.metrics import Device, Event, evaluating_device, sound_events
 from report.newest_run import Place, RunFile, of_newest
 from trainer.metric import ACCURACY
 from trainer.run_logs import rounds as round_logs
@@ -98,13 +98,14 @@ def _run_file(path: Path, warn: Warn) -> RunFile:
     return RunFile({})
 
 
+def events_of(one: Round, warn: Warn) -> list[Event]:
+    """The sound events of a round, at its end."""
+    return sound_events([[one.elapsed_s, each.kind, each.text] for each in one.events], one.where, warn)
+
+
 def device_of(log: WorkerLog, warn: Warn) -> Device:
     """The device of a summary by its logs; `warn` gets the events that are left out."""
     evaluated = [one for one in log.rounds if one.evaluation]
-    events = []
-    for one in log.rounds:
-        if one.events:
-            events += sound_events([[one.elapsed_s, each.kind, each.text] for each in one.events], one.where, warn)
     emulation = Emulation.of_run(log.run)
     about: dict[str, Any] = {name: log.run.get(name) for name in ("rank", "num_workers", "parameter_bytes")}
     about["of_workers"] = log.run_file.flag("of_workers") or None
@@ -113,7 +114,7 @@ def device_of(log: WorkerLog, warn: Warn) -> Device:
         [one.evaluation[1] for one in evaluated],
         [one.elapsed_s for one in evaluated],
         evaluated[0].evaluation[0] if evaluated else ACCURACY,
-        events,
+        [event for one in log.rounds if one.events for event in events_of(one, warn)],
         pace_of([RoundPace.of(one, emulation) for one in log.rounds]),
         at_target=f" {utils.REACHED} " in str(log.run.get("ended")),
         virtual="virtual" in log.run,
@@ -125,43 +126,3 @@ def evaluating(logs: Iterable[WorkerLog]) -> Device:
     """The device that has evaluated (metrics.evaluating_device), or the first one where none has."""
     devices = {log.place: device_of(log, lambda text: None) for log in logs}
     return evaluating_device(devices, lambda text: None) or next(iter(devices.values()))
-
-
-# ------------------------------------------------------------------------------------- stages on the worker's clock
-
-
-class Slice(NamedTuple):
-    """A stage of a local step, or of the aggregation after it; seconds since the worker began to train."""
-
-    step: int  # its entry in the round log, from 0
-    stage: str  # of measure.STAGES
-    begin_s: float
-    end_s: float
-
-
-class TimedRound(NamedTuple):
-    """A round on its worker's clock."""
-
-    logged: Round
-    begin_s: float
-    end_s: float
-    slices: tuple[Slice, ...]
-
-
-def timed_rounds(rounds: Iterable[Round]) -> Iterator[TimedRound]:
-    """The rounds in order, each with its stages in the order of the log.
-
-    A log has the total time of a stage of a step, not its begin. Time outside all stages is put at the beginning of a
-    round, when the previous round's log is written. Where times do not fit (the published program truncates to whole
-    seconds) later stages are moved, so that nothing overlaps.
-    """
-    before, number = 0.0, 0
-    for one in rounds:
-        moment = max(before, one.elapsed_s - one.stages_s)
-        begin_s, slices = before if one.number == number + 1 else moment, []
-        for step, times in one.steps.items():
-            for stage, seconds in times.items():
-                slices.append(Slice(step, stage, moment, moment + seconds))
-                moment += seconds
-        before, number = max(moment, one.elapsed_s), one.number
-        yield TimedRound(one, begin_s, before, tuple(slices))

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from report.job_logs import WorkerLog, timed_rounds
+from report.job_logs import WorkerLog
 from trainer.emulation import Slowdown
 from trainer.run_logs.measure import (
     ABANDONED,
@@ -115,15 +115,19 @@ def _speed(log: WorkerLog, exchange_s: float, round_trip_s: float) -> Speed:
 
 def step_times(rounds: Sequence[Round]) -> Iterable[tuple[float, float]]:
     """(begin, seconds) of each complete local step: its computing and an equal part of the time outside all stages."""
-    timed = list(timed_rounds(rounds))
-    unlogged_s = sum(each.end_s - each.begin_s - each.logged.stages_s for each in timed)
+    number, before_s, unlogged_s = 0, 0.0, 0.0
+    for one in rounds:
+        if one.number == number + 1:  # else the round before is missing
+            unlogged_s += one.elapsed_s - before_s - one.stages_s
+        number, before_s = one.number, one.elapsed_s
     more_s = max(0.0, unlogged_s) / max(1, sum(one.complete for one in rounds))
-    for each in timed:
-        begins = {stage.step: stage.begin_s for stage in reversed(each.slices)}
-        for step, times in each.logged.steps.items():
+    for one in rounds:
+        begin_s = one.elapsed_s - one.stages_s
+        for times in one.steps.values():
             computing_s = seconds_in([times], COMPUTING_STAGES)
             if FORWARD_BACKWARD in times and computing_s + more_s > 0:
-                yield begins[step], computing_s + more_s
+                yield begin_s, computing_s + more_s
+            begin_s += sum(times.values())
 
 
 def _slow_times(steps: Sequence[tuple[float, float]], elapsed_s: float) -> tuple[tuple[Slowdown, ...], list[float]]:

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from report.job_logs import TimedRound, WorkerLog, timed_rounds
-from report.metrics import sound_events
-from trainer.run_logs.rounds import Warn
+from report.job_logs import WorkerLog, events_of
+from trainer.run_logs.rounds import Round, Warn
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
@@ -77,10 +76,7 @@ def events(logs: Sequence[WorkerLog], until_s: float | None, warn: Warn) -> Iter
         yield _metadata("thread_sort_index", hosts[host], track, sort_index=track)
     for track, log in enumerate(logs, start=1):
         where = {"pid": hosts[log.place[0]], "tid": track}
-        for one in timed_rounds(log.rounds):
-            if until_s is not None and one.end_s > until_s:
-                break
-            yield from ({**event, **where} for event in _of_round(one, warn))
+        yield from ({**event, **where} for event in _of_worker(log.rounds, until_s, warn))
 
 
 def ends_apart(logs: Sequence[WorkerLog]) -> float:
@@ -100,19 +96,35 @@ def _metadata(kind: str, process: int, track: int, **arguments: Any) -> dict[str
     return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": arguments}
 
 
-def _of_round(one: TimedRound, warn: Warn) -> Iterator[dict[str, Any]]:
-    logged, end = one.logged, _us(one.end_s)
-    about = {"steps": logged.complete, "num_samples": logged.samples}
-    about |= {name: value for name in ROUND_ARGUMENTS if (value := getattr(logged, name)) is not None}
-    yield _slice(f"round {logged.number}", "round", one.begin_s, one.end_s, about)
-    for each in one.slices:
-        if _us(each.end_s) > _us(each.begin_s):
-            yield _slice(each.stage, "stage", each.begin_s, each.end_s, {"entry": each.step})
-    for event in sound_events([[one.end_s, each.kind, each.text] for each in logged.events], logged.where, warn):
-        yield {"ph": "i", "s": "t", "name": event.kind, "cat": "event", "ts": end, "args": {"text": event.text}}
-    if logged.evaluation is not None:
-        metric, value = logged.evaluation
-        yield {"ph": "C", "name": metric.name, "ts": end, "args": {metric.name: value}}
+def _of_worker(rounds: Sequence[Round], until_s: float | None, warn: Warn) -> Iterator[dict[str, Any]]:
+    """The events of a track.
+
+    A log has the total time of a stage of a step, not its begin. Time outside all stages is put at the beginning of a
+    round, when the previous round's log is written. Where times do not fit (the published program truncates to whole
+    seconds) later stages are moved, so that nothing overlaps.
+    """
+    before, number = 0.0, 0
+    for one in rounds:
+        moment = max(before, one.elapsed_s - one.stages_s)
+        begin_s, stages = before if one.number == number + 1 else moment, []
+        for step, times in one.steps.items():
+            for stage, seconds in times.items():
+                if _us(moment + seconds) > _us(moment):
+                    stages.append(_slice(stage, "stage", moment, moment + seconds, {"entry": step}))
+                moment += seconds
+        before, number = max(moment, one.elapsed_s), one.number
+        if until_s is not None and before > until_s:
+            return
+        about = {"steps": one.complete, "num_samples": one.samples}
+        about |= {name: value for name in ROUND_ARGUMENTS if (value := getattr(one, name)) is not None}
+        yield _slice(f"round {one.number}", "round", begin_s, before, about)
+        yield from stages
+        end = _us(before)
+        for event in events_of(one, warn):
+            yield {"ph": "i", "s": "t", "name": event.kind, "cat": "event", "ts": end, "args": {"text": event.text}}
+        if one.evaluation is not None:
+            metric, value = one.evaluation
+            yield {"ph": "C", "name": metric.name, "ts": end, "args": {metric.name: value}}
 
 
 def _slice(name: str, kind: str, begin_s: float, end_s: float, arguments: Mapping[str, Any]) -> dict[str, Any]:

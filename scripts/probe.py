@@ -17,7 +17,7 @@ from scripts.launch import hosts_file, step_times
 from scripts.run_process import Processes
 from trainer import command_line
 from trainer.hub.probe import NOTE, Found
-from trainer.run_logs.measure import LINES_FILE
+from trainer.run_logs.rounds import round_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
 from utils import EXIT_OK, SetupError, write_atomically
@@ -85,10 +85,11 @@ def probe(
 def _read(folder: Path) -> dict[tuple[str, str], Found]:
     """What workers have logged, by host and device."""
     found = {}
-    for path in folder.glob(f"*/{MODE}/*/*/{LINES_FILE}"):
-        *_, last = json.loads(f"[{','.join(path.read_text().splitlines())}]")
+    for place in filter(Path.is_dir, folder.glob(f"*/{MODE}/*/*")):
+        rounds = [line for path in round_files(place) for line in path.read_text().splitlines()]
+        last = json.loads(rounds[-1]) if rounds else {}
         if NOTE in last:
-            found[path.parts[-3], path.parts[-2]] = Found(**last[NOTE])
+            found[place.parent.name, place.name] = Found(**last[NOTE])
     return found
 
 

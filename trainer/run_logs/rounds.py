@@ -266,7 +266,7 @@ def sound_rounds(folder: Path, logged: Mapping[int, Round | str], warn: Warn) ->
     by_number = {one.number: one for one in sound}
     for one in rounds:
         for later in one.evaluated:
-            if later.round in by_number:
+            if later.round in by_number and later.logged is not None:
                 by_number[later.round].evaluation = later.logged
         one.evaluated = ()
     _keep_values_of_one_metric(folder, sound, warn)

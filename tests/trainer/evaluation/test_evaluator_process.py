@@ -264,8 +264,11 @@ def test_evaluations_after_each_of_short_rounds_are_as_many_as_a_core_can_do(tmp
     assert evaluations(rounds) == [(1, 0.25), (157, 0.5), (158, 0.5), (159, 0.5)]  # those of the worker cost nothing
 
 
-def test_a_log_whose_late_accuracies_have_another_shape_is_read_without_them(tmp_path):
+def test_late_accuracies_of_another_shape_cost_their_round_and_are_named(tmp_path):
     for number, found in enumerate(([], [{"round": 1, "accuracy": 0.5}], "none", [{"round": 2}], 3), start=1):
         record = {"num_iters": number, "num_samples": 1, "total_time": number, "time": {}, "evaluated": found}
         write_json(tmp_path / iter_file(number), record)
-    assert evaluations(read_rounds(tmp_path, pytest.fail)) == [(1, 0.5)]
+    told: list[str] = []
+    rounds = read_rounds(tmp_path, told.append)
+    assert [record["num_iters"] for record in rounds] == [1, 2, 4] and evaluations(rounds) == [(1, 0.5)]
+    assert ["iter-3.txt" in told[0], "iter-5.txt" in told[1], len(told)] == [True, True, 2]
