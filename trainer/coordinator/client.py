@@ -80,8 +80,8 @@ class StateClient:
         self._newest: Message = {}  # the REPORT of the last step that was noted
         self._has_begun = False  # a message has left: the job may have begun on a server
         self._server = ""  # the process that has answered last
-        self._knows = False  # it knows all that was told:
-        self._told = (0, 0)  # numbers of events and of evaluations that the server has had
+        # Numbers of events and of evaluations that the server has had; None: it may be new, and is told all
+        self._told: tuple[int, int] | None = None
         self.is_refused = False  # the server takes no message of this worker
 
     @property
@@ -186,7 +186,7 @@ class StateClient:
         steps, step_s, transmission_s = told["local_iteration"], told["computation_time"], told["transmission_time"]
         last = self.note(max(round_, told["round"]), steps, step_s, transmission_s)
         self._notices.wait_until_idle(BRIEF.answer_s)  # earlier notices must not arrive after this
-        self._knows = False  # no later message tells what a server that is new does not know
+        self._told = None  # no later message tells what a server that is new does not know
         with contextlib.suppress(JobError):
             self.send(last, 0.0)
 
@@ -194,20 +194,20 @@ class StateClient:
 
     def _try(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
         """One try, as `try_once`."""
-        tells_all, told = not self._knows, (len(self._progress.events), len(self._progress.evaluations))
+        before, told = self._told, (len(self._progress.events), len(self._progress.evaluations))
         try:
-            said = try_once(self._link, self._complete(message, None if tells_all else self._told), timeouts)
+            said = try_once(self._link, self._complete(message, before), timeouts)
             self._is_heard = True
         except (NoAnswer, JobError):
-            self._knows = False
+            self._told = None
             raise
         finally:
             self._has_begun = True
         refusal = said.get("not_heard")
         if not refusal:
-            before, self._server, self._told = self._server, said.get("server", ""), told
-            self._knows = tells_all or before == self._server
-            if before not in ("", self._server):
+            server, self._server = self._server, said.get("server", "")
+            self._told = told if before is None or server == self._server else None
+            if server not in ("", self._server):
                 logging.warning("the state server at %s was restarted; telling it about the job", self._link.address)
         is_newest = _at(message)[:2] >= (self._settings["generation"], _at(self._newest)[1])
         if refusal and is_newest and not self.is_refused:
