@@ -1,4 +1,5 @@
-"""The state server as a process of its own, started as published and spoken to over real HTTP as workers do."""
+"""The state server as a process of its own, spoken to over real HTTP as workers do: in its one loop (`serve`), and as
+published, under Django's `runserver`. Both must say the same."""
 
 from __future__ import annotations
 
@@ -25,9 +26,12 @@ TIMEOUT_S = 10
 _job_numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[StateServerProcess]:
-    with running_state_server() as process:
+WAYS = {"serve": ("serve",), "runserver": ("runserver", "--noreload")}
+
+
+@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
+def server(request: pytest.FixtureRequest) -> Iterator[StateServerProcess]:
+    with running_state_server(command=request.param) as process:
         yield process
         assert process.process.poll() is None, "the server must survive everything that the tests send"
 
@@ -594,8 +598,11 @@ def test_before_a_job_there_is_nothing_to_ask() -> None:
         assert requests.get(f"{server.url}/healthz", timeout=TIMEOUT_S).status_code == 200
 
 
-def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_where_others_reach_it() -> None:
-    with running_state_server(host="0.0.0.0") as server:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_where_others_reach_it(
+    command: tuple[str, ...],
+) -> None:
+    with running_state_server(command=command, host="0.0.0.0") as server:
         assert server.log.read_text().count("warning: every program that reaches 0.0.0.0 can disturb jobs here") == 1
         owner, stranger = Worker(server.url, "a", token="s3cret"), Worker(server.url, "a")
         join = {"num_workers": 2, "address": "10.0.0.1", "port": 4000}
@@ -605,8 +612,9 @@ def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_w
         assert post(server, "/init/").status_code == 200  # as published
 
 
-def test_with_a_token_every_post_needs_it() -> None:
-    with running_state_server(ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_with_a_token_every_post_needs_it(command: tuple[str, ...]) -> None:
+    with running_state_server(command=command, ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
         assert Worker(server.url, "a", token="s3cret").reset().status_code == 200
         before = state(server)
         wrong = ("Bearer wrong", "Bearer s3cre", "Bearer s3cretX", "s3cret", "Basic s3cret", "Bearer \xe9")
@@ -623,7 +631,8 @@ def test_with_a_token_every_post_needs_it() -> None:
         assert state(server)["policy"] == "journal"  # of ESYNC_POLICY
 
 
-def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone() -> None:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone(command: tuple[str, ...]) -> None:
     """A page elsewhere can have its own name lead to this server's address, and read what a browser gets."""
 
     def status(path: str, name: str) -> int:
@@ -633,7 +642,9 @@ def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone() -> None:
             assert "is not" in answer.json()["error"] and "jobs" not in answer.json()
         return answer.status_code
 
-    with running_state_server(ESYNC_TOKEN="s3cret", ESYNC_HOSTS="page.example, tunnel.example") as server:
+    with running_state_server(
+        command=command, ESYNC_TOKEN="s3cret", ESYNC_HOSTS="page.example, tunnel.example"
+    ) as server:
         own = ("localhost", "a.LOCALHOST:80", socket.gethostname(), f"127.0.0.1:{server.port}", "[::1]:80", "10.0.0.3")
         for path in ("/", "/status.json", "/metrics", "/jobs/one/", "/jobs/one/status.json"):
             names = (*own, "page.example", "tunnel.example:1") if "jobs" not in path else ()
