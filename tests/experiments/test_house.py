@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 43_800, 6_720
+PRODUCT, EXPERIMENTS = 42_600, 6_640
 
 
 @pytest.fixture(scope="module")
