@@ -106,7 +106,8 @@ def decide(lost: Sequence[Lost], job: Job, history: History) -> Decision:
     only_services = not has_host and all(each.kind is Kind.SERVICE for each in lost)
     only_workers = all(each.kind is Kind.WORKER for each in lost)
     can_continue = job.has_begun and job.others_can_continue
-    can_lose_host = can_continue and all(each.is_host and not each.with_services for each in lost)
+    goes_on = can_continue or (job.has_begun and job.num_done > 0)  # or is done
+    can_lose_host = goes_on and all(each.is_host and not each.with_services for each in lost)
     survives = job.survival is not Survival.NONE or (only_services and all(each.has_answered for each in lost))
     has_worked = job.service_was_away or (job.has_begun and (only_workers or not continues))
     is_mistake = bool(causes) and all(each.exit_code == EXIT_SETUP for each in causes) and not has_worked

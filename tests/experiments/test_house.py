@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS = 41_700, 6_720
+PRODUCT, EXPERIMENTS = 41_700, 6_640
 
 
 @pytest.fixture(scope="module")

@@ -126,6 +126,7 @@ def test_a_hub_goes_on_with_the_workers_that_are_left(lost, has_begun, others, a
         ([HOST], {}, True),
         ([HOST, HOST], {}, True),
         ([HOST], NOBODY_ELSE, False),
+        ([HOST], {"num_running": 0, "num_done": 1}, True),  # they have done the job
         ([HOST_WITH_SERVER], {}, False),
         ([HOST, HOST_WITH_SERVER], {}, False),
         ([HOST], {"has_begun": False}, False),
