@@ -155,7 +155,7 @@ ENTRIES = {entry.name: entry for entry in _all()}
 TABLE = tuple(entry for entry in ENTRIES.values() if isinstance(entry, Algorithm))
 ALGORITHMS = {row.name: row for row in TABLE}
 OWNERS = {entry.name: row for row in TABLE for entry in (row, *PRESETS.get(row.name, ()))}  # each entry's algorithm
-EVENTS = {kind.name: kind for kind in (*(kind for row in TABLE for kind in row.events), MEMBERS, EVALUATOR)}
+EVENTS = {kind.name: kind for kind in (MEMBERS, *(kind for row in TABLE for kind in row.events), EVALUATOR)}
 
 
 def filed_as(entry: str, k: int) -> str:
