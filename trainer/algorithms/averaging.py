@@ -30,8 +30,10 @@ class ModelAveragingTrainer(SynchronousTrainer):
         """`normalise`: FedNova."""
         super().__init__(context)
         self._settings = settings
-        self._learning_rate = settings.local_lr
-        self._global_learning_rate = settings.global_lr  # eps
+        self.learning_rate = settings.local_lr
+        self.global_learning_rate = settings.global_lr  # eps
+        self.global_weights: list[np.ndarray] = []  # w, between two rounds the same on all workers
+        self.global_statistics: list[np.ndarray] = []  # BatchNorm's
         self._outer = OuterMomentum(settings.outer_momentum, bool(settings.outer_nesterov))
         self._norm = Normalisation(normalise, context.run.rule.momentum)
         self.numbers = self._norm.numbers(0.0)  # summed too; before the first sum their count alone matters
@@ -46,14 +48,14 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self.set_global_model()
 
     def set_global_model(self) -> None:
-        self._global_weights = [weight.copy() for weight in self.parameters.weights]
-        self._global_statistics = self.parameters.statistics()
+        self.global_weights = [weight.copy() for weight in self.parameters.weights]
+        self.global_statistics = self.parameters.statistics()
 
     def shared_state(self) -> list[np.ndarray]:
-        return [*self._global_weights, *self._global_statistics, *self._outer.arrays(self._global_weights)]
+        return [*self.global_weights, *self.global_statistics, *self._outer.arrays(self.global_weights)]
 
     def adopt(self, state: Sequence[np.ndarray]) -> None:  # `state` is the arrays of `shared_state`, filled
-        self.parameters.replace(self._global_weights + self._global_statistics)
+        self.parameters.replace(self.global_weights + self.global_statistics)
 
     def own_state(self) -> dict[str, Any]:
         return {"outer": self._outer.velocities}
@@ -62,7 +64,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._outer.velocities = state["outer"]
 
     def local_step(self, batch: Batch) -> bool:
-        is_complete = self.whole_step(batch, self._learning_rate)
+        is_complete = self.whole_step(batch, self.learning_rate)
         if is_complete and not self.step_is_bad:
             self._norm.add_step(self.schedule_factor)
         return is_complete
@@ -72,8 +74,8 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_UPDATE)
-        global_model = self._global_weights + self._global_statistics
-        num_weights, share = len(self._global_weights), self.membership.share  # this worker's weight in the mean
+        global_model = self.global_weights + self.global_statistics
+        num_weights, share = len(self.global_weights), self.membership.share  # this worker's weight in the mean
         self._compute_updates(global_model, share)
         # A round of ESync may have no complete step, which is not a skipped one.
         all_skipped = bool(self.checks.steps.in_round and not self.good_steps)
@@ -84,16 +86,16 @@ class ModelAveragingTrainer(SynchronousTrainer):
         if self.weight_of_all:  # else no worker's update was good
             divisor = self._norm.divisor_of_all(self.weight_of_all, self.numbers)
             updates, statistics = self._updates[:num_weights], self._updates[num_weights:]
-            self._outer.step(self._global_weights, updates, self._global_learning_rate, divisor)
+            self._outer.step(self.global_weights, updates, self.global_learning_rate, divisor)
             # BatchNorm's statistics are just averaged: no eps, momentum or normalisation.
-            for of_all, update in zip(self._global_statistics, statistics, strict=True):
+            for of_all, update in zip(self.global_statistics, statistics, strict=True):
                 of_all += update / self.weight_of_all
         self.parameters.replace(global_model)  # which undoes the local steps of a round without a good update
         return stop
 
     def _compute_updates(self, global_model: Sequence[np.ndarray], share: float) -> None:
         """(n_k / n) * (w_k - w), of weights over FedNova's |a_k|."""
-        num_weights = len(self._global_weights)
+        num_weights = len(self.global_weights)
         factors = [share / self._norm.divisor] * num_weights + [share] * (len(global_model) - num_weights)
         if not self._updates:
             self._updates = [np.empty_like(array) for array in global_model]
