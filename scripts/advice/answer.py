@@ -39,7 +39,7 @@ class Row:
 
 def row_of(search: Search, candidate: Candidate, rows: tuple[int, ...]) -> Row | None:
     """None where nothing is known of its family."""
-    found, logs = search.found, search.logs_of(candidate)
+    found, logs = search.found, [*search.logs_of(candidate).values()]
     step = search.step_of(candidate)
     expected_s = search.expected_s(candidate)
     if expected_s == math.inf:

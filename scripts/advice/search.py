@@ -394,21 +394,37 @@ class Search:
         tried = nearest(candidate, self.found.steps)
         return self.found.steps[tried] if tried is not None else 0.0
 
-    def logs_of(self, candidate: Candidate) -> list[float]:
-        """Log seconds of its runs with that step size: of the race, and where that is short the one before."""
-        step = self.step_of(candidate)
-        entrant = Entrant(candidate, step)
-        logs = [*self.found.races[entrant]] if entrant in self.found.reached else []
+    def logs_of(self, candidate: Candidate) -> dict[int, float]:
+        """Log seconds of its runs with that step size, by seed: of the race, and where that is short the one before,
+        with seed 0."""
+        entrant = Entrant(candidate, self.step_of(candidate))
+        logs = self._raced(entrant)
         if len(logs) < 2:  # the run that was chosen for its time tells of too short a one
-            same = [each for each in self.found.tried if each.candidate == candidate and each.step == step]
-            before = [each for each in same if not logs or each.every == self.every]
-            logs += [math.log(seconds) for each in before if (seconds := self._seconds(each)) < math.inf]
+            logs |= self._before(entrant, any_every=not logs)
         return logs
 
+    def _raced(self, entrant: Entrant) -> dict[int, float]:
+        return dict(enumerate(self.found.races[entrant], 1)) if entrant in self.found.reached else {}
+
+    def _before(self, entrant: Entrant, any_every: bool) -> dict[int, float]:
+        same = (each for each in self.found.tried if (each.candidate, each.step) == entrant)
+        seconds = [self._seconds(each) for each in same if any_every or each.every == self.every]
+        return {0: math.log(min(seconds))} if min(seconds, default=math.inf) < math.inf else {}
+
     def times_s(self) -> dict[Candidate, float]:
-        """Seconds of the candidates that have reached the target: geometric means over seeds."""
+        """Seconds of the candidates that have reached the target: geometric means over seeds, as if all had had those
+        of the one that raced longest. A seed makes all of them faster or slower."""
+        longest = max(self.found.races, key=lambda each: len(self._raced(each)), default=None)
+        luck: dict[int, float] = {}
+        if longest is not None and len(raced := self._raced(longest)) >= FEWEST_SEEDS:
+            mean = statistics.fmean(raced.values())
+            luck = {seed: log - mean for seed, log in (raced | self._before(longest, any_every=True)).items()}
         logs = {each: self.logs_of(each) for each in self.found.candidates}
-        return {each: math.exp(statistics.fmean(its)) for each, its in logs.items() if its}
+        return {
+            each: math.exp(statistics.fmean(log - luck.get(seed, 0.0) for seed, log in its.items()))
+            for each, its in logs.items()
+            if its
+        }
 
     def expected_s(self, candidate: Candidate) -> float:
         """Seconds to the target, tried or by the law; infinite where the nearest one that was tried did not reach the

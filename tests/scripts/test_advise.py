@@ -73,6 +73,17 @@ def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
     assert its.expected_s(other) == math.inf
 
 
+def test_a_candidate_that_left_a_race_is_not_taken_for_fast_by_its_easy_seeds():
+    """The others of its seed were fast, too; later ones were slow."""
+    one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
+    its = search.Search.__new__(search.Search)
+    its.found, its.every = search.Found(0.9), 50
+    its.found.candidates, its.found.steps = [one, other], {one: 0.1, other: 0.2}
+    its.found.races = {search.Entrant(one, 0.1): [1.0, 1.5, 2.0], search.Entrant(other, 0.2): [1.2]}
+    its.found.reached = {*its.found.races}
+    assert its.times_s() == {one: pytest.approx(math.exp(1.5)), other: pytest.approx(math.exp(1.7))}
+
+
 def test_the_law_is_fitted_to_what_was_seen_nearby():
     """With few machines and with many its constant differs."""
     few, many, between = esync(2, 190, 4.0), esync(12, 600, 4.0), esync(8, 500, 4.0)
