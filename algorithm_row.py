@@ -190,6 +190,10 @@ class FixedRounds(AlgorithmFlags):
     sync_every: int = Flag(8, at_least(1)).means("local steps a round (--dylu 1: of the fastest worker)")
 
 
+class FixedAveraging(FixedRounds, Averaging):
+    """The mean of models after rounds of as many local steps: local SGD's flags."""
+
+
 class Entry(Frozen):
     """An algorithm, or a preset of one: it has a name of its own in launchers, logs, tables and figures."""
 

@@ -3,18 +3,13 @@ learning of deep networks from decentralized data", AISTATS 2017, arXiv:1602.056
 w <- w + sum_k (n_k / n) * (w_k - w) (averaging.py). The baseline that ignores the workers' speeds. With Nesterov's
 momentum as the outer optimiser it is DiLoCo (arXiv:2311.08105) except for the local steps, which are AdamW's there."""
 
-from algorithm_row import Algorithm, Averaging, FixedRounds, end_of_head
-
-
-class Settings(FixedRounds, Averaging):
-    """Local SGD's flags."""
-
+from algorithm_row import Algorithm, FixedAveraging, end_of_head
 
 ROW = Algorithm(
     name="local-sgd",
     title="Local SGD",
     paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
-    settings=Settings,
+    settings=FixedAveraging,
     trainer="LocalSGDTrainer",
     stem="LocalSGD",
 )
@@ -27,7 +22,7 @@ from trainer.context import Context
 class LocalSGDTrainer(ModelAveragingTrainer):
     """Model averaging after the same number of local steps on each worker."""
 
-    def __init__(self, context: Context, settings: Settings) -> None:
+    def __init__(self, context: Context, settings: FixedAveraging) -> None:
         super().__init__(context, settings)
         self._sync_every = settings.sync_every  # H
 
