@@ -21,13 +21,12 @@ import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind
 from config import AMONG_WORKERS, modes_of, one_of
 from report import metrics
-from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
-from trainer import version, worker
+from trainer import version
 from trainer.run_logs.measure import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster, virtual_progress
 from trainer.simulation.virtual_progress import ProgressLine
-from utils import EXIT_OK, RUN_FILE, SetupError, read_json, usable_cores
+from utils import EXIT_OK, RUN_FILE, SetupError, usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = (
@@ -219,21 +218,6 @@ def test_an_evaluation_without_a_network_takes_its_time_and_gives_no_accuracy(pl
     logged = rounds(place / "logs/none/sync/virtual/cpu0")
     assert [each["time"]["0"].get("evaluation", 0.0) for each in logged] == pytest.approx([0.0, 0.7, 0.0, 0.0])
     assert not any("accuracy" in each for each in logged)
-
-
-def test_why_a_job_was_slow_can_be_asked_with_gradients(place, capsys, monkeypatch):
-    """Whose updates are others, such as those of fewer workers, has a time to the target only where it is trained."""
-    (place / "two.csv").write_text("step_time_s\n0.1\n0.3\n")
-    run(place, "-m", "sync", "--max-rounds", "30", "-l", "0.03", "-e", "3")
-    for path in (place / "logs").rglob("run.json"):  # as a real job beside which a process evaluated
-        about = read_json(path)
-        path.write_text(json.dumps(about | {"config": about["config"] | {"evaluator": 1}}))
-    monkeypatch.setattr(worker, "EvaluatorProcess", lambda *_: pytest.fail("a process in virtual time"))
-    why_slow = ["-b", str(place / "logs"), "-n", "mlp", "--target", "0.3", "--without", "1"]
-    assert why.main([*why_slow, "--train"]) == EXIT_OK
-    times = {line.split("  ")[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line}
-    assert float(times["as simulated"]) == pytest.approx(float(times["as measured"]), rel=0.1)
-    assert float(times["without worker 1"]) > 0
 
 
 def test_local_sgd_logs_each_local_step_and_the_aggregation(place):

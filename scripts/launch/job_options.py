@@ -312,8 +312,9 @@ def check_flags(
     for parsed, own in pairs:
         command_line.check_step_time(parsed)
         command_line.check_job(parsed, job.num_servers, len(layout.workers))
+        values, ours_only = ({**each.values_by_name(), "device": each.device} for each in (parsed, own))
         for name in (*LAUNCHER_FLAGS, *traces, *fixed):
-            value, expected = getattr(parsed, name), getattr(own, name)
+            value, expected = values[name], ours_only[name]
             if value != expected:
                 flag = "--" + name.replace("_", "-")
                 ours_is = "not given" if expected == "" else expected
@@ -321,7 +322,7 @@ def check_flags(
                     f"{flag} {value} {where} contradicts {opponent}, where it is {ours_is}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
-        made = entry_name(parsed.mode, parsed.values_by_name(), ENTRIES[job.mode].workers)
+        made = entry_name(parsed.mode, values, ENTRIES[job.mode].workers)
         if made != job.mode:
             raise SetupError(f"the flags {where} make {made} of -m {job.mode}: leave them out, or give -m {made}")
     configs = [parsed for parsed, _ in pairs]

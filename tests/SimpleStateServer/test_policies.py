@@ -14,7 +14,7 @@ from server.row import SILENCE_S, Row
 from server.state import Table
 from server.worker import Action
 
-import config
+from config import FIELDS
 from trainer import command_line
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
@@ -163,8 +163,7 @@ def test_upload_aware_says_what_it_compares() -> None:
 
 
 def test_the_rules_that_a_worker_may_ask_for_are_there() -> None:
-    assert config.POLICIES == ("journal", "upload-aware", "preprint")
-    assert set(config.POLICIES) <= set(POLICIES)
+    assert {*FIELDS["policy"].arguments["choices"]} <= {*POLICIES}
     assert command_line.parse(["-m", "esync", "--policy", "upload-aware"]).rule == "upload-aware"
     assert command_line.parse(["-m", "esync"]).rule == "journal"
 
@@ -235,7 +234,7 @@ def test_the_others_train_until_the_stragglers_last_step(
     assert decide(policy, table, FAST, last_s + 0.1) is SYNC
 
 
-@pytest.mark.parametrize("policy", config.POLICIES)
+@pytest.mark.parametrize("policy", FIELDS["policy"].arguments["choices"])
 def test_the_straggler_itself_takes_that_many_steps(policy: str) -> None:
     told = [decide(policy, table_of(policy, fast(), slow(done), anchor=3), SLOW, 130.0) for done in range(5)]
     assert told == [TRAIN, TRAIN, TRAIN, SYNC, SYNC]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from functools import partial
 
@@ -13,6 +14,7 @@ from run_all import run_all
 from trainer.clock import RealClock
 from trainer.coordinator.asker import NOTICE_REST_S, Notices
 from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
+from trainer.run_logs.rounds import of_log
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.trainer_state import resume_progress
 
@@ -31,7 +33,7 @@ def test_the_total_of_a_job_that_goes_on_counts_its_logs():
     ]
     rounds[1]["accuracy"] = 0.5
     made = Progress()
-    resume_progress(made, rounds, evaluates=True)
+    resume_progress(made, [of_log(json.dumps(each)) for each in rounds], evaluates=True)
     assert made.total == Total(2, 96, 0.6)
     made.begin(lambda: 0.0, evaluates=True)
     assert made.curve.points() == [(2, 2.0, 0.5)]
@@ -124,10 +126,10 @@ def test_a_loss_that_falls_and_rises_or_begins_at_nothing_or_is_negative_has_not
 
 
 def test_a_job_that_goes_on_compares_with_its_first_rounds_or_with_none():
-    record = {"num_samples": 64, "time": {}}
+    record = {"num_samples": 64, "total_time": 1.0, "time": {}}
     rounds = [{**record, "num_iters": number, "loss": 1.0 if number <= FIRST else 1e-12} for number in range(1, 90)]
     gone_on = Progress()
-    resume_progress(gone_on, rounds, evaluates=False)
+    resume_progress(gone_on, [of_log(json.dumps(each)) for each in rounds], evaluates=False)
     assert diverges(*[1e-3] * 30, progress=gone_on, begin=90) == 0
     assert diverges(*[1e7] * 30, progress=gone_on, begin=120) == 139
     assert diverges(*[1e-12] * 30, *[1e7] * 30, begin=90) == 0  # its logs are gone, or it came later

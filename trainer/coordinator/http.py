@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import requests
@@ -13,7 +15,6 @@ from trainer.clock import Clock
 from trainer.coordinator.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
 from utils import SetupError, authority
 
-MAX_CONNECTIONS = 32  # that are kept open
 ROUND_TRIPS = 5  # whose median is the round trip time
 
 
@@ -26,11 +27,7 @@ class HttpLink:
         self._clock = clock
         self._delay_s = delay_s
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
-        self._session = requests.Session()  # threads share it: each message under way has a connection
-        self._session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=MAX_CONNECTIONS))
-        self._session.trust_env = False  # no proxy between a worker and its state server
-        if token := os.environ.get("ESYNC_TOKEN"):
-            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._idle: list[requests.Session] = []  # the last used is the next; threads may take and return
 
     @property
     def round_trip_s(self) -> float:
@@ -53,7 +50,8 @@ class HttpLink:
 
     def _request(self, method: str, path: str, timeouts: Timeouts, **body: Any) -> Reply:
         try:
-            answer = self._session.request(method, f"{self.address}{path}", timeout=timeouts, **body)
+            with self._session() as session:
+                answer = session.request(method, f"{self.address}{path}", timeout=timeouts, **body)
         except requests.RequestException as error:
             raise NoAnswer(reason_of(error)) from None
         return Reply(answer.status_code, json_object(answer), answer.content.decode(errors="replace"))
@@ -76,6 +74,21 @@ class HttpLink:
             raise SetupError(f"no state server answers at {self.address} ({error}): start it {advice}") from None
         told = f"it answers {answer.status} {answer.in_short!r}"
         raise SetupError(f"{self.address} is not a state server: {told}; start one {advice}")
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[requests.Session]:
+        """A connection that no other thread uses meanwhile: a Session is not made for several."""
+        try:
+            session = self._idle.pop()
+        except IndexError:
+            session = requests.Session()
+            session.trust_env = False  # no proxy between a worker and its state server
+            if token := os.environ.get("ESYNC_TOKEN"):
+                session.headers["Authorization"] = f"Bearer {token}"
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
 
 
 def json_object(answer: requests.Response) -> dict[str, Any]:

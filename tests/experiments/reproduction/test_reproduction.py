@@ -33,6 +33,7 @@ from experiments.reproduction.reproduction_parts import FULL, MEAN_LOSS, QUICK, 
 from report import metrics
 from scripts import run_lines
 from scripts.run_process import Ended, Processes
+from trainer.run_logs.rounds import Round
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
 
 EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs_of(scale, scale.parts)]
@@ -187,8 +188,16 @@ def test_a_line_that_is_no_run_is_named(tmp_path, text, complaint):
 
 
 def test_the_numbers_of_a_row_are_those_of_its_workers():
-    fast = metrics.Device([0.5, 0.8], [64, 64], [2, 2], [2.0, 4.0], [1.0, 1.0], [2.0, 4.0], [1.0, 2.0], [500_000] * 2)
-    slow = metrics.Device([], [64], [2], [5.0], [1.0], [], [4.0], [1_000_000])
+    both = {"samples": 64, "entries": 2, "aggregation_s": 1.0}
+    fast = metrics.Device(
+        [
+            Round(number=1, elapsed_s=2.0, computing_s=1.0, bytes_pushed=500_000, **both),
+            Round(number=2, elapsed_s=4.0, computing_s=2.0, bytes_pushed=500_000, **both),
+        ],
+        [0.5, 0.8],
+        [2.0, 4.0],
+    )
+    slow = metrics.Device([Round(number=1, elapsed_s=5.0, computing_s=4.0, bytes_pushed=1_000_000, **both)])
     devices = {("virtual", "cpu0"): fast, ("virtual", "cpu1"): slow}
     its = reproduction.measured(EVERY_JOB[0][1], {}, devices)
     assert its == {
