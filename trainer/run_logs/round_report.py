@@ -1,6 +1,5 @@
 """A worker's report of each round: an entry in its log, and a line on the console."""
 
-import json
 import logging
 import math
 from collections.abc import Mapping
@@ -67,7 +66,7 @@ class RoundReport:
         self._record = record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         tell_launcher({"trained": True})
         if pacing is not None or self._run.board is not None:
-            logged = round_logs.of_log(json.dumps(record))
+            logged = round_logs.of_record(record)
             if pacing is not None:
                 pacing.add(logged)
             if self._run.board is not None:

@@ -125,6 +125,11 @@ def of_log(text: str | bytes) -> Round:
     return _worked_out(_DECODER.decode(text))
 
 
+def of_record(record: Mapping[str, Any]) -> Round:
+    """A round by what its log will have. Raises msgspec.ValidationError if it is none."""
+    return _worked_out(msgspec.convert(record, Round, strict=False))
+
+
 _DECODER = msgspec.json.Decoder(Round)
 
 
