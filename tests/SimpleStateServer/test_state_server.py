@@ -698,7 +698,7 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
     from server.views import answer, app
 
     def fail(message: object, now: float) -> None:
-        raise ZeroDivisionError("a bug that nobody should read about")
+        raise ZeroDivisionError("the handler fails")
 
     def post(path: str, body: bytes) -> Any:
         return answer(Request("", "POST", path.encode(), {"content-type": "application/x-www-form-urlencoded"}, body))
