@@ -6,7 +6,7 @@ python -m experiments.advice.drawn_clusters FOLDER
 import random
 from pathlib import Path
 
-SEED = 20261202
+SEED = 20261203
 NUMBER = 8  # of clusters: the first six for each small job, all for others
 FEWEST, MOST = 3, 12  # machines
 MEDIAN_S, LOG_SPREAD = 0.08, 0.8  # of the lognormal step times

@@ -104,8 +104,8 @@ class Entrant(NamedTuple):
 
 
 def going_on(logs: Mapping[Entrant, Sequence[float]]) -> list[Entrant]:
-    """Those that race on, the leader first: it alone where it is ahead, or all are equal. Takes log seconds, by seed,
-    with what was expected before the race as the first."""
+    """Those that race on, the leader first: it alone where it is ahead, or all are equal, or differ by the step size
+    alone. Takes log seconds, by seed, with what was expected before the race as the first."""
     leader = min(logs, key=lambda each: statistics.fmean(logs[each]))
     means, errors = {}, {}
     for each in logs:
@@ -117,7 +117,8 @@ def going_on(logs: Mapping[Entrant, Sequence[float]]) -> list[Entrant]:
     if means[second] < (BEHIND if near else AHEAD) * errors[second]:
         near.insert(0, second)
     are_equal = all(means[each] + AHEAD * errors[each] < math.log(EQUAL) for each in near)
-    return [leader] if are_equal else [leader, *near]
+    are_one = len(logs[leader]) > FEWEST_SEEDS and all(each.candidate == leader.candidate for each in near)
+    return [leader] if are_equal or are_one else [leader, *near]
 
 
 @dataclass

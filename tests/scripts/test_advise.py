@@ -130,6 +130,14 @@ def test_a_race_ends_where_all_are_equal():
     assert search.going_on({a: seeds[:4], b: [each + 0.03 for each in seeds[:4]]}) == [a, b]
 
 
+def test_a_race_between_step_sizes_ends_after_three_seeds():
+    """The row is the same: further seeds would cost the user time for nothing."""
+    a, b, other = search.Entrant(esync(2, 190), 0.1), search.Entrant(esync(2, 190), 0.2), esync(3, 190)
+    assert search.going_on({a: [1.0] * 3, b: [1.1] * 3}) == [a, b]
+    assert search.going_on({a: [1.0] * 4, b: [1.05] * 4}) == [a]
+    assert search.going_on({a: [1.0] * 4, search.Entrant(other, 0.2): [1.05, 1.0, 1.2, 1.0]}) != [a]
+
+
 def test_a_run_that_pauses_trains_as_one_that_does_not(place):
     """Also where another run goes on meanwhile."""
     words = ["-m", "esync", "--cluster", str(place / "three.csv"), "-n", "mlp", *flags_in(place)]
