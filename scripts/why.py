@@ -1,11 +1,10 @@
-"""Why was my job slow? Where each worker's time went, a trace to look at, and what would have made it faster.
+"""Why was my job slow? Where each worker's time went, and what would have made it faster.
 
     scripts/why.sh -b logs -n lenet -m esync
 
-reads the logs of a job, real or of simulate.py, writes a trace for ui.perfetto.dev or chrome://tracing, and runs the
-job again in virtual time with the times from the logs: as it was, without each worker, with an ideal network, with no
-straggler, and with evaluations that take no time. docs/why.md explains the numbers; scripts/advise.sh says which
-machines and algorithm reach a target first.
+reads the logs of a job, real or of simulate.py, and runs the job again in virtual time with the times from the logs: as
+it was, without each worker, with an ideal network, with no straggler, and with evaluations that take no time.
+docs/why.md explains the numbers; scripts/advise.sh says which machines and algorithm reach a target first.
 Exit codes: 0 done, 2 something to put right first, 130 stopped.
 """
 
@@ -21,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import summary
-from algorithms import TransportKind, owner_of
+from algorithms import owner_of
 from flag_values import at_least, finite, several
-from report import job_logs, trace
+from report import job_logs
 from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, PURPOSES, Measured, Speed, measured, shares
 from report.metrics import Reached, mode_of
@@ -34,7 +33,6 @@ from summary import warning
 from trainer.emulation import Slowdown
 from utils import SetupError
 
-TRACE_FILE = "trace.json"
 FEW_WORKERS = 8  # up to this number each worker is left out in turn
 OF_MANY = 3  # of more workers, only the slowest
 WORTH_TELLING = 1.05  # gain in samples/s from which a change counts
@@ -45,10 +43,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = summary.tree_parser(__doc__, prog="scripts/why.sh", formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "-m", "--mode", type=summary.known_mode, help="the job's; may be left out where there is only one"
-    )
-    parser.add_argument("--trace", type=Path, help=f"where the trace goes (BASE/NETWORK/MODE/{TRACE_FILE})")
-    parser.add_argument(
-        "--max-slices", type=at_least(1), default=trace.MAX_SLICES, help="slices of the trace at most (%(default)s)"
     )
     parser.add_argument("--target", type=finite, help=TARGET_HELP)
     parser.add_argument("--logs-only", action="store_true", help="simulate nothing; this needs no MXNet")
@@ -75,12 +69,8 @@ def _why(given: argparse.Namespace) -> None:
     assert mode is not None
     algorithm = owner_of(mode.algorithm.name)
     logs = job_logs.read([path for host in summary.folders(folder) for path in summary.folders(host)], warning)
-    title = f"{mode.title}, {given.network}"
-    path = given.trace or folder / TRACE_FILE
-    in_step = algorithm.transport is TransportKind.SUM
-    print(f"{title}: {len(logs)} worker(s), {max(log.elapsed_s for log in logs):.1f} s\n")
+    print(f"{mode.title}, {given.network}: {len(logs)} worker(s), {max(log.elapsed_s for log in logs):.1f} s\n")
     print(_time_table(logs, measured(logs, algorithm.waits).speeds), end="\n\n")
-    print(_trace_text(path, trace.write(path, logs, title, in_step, warning, given.max_slices)), end="\n\n")
     if given.logs_only or not algorithm.is_distributed:
         return
     if importlib.util.find_spec("mxnet") is None:
@@ -131,18 +121,6 @@ def _period_text(slow: Slowdown) -> str:
     return (
         f"{1e3 * slow.extra_s:.0f} ms a step more from {slow.start_s:.0f} s to {slow.start_s + slow.duration_s:.0f} s"
     )
-
-
-def _trace_text(path: Path, written: trace.TraceSummary) -> str:
-    lines = [f"{path}: {written.slices} slices; open it in ui.perfetto.dev or chrome://tracing"]
-    if written.until_s is not None:
-        lines.append(f"  cut after {written.until_s:.1f} s of the job, more would be too many slices: --max-slices")
-    if written.apart_s is not None:
-        lines.append(
-            "  each track has its worker's own clock: by these, rounds that end together end "
-            f"{1e3 * written.apart_s:.1f} ms apart"
-        )
-    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------------- what if

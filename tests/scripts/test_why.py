@@ -163,7 +163,6 @@ def test_the_command_prints_a_table_and_what_held_the_job_up(tmp_path, capsys):
     run(tmp_path, "sync", (FAST, SLOW), seconds=5)
     assert why_of(tmp_path) == EXIT_OK
     out = capsys.readouterr().out
-    assert (tmp_path / "logs" / "none" / "sync" / "trace.json").exists()
     for name in ("as measured", "as simulated", "without worker 0", "without worker 1", "with an ideal network"):
         assert f"\n{name}  " in out
     assert "Worker 1 held the others up: with steps of 0.6" in out
