@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import summary
+from esync.metric import ACCURACY, Metric, logged_value
 from flag_values import at_least, finite
 from report import BACKEND, definitions, metrics, tables
 from report.csv_curves import beside, read_beside
@@ -35,7 +36,6 @@ from report.runs import Run, of_one_metric
 from report.style import PAGE, WIDTHS, style
 from report.x_axes import X_AXES
 from summary import warning
-from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs.rounds import Warn
 from utils import SetupError
 

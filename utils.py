@@ -16,58 +16,74 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
+from esync.base import (
+    EXIT_BUG as EXIT_BUG,
+)
+from esync.base import (
+    EXIT_FORCED as EXIT_FORCED,
+)
+from esync.base import (
+    EXIT_INCOMPLETE as EXIT_INCOMPLETE,
+)
+from esync.base import (
+    EXIT_OK as EXIT_OK,
+)
+from esync.base import (
+    EXIT_PEER_LOST as EXIT_PEER_LOST,
+)
+from esync.base import (
+    EXIT_PIPE as EXIT_PIPE,
+)
+from esync.base import (
+    EXIT_SETUP as EXIT_SETUP,
+)
+from esync.base import (
+    FLOAT32_COUNTS_TO as FLOAT32_COUNTS_TO,
+)
+from esync.base import (
+    REACHED as REACHED,
+)
+from esync.base import (
+    RUN_FILE as RUN_FILE,
+)
+from esync.base import (
+    Incomplete as Incomplete,
+)
+from esync.base import (
+    JobError as JobError,
+)
+from esync.base import (
+    JobOver as JobOver,
+)
+from esync.base import (
+    PeerLost as PeerLost,
+)
+from esync.base import (
+    SetupError as SetupError,
+)
+from esync.base import (
+    append_line as append_line,
+)
+from esync.base import (
+    authority as authority,
+)
+from esync.base import (
+    write_atomically as write_atomically,
+)
+from esync.base import (
+    write_json as write_json,
+)
+
 
 def version_number() -> str:
     """The program's version, such as "0.6.0", with which CHANGELOG.md begins."""
     return (Path(__file__).resolve().parent / "VERSION").read_text().strip()
 
 
-# ---------------------------------------------------------------------------------------------- exit codes
-
-EXIT_OK = 0  # the job ended as asked: a limit, a target or a first signal; the logs are complete
-EXIT_BUG = 1  # an unexpected error; the traceback is in the log
-EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothing was trained or overwritten
-EXIT_PEER_LOST = 3  # another process of the job died or stopped responding
-EXIT_INCOMPLETE = 4  # as EXIT_OK, but a full disk has not taken all logs
-EXIT_FORCED = 130  # a second signal: stopped at once
-EXIT_PIPE = 141  # done, but the reader of the output left before its end: 128 + SIGPIPE
-
 # Texts in workers' logs and run files that other programs look for.
 STOPPED = "a signal came"  # why a worker was stopped
 LEFT = "left the job, which goes on without it"  # the same with --leave
 DIVERGED = "training has diverged"  # why a worker ends
-REACHED = "reached"  # a job, its target
-
-
-class JobError(Exception):
-    """Ends this process with one line on stderr and `exit_code`; never with a traceback."""
-
-    exit_code = EXIT_BUG
-
-
-class SetupError(JobError):
-    """A mistake that the user can correct before the job starts; the message says how."""
-
-    exit_code = EXIT_SETUP
-
-
-class Incomplete(JobError):
-    """The job is done, but not all of its logs and models could be written."""
-
-    exit_code = EXIT_INCOMPLETE
-
-
-class PeerLost(JobError):
-    """Another process of the job is lost, so this one cannot continue."""
-
-    exit_code = EXIT_PEER_LOST
-
-
-class JobOver(JobError):
-    """The job has ended without this process, or continues without it."""
-
-    exit_code = EXIT_OK
-
 
 # Packages that programs import at once (requirements.in).
 PACKAGES = ("django", "greenlet", "httptools", "matplotlib", "msgspec", "mxnet", "numpy", "tomli", "uvloop")
@@ -230,50 +246,6 @@ def tell_launcher(told: Status) -> None:
             os.write(_pipe, json.dumps(told).encode() + b"\n")
 
 
-# --------------------------------------------------------------------------------------------- atomic files
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON, atomically. Raises SetupError if the disk is full, or the folder cannot be written to."""
-    write_atomically(path, json.dumps(value, allow_nan=False).encode())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old or the new content as a whole, and its folder if there is none.
-    Raises SetupError if the disk is full, or the folder cannot be written to."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
-
-
-def append_line(path: Path, line: str) -> None:
-    """Appends a line to a file, whose folder is made if there is none; a crash can truncate this line alone. Raises
-    SetupError if the disk is full, or the folder cannot be written to."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            if end:
-                file.seek(end - 1)
-                if file.read(1) != b"\n":  # an earlier writer was stopped within a line
-                    line = f"\n{line}"
-            content = f"{line}\n".encode()
-            try:
-                while content:  # what follows a short write tells why it was short
-                    content = content[file.write(content) :]
-            except OSError:
-                file.truncate(end)  # the line may be written later
-                raise
-    except OSError as error:
-        raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
-
-
 def read_json(path: Path) -> Any:
     """Reads a JSON file. Raises SetupError if the file is missing, truncated or not JSON. The message names it."""
     try:
@@ -342,11 +314,6 @@ def allow_open_files(wanted: int, needed: int = 0, what: str = "") -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def authority(host: str, port: int | str) -> str:
-    """Host and port as in a URL: an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 # --------------------------------------------------------------------------------------------------- containers
 
 RUN_AS_OWNER = 'run the container as the owner of the mounted folder (--user "$(id -u):$(id -g)")'
@@ -359,8 +326,6 @@ def remedy(on_host: str, in_image: str) -> str:
 
 # ------------------------------------------------------------------------------------------- log trees
 
-RUN_FILE = "run.json"
 CHECKPOINT_FOLDER = ".checkpoints"
 SEED_FOLDER = re.compile(r"seed-\d+")  # the log tree of one of several runs
 EARLIER = "earlier"  # folder of earlier runs, in the log tree and in the folder of checkpoints
-FLOAT32_COUNTS_TO = 1 << 24  # up to here the kvstore, which has float32 alone, keeps whole numbers exact

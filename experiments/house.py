@@ -51,7 +51,7 @@ def _files(*folders: str) -> list[Path]:
 
 
 def _product() -> list[Path]:
-    return [*sorted(ROOT.glob("*.py")), *_files("trainer", "models", "report", "scripts", "SimpleStateServer")]
+    return [*sorted(ROOT.glob("*.py")), *_files("esync", "trainer", "models", "report", "scripts", "SimpleStateServer")]
 
 
 def _lines(paths: Iterable[Path]) -> list[str]:

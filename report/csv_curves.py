@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from algorithms import ENTRIES, PALETTE, Entry
+from esync.metric import Metric
 from report.metrics import IID, Curve, Mode
 from trainer import spreadsheet
-from trainer.metric import Metric
 from utils import SetupError
 
 _NAME_LETTERS = 60

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from esync.metric import ACCURACY, Metric, metric_of
 from report.metrics import Device, sound_events
-from trainer.metric import ACCURACY, Metric, metric_of
 from trainer.run_logs.pace import Pace
 from trainer.run_logs.rounds import Round, Warn, impossible_times, is_quantity, value_faults
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.run_logs.measure import STAGES
+from esync.measure import STAGES
 from trainer.run_logs.rounds import Round
 from trainer.run_logs.scalars import LOSS, SAMPLES_S, STEPS, WAITING, RoundNumbers, TensorBoard, check_tensorboard
 from utils import SetupError

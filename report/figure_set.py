@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from esync.metric import ACCURACY, Metric
 from report import metrics, tables
 from report.bars import draw_bars, draw_computing_ratio
 from report.definitions import MARK, RATIO, TRAFFIC, published_note
@@ -16,7 +17,6 @@ from report.figures import draw_curves
 from report.metrics import IID, NON_IID, Curve, Mode, compared
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.x_axes import SECONDS, XAxis
-from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.rounds import Warn
 from utils import SetupError
 

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from algorithms import Entry
+from esync.metric import ACCURACY, Metric
 from report.bands import Band, band
 from report.marks import draw_marks, place_marks
 from report.metrics import STANDALONE, Curve, Event, Mode
@@ -15,7 +16,6 @@ from report.statistics import FEWEST_RUNS
 from report.style import SMALL, TEXT, fill, height_of, legend, note_below
 from report.tables import span, target_text
 from report.x_axes import SECONDS, XAxis
-from trainer.metric import ACCURACY, Metric
 
 _TARGET_LOOK: dict[str, Any] = {"color": "#444444", "linestyle": (0, (5, 4)), "linewidth": 0.8}  # thinner than a curve
 

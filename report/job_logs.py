@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import utils
+from esync.measure import LINES_FILE
+from esync.metric import ACCURACY
 from report.metrics import Device, Event, evaluating_device, sound_events
 from report.newest_run import Place, RunFile, of_newest
-from trainer.metric import ACCURACY
 from trainer.run_logs import rounds as round_logs
-from trainer.run_logs.measure import LINES_FILE
 from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.rounds import MOST, Round, Warn
 from utils import SetupError

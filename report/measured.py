@@ -10,9 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from report.job_logs import WorkerLog
-from trainer.emulation import Slowdown
-from trainer.run_logs.measure import (
+from esync.measure import (
     ABANDONED,
     AGGREGATION_STAGES,
     CHECK_READY,
@@ -21,6 +19,8 @@ from trainer.run_logs.measure import (
     FORWARD_BACKWARD,
     SAVING,
 )
+from report.job_logs import WorkerLog
+from trainer.emulation import Slowdown
 from trainer.run_logs.rounds import Round, seconds_in
 
 EVALUATION_STAGES = (EVALUATION, SAVING)

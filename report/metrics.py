@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, Entry, entry_of, folder_name, owner_of
-from trainer.metric import ACCURACY, Metric
+from esync.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, Pace, doubts
 from trainer.run_logs.rounds import Round, Seconds, Warn
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from esync.metric import ACCURACY, Metric
 from report import metrics, statistics
 from report.definitions import Numbers
 from report.metrics import Curve, Device, Devices, Event, Mode, Value
 from report.statistics import FEWEST_RUNS, Estimate
 from report.x_axes import XAxis
-from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.rounds import Warn
 
 

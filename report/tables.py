@@ -5,12 +5,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
+from esync.metric import ACCURACY, Metric
 from report import metrics, statistics
 from report.definitions import MARK, mark, notes
 from report.metrics import SSGD, Curve, Devices, Mode, Reached, SpeedUp, compared
 from report.runs import Run, by_mode
 from report.statistics import FEWEST_RUNS, coverage, median
-from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, short_doubts
 from utils import SetupError
 

@@ -40,11 +40,11 @@ from trainer.simulation.virtual_job import VirtualJob
 from utils import EXIT_FORCED, EXIT_OK, SetupError, setup_logging, write_json
 
 if TYPE_CHECKING:
+    from esync.metric import Metric
     from scripts.advice.answer import Row
     from scripts.advice.search import Search
     from scripts.probe import Probed
     from trainer.jobs.job import Job
-    from trainer.metric import Metric
 
 HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
 FOLDER = Path("logs") / "advise"  # of the cluster files of hosts

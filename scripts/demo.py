@@ -24,6 +24,7 @@ from pathlib import Path
 import summary
 from algorithms import OWNERS
 from config import names_of
+from esync.metric import ACCURACY, Metric
 from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from report import metrics, tables
@@ -31,7 +32,6 @@ from scripts import get_data
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import WORTH_SHOWING, console
 from scripts.launch.roles import ROOT
-from trainer.metric import ACCURACY, Metric
 from trainer.run_logs.earlier_runs import date_time
 from utils import EXIT_FORCED, EXIT_OK
 

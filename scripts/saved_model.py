@@ -27,11 +27,11 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
     """Evaluates a saved model; returns a line with the metric of its job on the test data. `dataset` is that of the
     built-in test data, `job_path` the job file; by default those of the training. Raises SetupError if the model or the
     data are not available, or they do not fit."""
+    from esync.metric import ACCURACY, logged_value
     from trainer.datasets.sources import Stream
     from trainer.evaluation.saved_model import SavedModel, job_file_of
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build, evaluator_of
-    from trainer.metric import ACCURACY, logged_value
 
     model = SavedModel.find(path)
     flags: dict[str, Any] = {"job": job_file_of(model, job_path), "data_dir": str(data_dir), "batch_size": 1}

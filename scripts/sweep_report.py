@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ENTRIES
+from esync.metric import ACCURACY, Metric, metric_of
 from report import metrics, statistics
 from report.figure_set import save_figures
 from report.figures import draw_curves
@@ -27,7 +28,6 @@ from report.tables import (
     wide_times,
 )
 from scripts.run_lines import Run, programs
-from trainer.metric import ACCURACY, Metric, metric_of
 from utils import write_atomically
 
 NAME = "sweep"  # of the files

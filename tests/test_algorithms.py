@@ -45,7 +45,7 @@ PROJECT = (
     *("algorithm_row.py", "algorithms.py", "config.py", "draw.py", "flag_parser.py", "flag_values.py", "main.py"),
     "rates.py",
     *("simulate.py", "start.py", "summary.py", "utils.py", "CONTRIBUTING.md", "README.md", "VERSION", "pyproject.toml"),
-    *("docs", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
+    *("docs", "esync", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0
 

@@ -37,7 +37,18 @@ EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), 
 USERS = ("my_job.py", "mine.py")  # job files of the reader
 THEIRS = ("runcifar10gpu.py",)  # of other programs
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
-FOLDERS = ("examples", "experiments", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
+FOLDERS = (
+    "esync",
+    "examples",
+    "experiments",
+    "docs",
+    "models",
+    "report",
+    "scripts",
+    "SimpleStateServer",
+    "tests",
+    "trainer",
+)
 GONE = r"git show (\w+):([\w./-]+)"  # a file that was measured with, in the last commit that has it
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 

@@ -26,12 +26,12 @@ from matplotlib.text import Text
 import draw
 import summary
 from algorithms import ENTRIES, EVENTS
+from esync.metric import ACCURACY
 from report import bars, figure_set, figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
 from report.metrics import Event, Mode
 from report.style import WIDTHS, style
 from report.x_axes import SECONDS
-from trainer.metric import ACCURACY
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 

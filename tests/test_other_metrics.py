@@ -12,9 +12,9 @@ import pytest
 import draw
 import simulate
 import summary
+from esync.metric import Metric, logged_value
 from report import device_json, metrics
 from scripts import why
-from trainer.metric import Metric, logged_value
 from trainer.run_logs.rounds import Round
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json

@@ -20,10 +20,10 @@ import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind
 from config import AMONG_WORKERS, modes_of, one_of
+from esync.measure import COMPUTING_STAGES
 from report import metrics
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import version
-from trainer.run_logs.measure import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster, virtual_progress
 from trainer.simulation.virtual_progress import ProgressLine
 from utils import EXIT_OK, RUN_FILE, SetupError, usable_cores

@@ -10,7 +10,7 @@ import pytest
 from log_tree import NETWORK, ROOT, esync_round, run_program, sync_round, write_device, write_esync, write_sync
 
 import summary
-from trainer.run_logs import measure
+from esync import measure
 
 
 def summarise(base, *arguments):

@@ -6,25 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainer.clock import Clock, RealClock
+from esync.clock import Clock, RealClock
+from esync.metric import ACCURACY, Metric
+from esync.progress import Limits
 from trainer.company import Company
 from trainer.emulation import Speed
 from trainer.membership import Changes, Membership, lost_of
-from trainer.metric import ACCURACY, Metric
-from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule
 
 if TYPE_CHECKING:
     from config import Config
+    from esync.client import StateClient
+    from esync.measure import Measure
     from trainer.collectives.compression import Compression
-    from trainer.coordinator.client import StateClient
     from trainer.datasets.batches import Batches
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.hub.hub_trainer import Exchange
     from trainer.network import Network
     from trainer.passes import Batch, Passes
-    from trainer.run_logs.measure import Measure
     from trainer.run_logs.pace import Pacing
     from trainer.run_logs.scalars import TensorBoard
     from trainer.survival.checkpoint_manager import CheckpointManager

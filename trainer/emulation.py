@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trainer.clock import Clock
+from esync.clock import Clock
 
 COMPUTE, NETWORK, SAMPLE = "compute", "network", "sample"
-FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,21 @@ from typing import Any
 
 from algorithms import ENTRIES, RELEASE
 from config import SGD, Config
+from esync.asker import NOTICE_REST_S, PAGE_REST_S
+from esync.client import StateClient
+from esync.clock import Clock
+from esync.metric import ACCURACY, Metric
+from esync.progress import Limits
+from esync.protocol import Link, NoLink
 from flag_values import parse_schedule
-from trainer.clock import Clock
 from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
-from trainer.coordinator.asker import NOTICE_REST_S, PAGE_REST_S
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.protocol import Link, NoLink
 from trainer.datasets.samples import WHITE
 from trainer.evaluation.saved_model import input_names
 from trainer.jobs.job import Job
 from trainer.jobs.network import BuiltNetwork, evaluator_of
 from trainer.jobs.own_loop import OwnLoop
 from trainer.membership import Membership
-from trainer.metric import ACCURACY, Metric
-from trainer.progress import Limits
 from trainer.steps import Rule
 from utils import SetupError
 

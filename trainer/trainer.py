@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from esync.measure import LOCAL_UPDATE, Measure
+from esync.progress import Newest, Progress
+from esync.queries import FORWARD_SHARE
 from trainer.company import Begin
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
-from trainer.emulation import FORWARD_SHARE, Emulation
+from trainer.emulation import Emulation
 from trainer.nan_guard import NumberChecks
 from trainer.parameters import Parameters
 from trainer.passes import Passes
-from trainer.progress import Newest, Progress
-from trainer.run_logs.measure import LOCAL_UPDATE, Measure
 from trainer.steps import Seen, Stepper, clip, which_decay
 from utils import STOPPED
 

@@ -14,7 +14,7 @@ _MEETING = ("log_limit", "membership", "messages", "reach", "setups", "wire")
 _PROGRAM = (
     *("main.py", "algorithm_row.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py"),
     *("start.py", "utils.py"),
-    *("trainer/**/*.py", "models/**/*.py"),
+    *("esync/**/*.py", "trainer/**/*.py", "models/**/*.py"),
     # Used by the server parts on the hub, and by the rendezvous.
     "SimpleStateServer/server/policies/*.py",
     *(f"SimpleStateServer/server/{name}.py" for name in (*_DECIDING, *_MEETING)),

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, NO, Config
+from esync.clock import Clock, RealClock
+from esync.http import HttpLink
+from esync.measure import Measure
+from esync.protocol import Link
 from trainer import step_size, straggler_trace
-from trainer.clock import Clock, RealClock
 from trainer.command_line import check_job, job_setup
 from trainer.company import Company, How
 from trainer.context import Context, Peers
-from trainer.coordinator.http import HttpLink
-from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
 from trainer.datasets.partitions import sha256
 from trainer.emulation import NETWORK, Slowdown, Speed
@@ -41,7 +42,6 @@ from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA, FROZEN, JOB
 from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
-from trainer.run_logs.measure import Measure
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library

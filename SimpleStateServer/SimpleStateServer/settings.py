@@ -9,6 +9,7 @@ ESYNC_MAX_JOBS    jobs that are kept at a time (default: 64); the oldest that ha
 ESYNC_LOG_LEVEL   how much the server's own log says (default: INFO; DEBUG names every decision)
 """
 
+import importlib.metadata
 import os
 import secrets
 import socket
@@ -48,7 +49,8 @@ def _max_jobs() -> int:
     return int(text)
 
 
-STATE_SERVER_VERSION = (Path(__file__).resolve().parents[2] / "VERSION").read_text().strip()
+_VERSION = Path(__file__).resolve().parents[2] / "VERSION"  # there is none where pip has installed this
+STATE_SERVER_VERSION = _VERSION.read_text().strip() if _VERSION.exists() else importlib.metadata.version("esync")
 STATE_SERVER_TOKEN = _token()
 STATE_SERVER_MAX_JOBS = _max_jobs()
 STATE_SERVER_INIT_POLICY = _checked("ESYNC_POLICY", _given("ESYNC_POLICY", "preprint"), POLICIES)

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithms import folder_name
 from config import CONTINUE, HUB, RESTART
+from esync.measure import LINES_FILE
 from experiments import markdown
 from experiments.fault_drill import drilled_cut, drilled_disk
 from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, parsed, send
@@ -45,7 +46,6 @@ from experiments.fault_drill.drilled_tables import spread
 from experiments.fault_drill.faults import AMONG_WORKERS, PORT
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
-from trainer.run_logs.measure import LINES_FILE
 from trainer.run_logs.rounds import read_rounds
 from utils import append_line
 

@@ -38,6 +38,7 @@ from typing import Any
 
 from algorithms import ENTRIES, OWNERS, Workers
 from config import NO_NETWORK
+from esync import measure
 from experiments import markdown
 from flag_parser import FlagParser
 from flag_values import seeds
@@ -45,7 +46,6 @@ from report.metrics import reached
 from scripts.launch.job_options import names
 from scripts.run_lines import RUNS_FILE
 from trainer import version
-from trainer.run_logs import measure
 from trainer.run_logs.rounds import Round, read_rounds
 from trainer.simulation import cluster_file
 from utils import append_line, read_json, write_json

@@ -8,12 +8,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from algorithms import ENTRIES
+from esync.metric import Metric
 from report import style
 from report.bands import band
 from report.figure_set import save_figures
 from scripts.advice.answer import Row
 from scripts.advice.search import Found
-from trainer.metric import Metric
 
 LINES = ("-", "--", ":", "-.")  # of the numbers of machines of a family
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from config import NO_NETWORK, SGD
+from esync.metric import Metric
 from report import job_logs
 from report.metrics import Curve
 from scripts.advice.candidates import FAMILIES, IN_A_ROW, Candidate, Family, nearest, sizes, starts, useful
 from trainer.jobs.job import Job
 from trainer.jobs.network import build
-from trainer.metric import Metric
 from trainer.parameters import Parameters
 from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.paused_run import PausedRun

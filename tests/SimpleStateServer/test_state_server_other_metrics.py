@@ -12,7 +12,7 @@ from server.errors import BadMessage
 from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import StateCollector
 
-from trainer.metric import NAME
+from esync.metric import NAME
 
 RMSE = Metric("rmse", more_is_better=False)
 

@@ -11,8 +11,8 @@ import requests
 from cluster_processes import ROOT
 from state_server_process import SERVER_FOLDER, clients, query, running_state_server
 
-from trainer.clock import RealClock
-from trainer.coordinator.queries import Queries
+from esync.clock import RealClock
+from esync.queries import Queries
 
 SERVE = ("serve",)
 

@@ -17,12 +17,12 @@ from few_images import few_images
 
 import simulate
 from algorithms import ENTRIES, OWNERS
+from esync.metric import Metric, logged_value
 from scripts.launch import local_cluster
 from trainer.command_line import parse
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.sources import OWN_MODULES
-from trainer.metric import Metric, logged_value
 from trainer.simulation import virtual_cluster
 from utils import RUN_FILE, SetupError, read_json
 

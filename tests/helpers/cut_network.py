@@ -16,7 +16,7 @@ from typing import Any
 
 from run_all import run_all
 
-from trainer.coordinator.protocol import NoAnswer
+from esync.protocol import NoAnswer
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, TEST_SHARE

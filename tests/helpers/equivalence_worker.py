@@ -29,16 +29,16 @@ from run_all import run_all
 import models
 from algorithms import TransportKind
 from config import Config
+from esync.measure import Measure
+from esync.progress import Limits
 from trainer.context import Context
 from trainer.datasets import loading
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.progress import Limits
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.run_logs.measure import Measure
 from trainer.runtime.environment import prepare_environment
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock

@@ -19,18 +19,18 @@ from run_all import run_all
 
 from algorithms import TransportKind
 from config import HUB, KVSTORE, Config
-from trainer.clock import Clock
+from esync.client import StateClient
+from esync.clock import Clock
+from esync.progress import Limits
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
-from trainer.coordinator.client import StateClient
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.hub.server_part import JOB, Answer, Arrays, Message
 from trainer.hub.sums import HubTransport
 from trainer.loop import Loop
 from trainer.membership import Change, Membership, lost_of
-from trainer.progress import Limits
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock

@@ -23,17 +23,17 @@ from ready import ready
 from round_records import read_rounds
 from run_all import run_all
 
+from esync.client import StateClient
+from esync.progress import Limits
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
-from trainer.coordinator.client import StateClient
 from trainer.draws import Draws
 from trainer.engine import mx
 from trainer.jobs.gluon import GluonNetwork, GluonPasses
 from trainer.jobs.gluon_blocks import cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.progress import Limits
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over

@@ -13,7 +13,7 @@ import requests
 from cluster_processes import free_ports, wait_for
 from state_server_process import http_client
 
-from trainer.coordinator.client import StateClient
+from esync.client import StateClient
 
 LONG_S = 30.0
 

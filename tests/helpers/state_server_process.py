@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.clock import RealClock
-from trainer.coordinator.client import StateClient, draw_job_number, job_id
-from trainer.coordinator.http import HttpLink
+from esync.client import StateClient, draw_job_number, job_id
+from esync.clock import RealClock
+from esync.http import HttpLink
 from utils import authority
 
 SERVER_FOLDER = Path(__file__).resolve().parents[2] / "SimpleStateServer"

@@ -11,10 +11,10 @@ from pathlib import Path
 from run_all import run_all
 
 from config import NO_NETWORK, Config
+from esync.client import StateClient
+from esync.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.algorithms.esync import ESyncTrainer, Settings
 from trainer.context import Context, Peers
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.emulation import Speed
 from trainer.from_flags import run_settings
 from trainer.loop import Loop

@@ -83,7 +83,7 @@ def over_tcp(scenario: str, rank: int, listener: int, addresses: list[str]) -> d
         listener: file descriptor of this worker's listening socket.
         addresses: of all, by rank.
     """
-    from trainer.clock import RealClock
+    from esync.clock import RealClock
     from trainer.collectives.connecting import Acceptor, connect
     from trainer.collectives.group import MeshGroup
     from trainer.collectives.schedules import ring

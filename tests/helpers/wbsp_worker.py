@@ -16,10 +16,11 @@ from ready import endless, ready
 
 import models
 from config import Config
+from esync.client import StateClient
+from esync.clock import RealClock
+from esync.http import HttpLink
+from esync.progress import Limits
 from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.clock import RealClock
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.http import HttpLink
 from trainer.datasets import loading
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
@@ -27,7 +28,6 @@ from trainer.hub import hub_link
 from trainer.hub.server_part import KEPT
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.progress import Limits
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 import draw
 import summary
+from esync.metric import ACCURACY, Metric
 from report import csv_curves, metrics
-from trainer.metric import ACCURACY, Metric
 from utils import SetupError
 
 # As Sync-Switch's acc.csv, which TensorBoard exported, and its acc_proc.csv, without a line end at the end.

@@ -660,7 +660,7 @@ def test_shellcheck_has_nothing_to_say():
     ],
 )
 def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
-    for folder_of_files in ("scripts", "trainer"):
+    for folder_of_files in ("esync", "scripts", "trainer"):
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
     for name in ("algorithm_row", "algorithms", "config", "flag_parser", "flag_values", "rates", "start", "utils"):

@@ -266,7 +266,7 @@ def test_in_every_mode_too_many_in_a_row_end_the_job_with_worker_step_and_layer(
 def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_none(tmp_path) -> None:
     from one_worker import Batches, a_context, some_batch
 
-    from trainer.progress import Limits
+    from esync.progress import Limits
 
     samples = some_batch()
     context = a_context(samples, batches=Batches(samples), limits=Limits(3), max_bad_steps=MOST)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_all import run_all
 
-from trainer.clock import Clock, RealClock
+from esync.clock import Clock, RealClock
 from trainer.simulation.virtual_clock import Deadlock, VirtualClock
 
 

@@ -6,12 +6,12 @@ import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
 from round_records import read_rounds
 
+from esync.progress import Limits
+from esync.queries import FORWARD_SHARE
 from trainer.command_line import parse
-from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.datasets.samples import Samples
 from trainer.from_flags import run_settings
 from trainer.loop import Loop
-from trainer.progress import Limits
 from trainer.run_logs import round_report
 
 

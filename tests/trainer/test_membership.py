@@ -9,12 +9,12 @@ from memory_cluster import Worker, batch, dense, gradient, train
 from ready import FEED, ready
 
 from algorithms import TransportKind
+from esync.progress import Limits
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
-from trainer.progress import Limits
 
 ETA = 0.5
 

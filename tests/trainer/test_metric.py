@@ -8,12 +8,12 @@ from one_worker import HandClock, Steps, a_context, network_with_statistics, som
 from round_records import read_rounds
 
 from config import Config
+from esync.metric import ACCURACY, Metric, logged_value
+from esync.progress import Limits
 from trainer.evaluation.evaluator_process import Evaluation
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import target_of
 from trainer.loop import Loop
-from trainer.metric import ACCURACY, Metric, logged_value
-from trainer.progress import Limits
 from utils import JobOver, SetupError, read_json
 
 RMSE, LIKELIHOOD = Metric("rmse", more_is_better=False), Metric("log-likelihood")

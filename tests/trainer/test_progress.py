@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from run_all import run_all
 
-from trainer.clock import RealClock
-from trainer.coordinator.asker import NOTICE_REST_S, Notices
-from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
+from esync.asker import NOTICE_REST_S, Notices
+from esync.clock import RealClock
+from esync.progress import FIRST, Curve, Newest, Point, Progress, Total
 from trainer.run_logs.rounds import of_log
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.trainer_state import resume_progress

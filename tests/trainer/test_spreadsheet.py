@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from esync.metric import ACCURACY
 from report import csv_curves
 from scripts.launch import hosts_file
 from trainer import straggler_trace
 from trainer.emulation import NETWORK, Slowdown
-from trainer.metric import ACCURACY
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
 from utils import SetupError

@@ -15,6 +15,7 @@ from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
 from config import Config
+from esync.progress import Limits
 from flag_values import parse_schedule
 from trainer.array_tree import copied
 from trainer.context import Context
@@ -22,7 +23,6 @@ from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.from_flags import run_settings
 from trainer.loop import Loop
-from trainer.progress import Limits
 from trainer.steps import PLAIN, Rule, Stepper, which_decay
 from trainer.trainer import Trainer
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import clock as clocks
+from esync import clock as clocks
 
 
 class Clock:

@@ -47,13 +47,13 @@ from typing import Any
 
 import numpy as np
 
+from esync.measure import GLOBAL_AGGREGATE
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import BAD, KEPT, SHOWN, WANTS_STOP, Answer, Answers, Arrays, Message, Served, in_shapes
 from trainer.passes import Batch
-from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class LocalSteps:

@@ -64,6 +64,7 @@ from typing import Any
 
 import numpy as np
 
+from esync.measure import GLOBAL_AGGREGATE
 from flag_values import parse_schedule
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
@@ -82,7 +83,6 @@ from trainer.hub.server_part import (
     restore_steps,
 )
 from trainer.passes import Batch
-from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import Rule, Stepper
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from algorithm_row import Averaging
+from esync.measure import GLOBAL_UPDATE
 from trainer.algorithms.batch_norm import with_estimated_statistics
 from trainer.algorithms.fednova import Normalisation
 from trainer.algorithms.outer_momentum import OuterMomentum
@@ -20,7 +21,6 @@ from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
 from trainer.passes import Batch
 from trainer.pieces import pieces
-from trainer.run_logs.measure import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):

@@ -44,6 +44,7 @@ end_of_head(globals())
 from collections.abc import Sequence
 from typing import Any
 
+from esync.measure import GLOBAL_AGGREGATE
 from flag_values import parse_schedule
 from trainer.algorithms.backup_versions import Arrival, Versions
 from trainer.context import Context
@@ -63,7 +64,6 @@ from trainer.hub.server_part import (
 )
 from trainer.passes import Batch
 from trainer.pieces import sum_of
-from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import Rule, Stepper
 
 

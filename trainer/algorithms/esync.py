@@ -58,12 +58,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from esync.measure import CHECK_READY
+from esync.queries import Queries
+from esync.smoothing import Smoothed
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.context import Context
 from trainer.coordinator.job import join_job
-from trainer.coordinator.queries import Queries
-from trainer.coordinator.smoothing import Smoothed
-from trainer.run_logs.measure import CHECK_READY
 
 # To time the transmission, pushes and pulls must not overlap, which at most doubles the transmission time.
 # If that is more than this share of a round, only some rounds are timed.

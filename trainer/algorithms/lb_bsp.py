@@ -32,10 +32,10 @@ ROW = Algorithm(
 )
 end_of_head(globals())
 
+from esync.queries import Queries
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.job import join_job
-from trainer.coordinator.queries import Queries
 
 
 class LBBSPTrainer(SyncTrainer):

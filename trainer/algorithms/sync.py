@@ -13,10 +13,10 @@ ROW = Algorithm(
 )
 end_of_head(globals())
 
+from esync.measure import GLOBAL_AGGREGATE
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
 from trainer.passes import Batch
-from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class SyncTrainer(SynchronousTrainer):

@@ -113,13 +113,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from esync.measure import GLOBAL_AGGREGATE
+from esync.smoothing import Smoothed
 from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
 from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
 from trainer.company import How
 from trainer.context import Context
-from trainer.coordinator.smoothing import Smoothed
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import (
     BAD,
@@ -136,7 +137,6 @@ from trainer.hub.server_part import (
 )
 from trainer.passes import Batch
 from trainer.pieces import sum_of
-from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import sgd_step
 from utils import JobOver
 

@@ -36,10 +36,11 @@ from typing import Any
 
 import numpy as np
 
+from esync.clock import Task
+from esync.measure import GLOBAL_AGGREGATE
+from esync.smoothing import Smoothed
 from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
-from trainer.clock import Task
 from trainer.context import Context
-from trainer.coordinator.smoothing import Smoothed
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import (
     ANEW,
@@ -58,7 +59,6 @@ from trainer.hub.server_part import (
 )
 from trainer.passes import Batch
 from trainer.pieces import pieces
-from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class ReleasingServer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from esync.client import draw_job_number, job_id
+from esync.progress import TRAINING, WAITING, Progress
 from trainer.context import Context
-from trainer.coordinator.client import draw_job_number, job_id
-from trainer.progress import TRAINING, WAITING, Progress
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer

@@ -15,9 +15,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from config import AMONG_WORKERS, Config
-from trainer.clock import Clock
-from trainer.coordinator.http import HttpLink
-from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
+from esync.clock import Clock
+from esync.http import HttpLink
+from esync.protocol import Link, Message, NoAnswer, Reply, Timeouts
 from utils import PeerLost, SetupError
 
 # This project's server ignores a worker after this silence. The published rule has no such limit, so a worker that is

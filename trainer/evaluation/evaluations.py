@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from algorithms import EVALUATOR
+from esync.measure import EVALUATION, SAVING
+from esync.progress import EVALUATING, TRAINING
 from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess, evaluated
-from trainer.progress import EVALUATING, TRAINING
 from trainer.run_logs.earlier_runs import FINAL, NEWEST
-from trainer.run_logs.measure import EVALUATION, SAVING
 from trainer.run_logs.rounds import EVALUATED
 from trainer.trainer import Trainer
 from utils import JobOver, PeerLost

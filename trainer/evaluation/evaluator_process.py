@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import Config
+from esync.metric import Metric
 from trainer.datasets.sources import Stream
 from trainer.evaluation import initial_parameters
 from trainer.jobs.job import job_of
 from trainer.jobs.network import SOME, build, evaluator_of, evaluator_of_some
-from trainer.metric import Metric
 from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
 from utils import JobError, SetupError, fail

@@ -17,9 +17,9 @@ import numpy as np
 
 from algorithms import TransportKind
 from config import CONTINUE, Config
+from esync.clock import RealClock
+from esync.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer import version
-from trainer.clock import RealClock
-from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.hub.frames import bytes_of
 from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays, shaped
 from trainer.hub.shared_memory import SharedMemory

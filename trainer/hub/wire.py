@@ -22,8 +22,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from esync.protocol import NoAnswer
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
-from trainer.coordinator.protocol import NoAnswer
 from trainer.hub.frames import LENGTH, NotAFrame, length_in, outgoing, read
 from trainer.hub.server_part import Arrays, Message
 from trainer.rendezvous import addresses

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from esync.metric import Metric
 from trainer.datasets.sources import described
 from trainer.evaluation.evaluator import Measurement
 from trainer.jobs.user_errors import users_errors
-from trainer.metric import Metric
 from trainer.passes import Batch, numpy_of, single
 from utils import SetupError
 

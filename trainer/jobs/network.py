@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from config import Config
+from esync.metric import ACCURACY, Metric
 from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
@@ -21,7 +22,6 @@ from trainer.jobs import measurements
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.user_errors import users_errors
-from trainer.metric import ACCURACY, Metric
 from trainer.passes import Batch, arrays_in, numpy_of, shapes_told
 from utils import SetupError
 

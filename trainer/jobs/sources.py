@@ -17,7 +17,7 @@ from utils import SetupError
 ROOT = Path(__file__).resolve().parents[2]
 # Top-level modules of this program, and of SimpleStateServer, which its workers have on sys.path.
 OWN_MODULES = (
-    *("SimpleStateServer", "algorithm_row", "algorithms", "config", "draw", "experiments", "flag_parser"),
+    *("SimpleStateServer", "algorithm_row", "algorithms", "config", "draw", "esync", "experiments", "flag_parser"),
     *("flag_values", "main"),
     *("manage", "models", "rates", "report", "scripts", "server", "simulate", "start", "summary", "trainer", "utils"),
 )

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from trainer.clock import Clock
+from esync.clock import Clock
 from trainer.collectives.group import Group
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.tcp_connections import TcpConnections

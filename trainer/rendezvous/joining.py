@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from trainer.clock import Clock
+from esync.asker import Refused, try_once
+from esync.clock import Clock
+from esync.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
-from trainer.coordinator.asker import Refused, try_once
-from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from utils import JobOver, PeerLost, SetupError, printable
 
 # isort: split

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from config import Config
-from trainer.clock import RealClock
+from esync.clock import RealClock
 from trainer.collectives import mpi
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.config_check import differences, verdict

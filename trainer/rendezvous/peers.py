@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any
 
 from config import Config
+from esync.clock import RealClock
+from esync.protocol import Link, Message
 from trainer import version
-from trainer.clock import RealClock
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
-from trainer.coordinator.protocol import Link, Message
 from trainer.rendezvous import addresses, roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM

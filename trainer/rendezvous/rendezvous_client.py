@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
-from trainer.clock import RealClock
+from esync.clock import RealClock
 from trainer.collectives.connecting import unanswered
 from trainer.hub.server_part import Message
 from trainer.hub.wire import BEAT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, how_lost, log

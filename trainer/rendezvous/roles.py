@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from algorithms import TransportKind
 from config import Config
+from esync.clock import RealClock
 from trainer import version
-from trainer.clock import RealClock
 from trainer.hub.wire import tell_failure
 from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
@@ -83,7 +83,7 @@ def tells_errors(cluster: ClusterSpec | None, config: Config | None = None) -> I
             if cluster.root_uri:
                 tell_failure(cluster, why, config.mode if config and cluster.has_hub else "")
             elif config is not None:
-                from trainer.coordinator.http import HttpLink  # whose import takes long, and this is rare
+                from esync.http import HttpLink  # whose import takes long, and this is rare
 
                 clock = RealClock()
                 link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)

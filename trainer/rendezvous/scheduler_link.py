@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from esync.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.collectives.connecting import Acceptor
-from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.hub.wire import CONNECT_S, Wire, error_of_end, log
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.run_logs.measure import LINES_FILE
+from esync.measure import LINES_FILE
 from utils import CHECKPOINT_FOLDER, EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy
 
 KEPT = 5

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from algorithms import EVENTS
-from trainer.metric import logged_value
+from esync.metric import logged_value
+from esync.progress import FIRST, GROWN
 from trainer.nan_guard import LOWER
-from trainer.progress import FIRST, GROWN
 from trainer.run_logs import rounds as round_logs
 from trainer.run_logs.pace import EMULATED
 from trainer.run_logs.scalars import measured

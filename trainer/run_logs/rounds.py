@@ -17,8 +17,7 @@ from typing import Annotated, Any, TypeGuard
 import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
-from trainer.metric import ACCURACY, Metric, logged_value
-from trainer.run_logs.measure import (
+from esync.measure import (
     ABANDONED,
     AGGREGATION_STAGES,
     COMPUTING_STAGES,
@@ -26,6 +25,7 @@ from trainer.run_logs.measure import (
     FORWARD_BACKWARD,
     LINES_FILE,
 )
+from esync.metric import ACCURACY, Metric, logged_value
 from utils import SetupError, parsed_json
 
 FEW = 3  # warnings about the rounds of one device; more become one line

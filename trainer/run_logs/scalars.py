@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.metric import Metric
-from trainer.run_logs.measure import AGGREGATION_STAGES
+from esync.measure import AGGREGATION_STAGES
+from esync.metric import Metric
 from trainer.run_logs.rounds import Round
 from utils import RUN_AS_OWNER, SetupError, remedy
 

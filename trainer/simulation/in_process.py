@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 
-from trainer.clock import Clock
+from esync.clock import Clock
+from esync.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.coordinator import state_server_path  # noqa: F401  (the imports of the server below need it)
-from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
 
 # isort: split
 from server import policies, wire

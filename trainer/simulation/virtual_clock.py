@@ -16,7 +16,7 @@ from typing import Any, Generic
 
 from greenlet import getcurrent, greenlet
 
-from trainer.clock import Event, Result, Task
+from esync.clock import Event, Result, Task
 
 
 class Deadlock(Exception):

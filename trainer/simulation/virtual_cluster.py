@@ -19,11 +19,12 @@ from greenlet import getcurrent
 
 from algorithms import TransportKind
 from config import HUB, KVSTORE, NO_NETWORK, Config
+from esync.client import StateClient
+from esync.metric import ACCURACY
 from trainer import worker
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context, LearningTask, Peers
-from trainer.coordinator.client import StateClient
 from trainer.emulation import Speed
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
@@ -32,7 +33,6 @@ from trainer.hub.sums import HubTransport
 from trainer.jobs.job import Job, job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
-from trainer.metric import ACCURACY
 from trainer.parameters import Parameters
 from trainer.run_logs.run_folder import RunFolder
 from trainer.simulation import stub_network

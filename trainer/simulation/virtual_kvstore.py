@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.clock import Task
+from esync.clock import Task
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.pieces import sum_of
 from trainer.simulation.network import Direction, WorkerLink

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.clock import Event
+from esync.clock import Event
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.mesh import Parcel
 from trainer.collectives.schedules import ScheduleMaker

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from config import FP16, UNCOMPRESSED
-from trainer.clock import Clock, Result, Task
+from esync.clock import Clock, Result, Task
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.group import Group
 from trainer.collectives.mesh import Moved

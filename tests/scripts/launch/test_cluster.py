@@ -30,10 +30,10 @@ from recording_state_server import passing_on
 from round_records import read_rounds
 from state_server_process import running_state_server
 
+from esync.measure import COMPUTING_STAGES, LINES_FILE
 from scripts import saved_model
 from trainer.datasets import loading
 from trainer.run_logs.earlier_runs import saved_files
-from trainer.run_logs.measure import COMPUTING_STAGES, LINES_FILE
 from trainer.run_logs.rounds import iter_files
 from utils import RUN_FILE, read_json
 

@@ -18,8 +18,8 @@ from error_lines import ENDLESS, assert_one_error_line, port_that_hangs_up, run_
 from few_images import few_images, on_few_images
 from state_server_process import http_client, report
 
-from trainer.clock import RealClock
-from trainer.coordinator.http import HttpLink
+from esync.clock import RealClock
+from esync.http import HttpLink
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 

@@ -11,10 +11,10 @@ from contexts import by_flags
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, train
 
 from algorithms import TransportKind
+from esync.client import StateClient
+from esync.clock import Clock
+from esync.queries import AWAY_S
 from trainer.algorithms.esync import ESyncTrainer
-from trainer.clock import Clock
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.queries import AWAY_S
 
 ETA = 0.5
 STEPS_S = (1.0, 1.0, 1.0, 4.8)

@@ -13,10 +13,10 @@ from page import Page
 
 from algorithms import OWNERS
 from config import Config
+from esync.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.context import Context
 from trainer.emulation import COMPUTE, NETWORK, Slowdown
-from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.trainer import Trainer
 
 ROUNDS = 3

@@ -17,11 +17,11 @@ from server.jobs import MAX_JOBS
 from server.status import status
 from state_server_process import query, report, running_state_server
 
-from trainer.clock import Clock, RealClock
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.http import HttpLink
-from trainer.coordinator.protocol import Link
-from trainer.progress import Progress
+from esync.client import StateClient
+from esync.clock import Clock, RealClock
+from esync.http import HttpLink
+from esync.progress import Progress
+from esync.protocol import Link
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost

@@ -12,7 +12,7 @@ from cluster_processes import free_ports
 from recording_state_server import recording
 from state_server_process import http_client, running_state_server
 
-from trainer.progress import Curve, Progress
+from esync.progress import Curve, Progress
 
 SOON_S = 20.0
 AT_ONCE_S = 3.0  # far below the 10 s that a try to reach the server may take

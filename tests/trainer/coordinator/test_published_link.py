@@ -12,12 +12,12 @@ import pytest
 from run_all import run_all
 from state_server_process import query, report
 
+from esync.client import StateClient
+from esync.progress import EVALUATING
+from esync.protocol import NoAnswer, Reply, Timeouts
+from esync.queries import Queries
 from trainer import command_line
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
 from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
-from trainer.coordinator.queries import Queries
-from trainer.progress import EVALUATING
 from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost, SetupError
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from run_all import run_all
 from state_server_process import clients, http_client, query, report, running_state_server
 
-from trainer.clock import Clock, RealClock
-from trainer.coordinator.http import HttpLink
-from trainer.coordinator.queries import AWAY_S, FORWARD_SHARE, MAX_UNDER_WAY, Queries, worthwhile_wait
+from esync.clock import Clock, RealClock
+from esync.http import HttpLink
+from esync.queries import AWAY_S, FORWARD_SHARE, MAX_UNDER_WAY, Queries, worthwhile_wait
 from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost, SetupError
 
@@ -306,7 +306,7 @@ def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server, wait
 
 
 def test_a_server_that_was_frozen_hears_at_once_of_the_rounds_that_it_has_missed(server, monkeypatch) -> None:
-    monkeypatch.setattr("trainer.coordinator.queries.AWAY_S", 0.3)
+    monkeypatch.setattr("esync.queries.AWAY_S", 0.3)
     (alone,) = clients(server, 1)
     queries = Queries(alone, RealClock(), waits=False)
 

@@ -1,6 +1,6 @@
 """Smoothed times: the lower median of the last five."""
 
-from trainer.coordinator.smoothing import Smoothed
+from esync.smoothing import Smoothed
 
 
 def smoothed(*values: float) -> list[float]:

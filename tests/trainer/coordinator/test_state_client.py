@@ -13,11 +13,11 @@ from cluster_processes import free_ports
 from recording_state_server import recording, refusal, response, rounds_that_skip
 from state_server_process import clients, http_client, query, report, running_state_server
 
+from esync.clock import RealClock
+from esync.progress import EVALUATING, TRAINING, Progress
+from esync.queries import Queries
 from trainer import command_line
-from trainer.clock import RealClock
-from trainer.coordinator.queries import Queries
 from trainer.from_flags import limits
-from trainer.progress import EVALUATING, TRAINING, Progress
 from utils import JobError
 
 AT_ONCE_S = 3.0  # the training thread does not wait; far below the 10 s that a try to reach the server may take

@@ -10,11 +10,11 @@ import pytest
 from run_all import run_all
 from state_server_process import report
 
-from trainer.coordinator.asker import NOTICE_REST_S
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.protocol import Message, Reply, Timeouts
-from trainer.coordinator.queries import Queries
-from trainer.progress import Progress
+from esync.asker import NOTICE_REST_S
+from esync.client import StateClient
+from esync.progress import Progress
+from esync.protocol import Message, Reply, Timeouts
+from esync.queries import Queries
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock
 

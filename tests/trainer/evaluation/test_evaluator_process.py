@@ -18,6 +18,8 @@ from round_records import read_rounds
 
 import models
 from config import Config
+from esync.measure import EVALUATION, iter_file
+from esync.progress import Limits
 from trainer.engine import mx
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.evaluator_process import NICE, Evaluation, EvaluatorProcess
@@ -26,9 +28,7 @@ from trainer.jobs.gluon import GluonNetwork
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.loop import Loop
-from trainer.progress import Limits
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
-from trainer.run_logs.measure import EVALUATION, iter_file
 from utils import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,6 +15,8 @@ from ready import endless, ready
 from round_records import read_rounds
 
 import models
+from esync.measure import SAVING
+from esync.progress import Limits
 from scripts import saved_model as program
 from trainer import version
 from trainer.command_line import parse
@@ -23,8 +25,6 @@ from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver, SavedModel
 from trainer.jobs.gluon import GluonNetwork
 from trainer.loop import Loop
-from trainer.progress import Limits
-from trainer.run_logs.measure import SAVING
 from trainer.run_logs.run_folder import RunFolder
 from utils import DIVERGED, JobError, SetupError, read_json
 

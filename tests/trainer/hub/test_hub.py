@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from config import Config
-from trainer.clock import RealClock
-from trainer.coordinator.protocol import NoAnswer
+from esync.clock import RealClock
+from esync.protocol import NoAnswer
 from trainer.hub import connections, frames
 from trainer.hub import hub as hub_module
 from trainer.hub.frames import NotAFrame

@@ -15,6 +15,7 @@ from round_records import read_rounds
 
 from algorithm_row import OwnGradientSteps
 from config import Config
+from esync.progress import Limits
 from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.batches import CountedBatches, EndlessBatches
 from trainer.datasets.sources import Arrays
@@ -23,7 +24,6 @@ from trainer.jobs.gluon import GluonNetwork
 from trainer.jobs.gluon_blocks import GluonFeed
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
-from trainer.progress import Limits
 from utils import EXIT_SETUP, SetupError
 
 X = np.arange(20, dtype=np.float32).reshape(20, 1)

@@ -16,7 +16,7 @@ from server.membership import WAITING_S, Assignment, Group
 from server.messages import Call, Join, Left, Place
 from server.worker import Device
 
-from trainer.coordinator.protocol import Reply
+from esync.protocol import Reply
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock

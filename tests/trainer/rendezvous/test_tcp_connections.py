@@ -17,7 +17,7 @@ import namespaces
 import pytest
 from cluster_processes import ROOT
 
-from trainer.clock import RealClock
+from esync.clock import RealClock
 from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import TcpMesh

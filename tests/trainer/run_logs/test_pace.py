@@ -20,14 +20,14 @@ from round_records import read_rounds
 
 import draw
 import summary
+from esync.measure import EVALUATION, FORWARD_BACKWARD
+from esync.progress import Limits
 from report import figure_set, metrics, tables
 from report.runs import Run
 from scripts import demo
 from trainer.emulation import COMPUTE, SAMPLE, Slowdown
 from trainer.emulation import NETWORK as LINK
 from trainer.loop import Loop
-from trainer.progress import Limits
-from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
     EVALUATOR_ADVICE,

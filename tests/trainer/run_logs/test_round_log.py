@@ -9,9 +9,8 @@ import tracemalloc
 import pytest
 from log_tree import esync_round
 
-from trainer.metric import ACCURACY
-from trainer.run_logs import measure as measure_module
-from trainer.run_logs.measure import (
+from esync import measure as measure_module
+from esync.measure import (
     CHECK_READY,
     CHECKPOINT,
     EVALUATION,
@@ -23,6 +22,7 @@ from trainer.run_logs.measure import (
     Measure,
     iter_file,
 )
+from esync.metric import ACCURACY
 from trainer.run_logs.rounds import Round, logged_rounds, read_rounds
 from utils import SetupError, append_line, read_json, write_json
 

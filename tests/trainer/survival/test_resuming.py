@@ -18,7 +18,8 @@ import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, Workers
 from config import CONTINUE, END, Config, modes_of
-from trainer.run_logs import earlier_runs, measure
+from esync import measure
+from trainer.run_logs import earlier_runs
 from trainer.simulation import virtual_cluster
 from trainer.survival import checkpoints, trainer_state
 from trainer.survival.checkpoint_manager import check_folder

@@ -245,7 +245,7 @@ def test_a_worker_that_freezes_in_the_last_evaluation_ends_a_job_that_does_not_s
 STANDS = """
 import sys, time
 from trainer.algorithms.sync import SyncTrainer
-from trainer.run_logs import measure
+from esync import measure
 measure.STANDS_S = 1.0
 steps = SyncTrainer.local_step
 def local_step(self, batch):

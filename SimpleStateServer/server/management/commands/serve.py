@@ -18,7 +18,9 @@ from server.serving.connections import ConnectionLimits
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10010
-JOURNALS = Path(__file__).resolve().parents[4] / "logs" / ".journal"  # of servers that are started by hand
+_ROOT = Path(__file__).resolve().parents[4]
+# Of servers that are started by hand; where pip has installed this, below the folder in which it is started.
+JOURNALS = (_ROOT if (_ROOT / "VERSION").exists() else Path()) / "logs" / ".journal"
 
 # A peer that vanishes without a word, such as a host that loses its power, is found after 50 s.
 PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer.clock import Clock, Event, Task
-from trainer.coordinator.protocol import Link, Message, NoAnswer, Timeouts
-from utils import JobError
+from esync.base import JobError
+from esync.clock import Clock, Event, Task
+from esync.protocol import Link, Message, NoAnswer, Timeouts
 
 # A page is looked at by people, and each message costs the training's process a millisecond.
 NOTICE_REST_S = 0.1

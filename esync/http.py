@@ -11,11 +11,12 @@ from typing import Any
 
 import requests
 
-from trainer.clock import Clock
-from trainer.coordinator.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
-from utils import SetupError, authority
+from esync.base import SetupError, authority
+from esync.clock import Clock
+from esync.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
 
 ROUND_TRIPS = 5  # whose median is the round trip time
+ADVICE = "with scripts/state_server.sh, or name its address with -ip and -port"
 
 
 class HttpLink:
@@ -56,10 +57,9 @@ class HttpLink:
             raise NoAnswer(reason_of(error)) from None
         return Reply(answer.status_code, json_object(answer), answer.content.decode(errors="replace"))
 
-    def is_published(self) -> bool:
+    def is_published(self, advice: str = ADVICE) -> bool:
         """Whether a published server answers, in place of this project's: without /healthz and /message/, but with the
         published paths or the published state. Raises SetupError where no state server answers."""
-        advice = "with scripts/state_server.sh, or name its address with -ip and -port"
         try:
             answer = self.get("/healthz")
             if answer.status == 200 and answer.said.get("status") == "ok":

@@ -16,11 +16,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from trainer.clock import Clock
-from trainer.coordinator.asker import NOTICE_REST_S, Notices, try_once
-from trainer.coordinator.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeouts
-from trainer.progress import ENDED, EVALUATING, MAX_EVENTS, MAX_POINTS, Progress
-from utils import FLOAT32_COUNTS_TO, JobError, PeerLost
+from esync.asker import NOTICE_REST_S, Notices, try_once
+from esync.base import FLOAT32_COUNTS_TO, JobError, PeerLost
+from esync.clock import Clock
+from esync.progress import ENDED, EVALUATING, MAX_EVENTS, MAX_POINTS, Progress
+from esync.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeouts
 
 PATIENCE_S = 60.0  # for a server that is restarted
 FIRST_PAUSE_S = 0.05  # before the second try

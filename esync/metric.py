@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from utils import SetupError
+from esync.base import SetupError
 
 NAME = re.compile(r"(?=\S)[A-Za-z0-9 _.@()%/+-]{1,40}(?<=\S)")  # the state server's messages bound it likewise
 

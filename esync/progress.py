@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainer.metric import ACCURACY, Metric
-from utils import REACHED
+from esync.base import REACHED
+from esync.metric import ACCURACY, Metric
 
 # Values of a worker's activity in messages.
 TRAINING, WAITING, EVALUATING, ENDED = "training", "waiting", "evaluating", "ended"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from utils import SetupError, append_line, write_atomically
+from esync.base import SetupError, append_line, write_atomically
 
 CHECK_READY = "check ready"
 GET_BATCH = "get_batch"
@@ -50,7 +50,7 @@ class Measure:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,  # None: nothing is written
         clock: Callable[[], float] = time.monotonic,
         rounds_before: int = 0,  # in the folder, where a job is resumed
         elapsed_before_s: float = 0.0,  # seconds of these rounds
@@ -86,6 +86,10 @@ class Measure:
     def enter(self, stage: str) -> None:
         """Begins a stage of the current local step."""
         self._close()
+        self._stage = stage
+
+    def is_in(self, stage: str) -> None:
+        """What runs since the last call is this stage, whatever was entered."""
         self._stage = stage
 
     def next_step(self) -> None:
@@ -141,6 +145,8 @@ class Measure:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Logs a round; the newest one perhaps once more, since entries were added."""
+        if self._folder is None:
+            return
         text = json.dumps(record, allow_nan=False)
         self._kept.append((self._folder / (LINES_FILE if self._as_lines else iter_file(self._round)), text))
         self._size += len(text)
@@ -148,7 +154,7 @@ class Measure:
 
     def _write(self) -> None:
         """Writes what is kept, as far as the disk takes it."""
-        if not self._folder.exists():
+        if self._folder is not None and not self._folder.exists():
             logging.warning("warning: %s was removed: what was in it is lost, and it is made again", self._folder)
         try:
             while self._kept:

@@ -14,12 +14,12 @@ import math
 from functools import partial
 from typing import Any
 
-from trainer.clock import Clock, Task
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.protocol import Message
-from trainer.emulation import FORWARD_SHARE
-from utils import JobError, PeerLost
+from esync.base import JobError, PeerLost
+from esync.client import StateClient
+from esync.clock import Clock, Task
+from esync.protocol import Message
 
+FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
 MAX_UNDER_WAY = 16  # messages at once; the question after the next step tells all that is left out
 
 LATENESS = 2.0  # usual round trips that a worker waits for an answer, at least
