@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from run_all import run_all
 
+from trainer.clock import Clock
 from trainer.simulation.virtual_clock import VirtualClock
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+def clock(request: pytest.FixtureRequest) -> Clock:
+    """A virtual clock, or one of the class that the test's parameters say."""
+    return getattr(request, "param", VirtualClock)()
 
 
 @pytest.hookimpl(tryfirst=True)
