@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
-from run_all import run_all
 
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import Awaited
@@ -123,11 +123,11 @@ def test_one_that_has_not_begun_and_a_message_of_which_bytes_come_are_waited_for
 def test_one_that_continues_sees_later_losses_too() -> None:
     made = Watched(continues=True)
     with contextlib.closing(made.detector):
-        for number, rank in enumerate((2, 1), start=1):
+        for rank in (2, 1):
             made.there[rank].close()
             assert made.told.wait(WAIT_S)
             made.told.clear()
-            assert made.lost == [rank], number
+            assert made.lost == [rank]
 
 
 def test_one_that_loses_a_silent_worker_tells_the_others_which_may_hear_it() -> None:
@@ -222,14 +222,9 @@ def test_the_longest_gap_between_heartbeats_counts_for_a_minute_and_only_the_new
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_what_each_brings_all_have_by_rank(number: int) -> None:
-    clock = VirtualClock()
+def test_what_each_brings_all_have_by_rank(clock: VirtualClock, number: int) -> None:
     network = MemoryNetwork(clock, [WorkerLink(1e6, 0.01)] * number)
     values = [{"rank": rank, "name": "é" * rank, "number": 1 / 3} for rank in range(number)]
-    found: dict[int, list[object] | None] = {}
-
-    def worker(rank: int) -> None:
-        found[rank] = gather_over(in_memory(network, ring, rank))("values", values[rank])
-
-    run_all(clock, [lambda rank=rank: worker(rank) for rank in range(number)])  # type: ignore[misc]
-    assert found == dict.fromkeys(range(number), values)
+    ways = [gather_over(in_memory(network, ring, rank)) for rank in range(number)]
+    tasks = [clock.start(partial(way, "values", value), "worker") for way, value in zip(ways, values, strict=True)]
+    assert [task.result() for task in tasks] == [values] * number

@@ -9,18 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_all import run_all
-from server import membership, wire
-from server.errors import BadMessage
+from server import membership
 from server.membership import ALIVE_S, GONE_S, Assignment, Group
-from server.messages import Beat, Call, Join, Left, Member, Place
+from server.messages import Beat, Call, Join, Left, Place
 from server.worker import Device
 
-from trainer.rendezvous.joining import Joining, Start
-from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.recovery import Arrangement, WorkerReport, arrange
-from utils import JobOver
 
 PATIENCE_S = 10.0
 
@@ -74,6 +68,12 @@ class Job:
     def rank_in(place: Place, number: int) -> int:
         return next(rank for rank, one in enumerate(place.members) if one.name == f"w{number}")
 
+    def start(self, *numbers: int, lost: Iterable[int] = ()) -> list[str]:
+        """These ask: all but the last wait, and with that one a generation begins. Returns its members."""
+        calls = [self.join(number, lost).call for number in numbers]
+        assert calls == [Call.WAIT] * (len(numbers) - 1) + [Call.START]
+        return self.members()
+
     def members(self) -> list[str]:
         return [one.name for one in self.table.members]
 
@@ -82,9 +82,7 @@ def test_those_that_are_left_start_at_once_when_all_of_them_are_back() -> None:
     job = Job(4)
     assert job.join(0, lost=[2]).call is Call.WAIT
     assert "generation 2 of job 'a' waits for worker 1 (cpu1" in job.reason and "worker 3 (cpu3" in job.reason
-    assert job.join(3, lost=[2]).call is Call.WAIT
-    assert job.join(1, lost=[2]).call is Call.START
-    assert job.members() == ["w0", "w1", "w3"]
+    assert job.start(3, 1, lost=[2]) == ["w0", "w1", "w3"]
     for number in (0, 3):  # they hear of it when they ask again
         job.join(number, lost=[2])
     assert {number: place.rank for number, place in job.places.items() if place.generation == 2} == {0: 0, 1: 1, 3: 2}
@@ -93,20 +91,16 @@ def test_those_that_are_left_start_at_once_when_all_of_them_are_back() -> None:
 def test_one_that_only_looked_lost_to_another_has_to_wait_for_the_next_generation() -> None:
     job = Job(3)
     job.join(1)
-    assert job.join(0, lost=[1, 2]).call is Call.START
-    assert job.members() == ["w0"]
+    assert job.start(0, lost=[1, 2]) == ["w0"]
     assert job.join(1, lost=[0]).call is Call.WAIT and job.join(2, lost=[0]).call is Call.WAIT
     assert job.beat(0).call is Call.PAUSE
-    job.join(0)
-    assert job.members() == ["w0", "w1", "w2"]
+    assert job.start(0) == ["w0", "w1", "w2"]
 
 
 def test_one_that_dies_while_the_others_come_back_is_left_out_too() -> None:
     job = Job(4)
-    job.join(1, lost=[3])
-    job.join(0, lost=[3])
-    assert job.join(2, lost=[3, 1]).call is Call.START
-    assert job.members() == ["w0", "w2"]
+    job.join(1, lost=[3]), job.join(0, lost=[3])
+    assert job.start(2, lost=[3, 1]) == ["w0", "w2"]
 
 
 def test_one_that_is_cut_off_from_this_server_counts_as_lost_after_a_while() -> None:
@@ -116,19 +110,17 @@ def test_one_that_is_cut_off_from_this_server_counts_as_lost_after_a_while() -> 
         assert job.join(1).call is Call.WAIT
         job.now += 1.0
         job.join(0)
-    assert job.join(1).call is Call.START and job.members() == ["w0", "w1"]
+    assert job.start(1) == ["w0", "w1"]
     assert job.join(2).call is Call.WAIT  # it wakes up, and has to wait for the others
     assert job.beat(0).call is Call.PAUSE
-    job.join(0), job.join(1)
-    assert job.members() == ["w0", "w1", "w2"]
+    assert job.start(0, 1) == ["w0", "w1", "w2"]
 
 
 def test_with_too_few_left_the_job_waits_until_others_come() -> None:
     job = Job(3, min_workers=2)
     assert job.join(0, lost=[1, 2]).call is Call.WAIT
     assert job.reason == "1 of at least 2 workers (--min-workers) of job 'a' are there"
-    assert job.join(7).call is Call.START
-    assert job.members() == ["w0", "w7"]
+    assert job.start(7) == ["w0", "w7"]
 
 
 def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
@@ -136,8 +128,7 @@ def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause
     assert job.beat(0).call is None
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
     assert job.beat(0).call is Call.PAUSE
-    assert job.join(0).call is Call.WAIT and job.join(1).call is Call.START
-    assert job.members() == ["w0", "w1", "w5"]
+    assert job.start(0, 1) == ["w0", "w1", "w5"]
     assert job.join(5).call is Call.START
 
 
@@ -146,16 +137,13 @@ def test_a_newcomer_that_asks_no_more_is_not_waited_for() -> None:
     job.join(5)
     job.now += ALIVE_S + 1
     assert job.beat(0).call is None
-    job.join(0), job.join(1)
-    assert job.members() == ["w0", "w1"]
+    assert job.start(0, 1) == ["w0", "w1"]
 
 
 def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
     job = Job(3)
     job.leave(1)
-    job.join(0)
-    assert job.join(2).call is Call.START
-    assert job.members() == ["w0", "w2"]
+    assert job.start(0, 2) == ["w0", "w2"]
 
 
 def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
@@ -211,9 +199,7 @@ def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_o
     anew = join("new2", 2, 3)
     assert job._decide(anew).call is Call.WAIT
     assert job.beat(0).call is Call.PAUSE
-    job.join(0)
-    assert job.join(1).call is Call.START
-    assert job.members() == ["w0", "w1", "new2"]
+    assert job.start(0, 1) == ["w0", "w1", "new2"]
 
 
 def test_a_server_without_a_record_waits_for_all_members_of_the_newest_generation_or_for_all_that_live() -> None:
@@ -282,86 +268,6 @@ def test_whichever_workers_die_in_any_order_one_newest_generation_holds_all_that
         ranks = [job.places[one].rank for one in sorted(alive)]
         assert len({*ranks}) == len(ranks)
         assert {one.name for one in job.table.members} == {f"w{one}" for one in alive}
-
-
-# ----------------------------------------------------------------------------------------------------- on the wire
-
-PLACE = {"generation": 2, "rank": 1, "members": [["w0", "10.0.0.1", 4000, "h", "cpu0"], ["w1", "h2", 4001, "", ""]]}
-BEAT = {"msg_type": "BEAT", "sender": "w1", "job": "a", **PLACE}
-MEMBERS = (Member("w0", "10.0.0.1", 4000, "h", "cpu0"), Member("w1", "h2", 4001, "", ""))
-
-
-def test_the_messages_are_read() -> None:
-    assert wire.understand(BEAT, ()) == Beat("w1", "a", 2, 1, MEMBERS)
-    told = {**BEAT, "msg_type": "JOIN", "address": "h2", "port": 4001, "num_workers": 3, "lost": [0]}
-    told |= {"min_workers": 2, "patience": 5}
-    assert wire.understand(told, ()) == Join("w1", "a", 3, "h2", 4001, Device(), 2, 5.0, 2, 1, MEMBERS, (0,))
-
-
-@pytest.mark.parametrize(
-    ("message", "field"),
-    [
-        ({"generation": 0}, "generation"),
-        ({"rank": 2}, "rank"),
-        ({"members": []}, "members"),
-        ({"members": [["w0", "10.0.0.1", 4000]]}, "members"),
-        ({"members": [["w0", "10.0.0.1", 0, "", ""]]}, "port"),
-    ],
-)
-def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: str) -> None:
-    with pytest.raises(BadMessage) as wrong:
-        wire.understand({**BEAT, **message}, ())
-    assert wrong.value.field == field
-
-
-# ------------------------------------------------------------------------------ workers and server in virtual time
-
-
-class Gathering:
-    """Workers that come together at one state server, again and again."""
-
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.server = InProcessServer(self.clock)
-        self.starts: dict[int, list[Start]] = {}
-
-    def joining(self, number: int) -> Joining:
-        about = {"num_workers": 3, "address": "10.0.0.1", "port": 4000 + number, "min_workers": 1}
-        return Joining(self.server.link(0.01), self.clock, "a", {**about, "patience": PATIENCE_S})
-
-
-def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_is_over() -> None:
-    """Worker 2 is lost after a second, and worker 3 comes after two."""
-    gathering = Gathering()
-    starts, clock = gathering.starts, gathering.clock
-    joinings = {number: gathering.joining(number) for number in range(4)}
-
-    def survivor(number: int) -> None:
-        joining, mine = joinings[number], starts.setdefault(number, [])
-        mine.append(joining.wait(60.0))
-        clock.sleep(1.0)
-        mine.append(joining.come_back(mine[-1], lambda: [2]))
-        while number == 0 and not joining.beat(mine[-1]):
-            clock.sleep(0.5)
-        clock.sleep(3.0 - clock.now())
-        mine.append(joining.come_back(mine[-1], list))
-        joining.leave()
-
-    def newcomer() -> None:
-        clock.sleep(2.0)
-        starts[3] = [joinings[3].wait(60.0)]
-        joinings[3].leave()
-
-    def lost() -> None:
-        starts[2] = [joinings[2].wait(60.0)]
-        clock.sleep(20.0)
-        with pytest.raises(JobOver, match="job 'a' has ended"):
-            joinings[2].come_back(starts[2][0], lambda: [0, 1])
-
-    run_all(clock, [lambda: survivor(0), lambda: survivor(1), lost, newcomer])
-    assert [[start.rank for start in starts[number]] for number in range(4)] == [[0, 0, 0], [1, 1, 1], [2], [2]]
-    assert [len(start.members) for start in starts[0]] == [3, 2, 3]
-    assert len({start.secret for start in starts[0]}) == 3 and starts[0][-1].secret == starts[3][0].secret
 
 
 # ------------------------------------------------------------------------------------------ whose model all go on with

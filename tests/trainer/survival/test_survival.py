@@ -19,7 +19,6 @@ from trainer.hub.wire import SILENT
 from utils import EXIT_BUG, EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STOPPED, read_json
 
 pytestmark = pytest.mark.cluster
-ROUNDS = 45  # some seconds of them are left when the last workers are killed
 
 
 def no_warnings(text: str) -> None:
@@ -109,24 +108,6 @@ def test_a_job_of_esync_goes_on_without_rank_0_takes_it_in_again_and_lets_anothe
     assert last // 2 - 1 <= len(evaluator.values) <= (last + 1) // 2
 
 
-def test_ssgd_loses_its_slowest_in_the_middle_of_a_step_and_two_at_once(tmp_path: Path) -> None:
-    with running_state_server() as server, cluster(tmp_path, num_workers=4, start=False) as processes:
-        flags = ["-m", "sync", "--exchange", "butterfly", "--max-rounds", str(ROUNDS), "--evaluate", "no"]
-        flags += ["--momentum", "0.5"]
-        job = Job(tmp_path, processes, server.port, *flags)
-        for worker in range(3):
-            job.start(worker, 0.08)
-        job.start(3, 0.5)
-        job.wait_for_round(0, 2)
-        job.kill(3)
-        job.wait_for_round(0, 8)
-        for worker in (0, 2):
-            job.kill(worker)
-        assert set(processes.exit_codes().values()) == {0}, processes.log("worker1")
-    assert [record["num_iters"] for record in read_rounds(job.logs / "cpu1", no_warnings)] == list(range(1, ROUNDS + 1))
-    assert [text[:25] for text in job.events(1)][-1].endswith("1 worker(s)")
-
-
 def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_checkpoints(tmp_path: Path) -> None:
     """Worker 1 has an older checkpoint than worker 0, and worker 2 none."""
     with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
@@ -164,31 +145,6 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
         seconds = [record["total_time"] for record in records]
         assert seconds == sorted(seconds)
     assert first["missed"] == newest  # worker 2's log began anew
-
-
-DIES = """
-import os, sys
-from trainer.algorithms.sync import SynchronousTrainer
-SynchronousTrainer.broadcast = lambda self: os._exit(9)
-import main
-main.main(sys.argv[1:])
-"""
-
-
-def test_a_worker_that_dies_when_all_begin_ends_no_job(tmp_path: Path) -> None:
-    """Before the first round, when the others have met it and wait for its part of the initial model."""
-    with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
-        job = Job(tmp_path, processes, server.port, "-m", "esync", "--exchange", "ring", "--max-rounds", "5")
-        (tmp_path / "dies.py").write_text(DIES)
-        job.start(0, 0.01)
-        job.start(1, 0.02)
-        processes.start_worker(2, str(tmp_path / "dies.py"), *job.flags, "--device-name", "cpu2")
-        codes = processes.exit_codes()
-        assert codes == {"worker0": 0, "worker1": 0, "worker2": 9}, processes.log("worker0")
-    for worker in (0, 1):
-        records = read_rounds(job.logs / f"cpu{worker}", no_warnings)
-        assert [record["num_iters"] for record in records] == [1, 2, 3, 4, 5]
-    assert len({job.run(worker)["final_weights_sha256"] for worker in (0, 1)}) == 1
 
 
 STRIKES = """
