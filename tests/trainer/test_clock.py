@@ -1,4 +1,5 @@
-"""The clocks: both keep the same promises; the virtual one also runs a cluster the same way every time."""
+"""The clocks: both keep the same promises; the real one looks in time, and not too often, at what has to be looked at;
+the virtual one runs a cluster the same way every time."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from run_all import run_all
 
+from trainer import clock as clock_module
 from trainer.clock import RealClock
 from trainer.simulation.virtual_clock import Deadlock, VirtualClock
 
@@ -104,6 +106,56 @@ def test_a_lock_lets_in_one_after_the_other(clock) -> None:
     for task in [clock.start(add, "adds") for _ in range(4)]:
         task.result()
     assert count == [4000]
+
+
+# ------------------------------------------------------------------------------------------------ real time
+
+
+class Time:
+    """Stands in for the module `time`: it moves only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def waited_for(wait_s: float) -> tuple[float, list[float]]:
+    """Waits for something that happens after so many seconds; returns how late that was noticed, and the pauses."""
+    time = Time()
+    happens = time.now + wait_s
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock_module, "time", time)
+        RealClock().wait_until(lambda: time.now >= happens)
+    return time.now - happens, time.pauses
+
+
+def test_the_condition_is_looked_at_again_after_each_pause() -> None:
+    answers, time = iter([False, False, True, False]), Time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock_module, "time", time)
+        RealClock().wait_until(lambda: next(answers))
+    assert time.pauses == [clock_module.SHORTEST_PAUSE_S] * 2
+    assert next(answers) is False
+
+
+@example(0.0)
+@given(st.floats(1e-6, 3.0))
+def test_the_end_is_noticed_a_twentieth_late_at_most_and_nobody_looks_more_often_than_needed(wait_s: float) -> None:
+    """Or a millisecond late, where that is more; never more than ten. Each pause is as long as that allows."""
+    late_s, pauses = waited_for(wait_s)
+    assert 0 <= late_s <= min(0.01, max(0.001, 0.05 * wait_s)) + 1e-9
+    assert bool(pauses) == (wait_s > 0)
+    so_far = 0.0
+    for pause in pauses:
+        assert pause == pytest.approx(min(0.01, max(0.001, 0.05 * so_far)))
+        so_far += pause
 
 
 # ------------------------------------------------------------------------------------------------ virtual time

@@ -185,15 +185,6 @@ def test_steps_of_another_optimizer_with_weight_decay_are_mxnets_own_however_man
     np.testing.assert_allclose(ours, theirs.asnumpy(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_replicas_stay_equal_under_every_optimizer(optimizer: str) -> None:
-    rule = Rule(optimizer, batch_size=B)
-    trained = run(TransportKind.SUM, by_flags("sync", learning_rate=0.01), 3, rule)
-    np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
-    # The first steps are of the size of the step size.
-    assert 0.01 < np.abs(trained.weights(0)).max() < 0.2
-
-
 # ------------------------------------------------------------------------------------------ on the parameter server
 
 

@@ -78,12 +78,14 @@ def over_http() -> Iterator[OverHttp]:
     way.end()
 
 
+@pytest.fixture(params=[RealClock, VirtualClock], ids=["http", "in process"])
+def clock(request: pytest.FixtureRequest) -> Clock:
+    return request.param()
+
+
 @pytest.fixture
 def way(clock: Clock, request: pytest.FixtureRequest) -> OverHttp | InProcess:
     return InProcess(clock) if isinstance(clock, VirtualClock) else request.getfixturevalue("over_http")
-
-
-both_ways = pytest.mark.parametrize("clock", [RealClock, VirtualClock], ids=["http", "in process"], indirect=True)
 
 
 JOBS = (f"job-{number}" for number in itertools.count())
@@ -98,7 +100,6 @@ def workers(way: OverHttp | InProcess, count: int, job: str = "", **options: Any
     return made
 
 
-@both_ways
 def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(way):
     fast, slow = workers(way, 2)
     for client in (fast, slow):
@@ -110,7 +111,6 @@ def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(way):
     assert fast.round_trip_s > 0
 
 
-@both_ways
 def test_a_late_question_of_a_round_that_is_over_is_harmless(way):
     alone, _ = workers(way, 2)
     for round_ in (1, 2, 3):
@@ -118,7 +118,6 @@ def test_a_late_question_of_a_round_that_is_over_is_harmless(way):
     assert query(alone, 2, 3, 0.1, 0.0) is False
 
 
-@both_ways
 def test_what_is_told_in_the_background_shows_on_the_page(way):
     job = next(JOBS)
     (alone,) = workers(way, 1, job, batch_size=64)
@@ -128,7 +127,6 @@ def test_what_is_told_in_the_background_shows_on_the_page(way):
     assert (row["round"], row["local_steps"], row["step_time_s"]) == (1, 3, 0.25)
 
 
-@both_ways
 def test_who_leaves_ends_the_job_with_the_last_accuracy(way):
     job, progress = next(JOBS), Progress()
     progress.begin(lambda: 9.0, evaluates=True)
@@ -142,7 +140,6 @@ def test_who_leaves_ends_the_job_with_the_last_accuracy(way):
     assert [point[1:] for point in shown["accuracies"]] == [[0.75, 1]]
 
 
-@both_ways
 def test_a_server_that_was_restarted_is_told_of_the_job_and_of_all_that_it_has_lost(way):
     job, progress = next(JOBS), Progress()
     progress.begin(lambda: 9.0, evaluates=True)
@@ -162,7 +159,6 @@ def test_a_server_that_was_restarted_is_told_of_the_job_and_of_all_that_it_has_l
     assert shown["samples"] == 64
 
 
-@both_ways
 def test_other_settings_are_refused_with_the_servers_words(way):
     job = next(JOBS)
     first, _ = workers(way, 2, job)
@@ -174,14 +170,12 @@ def test_other_settings_are_refused_with_the_servers_words(way):
     report(first, 3, 0.1, 0.0)  # of whatever round
 
 
-@both_ways
 def test_what_is_no_message_is_refused_at_once(way):
     (alone,) = workers(way, 1)
     with pytest.raises(JobError, match=r"answered 400: .*computation_time"):
         query(alone, 1, 1, -1.0, 0.0)
 
 
-@both_ways
 def test_a_job_for_which_there_is_no_room_waits_until_another_has_ended(way):
     way.end()
     way.start()
@@ -197,7 +191,6 @@ def test_a_job_for_which_there_is_no_room_waits_until_another_has_ended(way):
         other.leave()
 
 
-@both_ways
 def test_a_server_that_is_away_is_asked_again_until_it_is_back(way):
     (alone,) = workers(way, 1)
     way.end()
@@ -206,6 +199,7 @@ def test_a_server_that_is_away_is_asked_again_until_it_is_back(way):
     back.result()
 
 
+@pytest.mark.parametrize("clock", [VirtualClock], indirect=True)
 def test_in_virtual_time_patience_ends_to_the_second(way) -> None:
     (alone,) = workers(way, 1, patience_s=60.0)
     way.end()

@@ -70,6 +70,7 @@ def progress(clock: VirtualClock, evaluates: bool = False, *steps: tuple[int, fl
 def test_the_settings_say_what_the_page_calls_the_algorithm_and_when_the_job_will_end(recorder):
     report(recorder.client(title="WBSP with overlap", limits={"seconds": 60.0, "target": 0.5}), 1, 0.5, 0.0)
     report(recorder.client(), 1, 0.5, 0.0)
+    assert "elapsed" not in recorder.heard[0]  # training has not begun
     first, second = (message["settings"] for message in recorder.heard)
     assert (first["title"], first["limits"]) == ("WBSP with overlap", {"seconds": 60.0, "accuracy": 0.5})
     assert second == {"policy": "journal", "epsilon": 0.5, "num_workers": 2, "generation": 1, "resumed": 0}
@@ -127,11 +128,6 @@ def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_
     assert second["way"] == "ASP"
 
 
-def test_before_training_begins_no_time_is_told(recorder):
-    report(recorder.client(), 1, 0.5, 0.0)
-    assert "elapsed" not in recorder.heard[0]
-
-
 # ------------------------------------------------------------------------------------------ what it is doing
 
 
@@ -184,48 +180,12 @@ def test_a_state_server_that_is_away_holds_up_no_evaluation_and_the_end_for_one_
 # ------------------------------------------------------------------------------- a server that was restarted
 
 
-def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder, clock):
-    made = [progress(clock, evaluates=rank == 0) for rank in range(2)]
-    clients = [recorder.client(rank, made[rank]) for rank in range(2)]
-    for client in clients:
-        report(client, 1, 0.5, 0.0)
-    for round_ in (2, 3):
-        clock.sleep(1.0)
-        made[0].measured(round_ - 1, round_ / 10)
-        report(clients[0], round_, 0.5, 0.0)
-    report(clients[1], 2, 0.5, 0.0)
-    before = len(recorder.heard)
-    recorder.answer = lambda message: response(server="bbbbbbbb")
-    for client in clients:
-        assert query(client, 3, 1, 0.5, 0.0) is True
-        query(client, 3, 2, 0.5, 0.0)
-    told = [(each["sender"][:8], each["msg_type"], each.get("accuracies")) for each in recorder.heard[before:]]
-    assert told == [
-        ("worker-0", "QUERY", None),
-        ("worker-0", "QUERY", [[1, 1.0, 0.2], [2, 2.0, 0.3]]),
-        ("worker-1", "QUERY", None),
-        ("worker-1", "QUERY", None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "told"),
-    [
-        (response(), (503, {}), [(None, []), (0.5, None), (None, [[1, 0.0, 0.5]]), (None, None)]),
-        (response(server=None), response(server=None), [(None, []), (0.5, None), (None, None)]),
-    ],
-    ids=["did not answer", "does not name itself"],
-)
-def test_a_server_that_did_not_answer_is_told_all_with_the_next_try(recorder, clock, first, then, told):
-    made = progress(clock, evaluates=True)
-    client = recorder.client(0, made)
-    answers = iter([first, then])
-    recorder.answer = lambda message: next(answers, response(server=first[1].get("server")))
+def test_a_server_that_does_not_name_itself_is_told_the_curve_once(recorder, clock):
+    recorder.answer = lambda message: response(server=None)
+    client = recorder.client(0, progress(clock, evaluates=True))
     report(client, 1, 0.5, 0.0)
-    made.measured(1, 0.5)
     query(client, 1, 1, 0.5, 0.0)
-    query(client, 1, 2, 0.5, 0.0)
-    assert [(message.get("accuracy"), message.get("accuracies")) for message in recorder.heard] == told
+    assert [message.get("accuracies") for message in recorder.heard] == [[], None]
 
 
 # ------------------------------------------------------------------------------------------------ who refuses

@@ -61,23 +61,6 @@ def test_who_waits_is_told_who_is_there() -> None:
     )
 
 
-def test_a_worker_that_was_killed_while_it_waited_does_not_count() -> None:
-    table, _, _ = gathered(join(0, 2))
-    late = membership.decide(table, join(1, 2), WAITING_S + 1)
-    assert late.answer.call is Call.WAIT and [one.member.name for one in late.group.waiting] == ["w1"]
-
-
-def test_one_that_was_started_anew_takes_the_place_of_the_one_before() -> None:
-    anew = Join("another", "a", 2, "10.0.0.1", 4000)
-    table, answers, _ = gathered(join(0, 2), anew)
-    assert answers[-1].call is Call.WAIT and [one.member.name for one in table.waiting] == ["another"]
-
-
-def test_one_that_waits_no_more_does_not_count() -> None:
-    table, answers, _ = gathered(join(0, 2), Left("w0", "a"), join(1, 2))
-    assert answers[-1].call is Call.WAIT and len(table.waiting) == 1
-
-
 def test_workers_that_expect_different_numbers_are_refused() -> None:
     with pytest.raises(Conflict, match=r"w.*cpu0.* wait\(s\) for a job 'a' of 3 workers, and .*cpu1.* for one of 2"):
         gathered(join(0, 3), join(1, 2))

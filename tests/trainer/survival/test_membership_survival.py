@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from server import membership
 from server.membership import ALIVE_S, GONE_S, Assignment, Group
 from server.messages import Beat, Call, Join, Left, Place
@@ -22,10 +21,6 @@ PATIENCE_S = 10.0
 def join(name: str, number: int, num_workers: int, min_workers: int = 1, **more: Any) -> Join:
     device = Device("h1", f"cpu{number}")
     return Join(name, "a", num_workers, "10.0.0.1", 4000 + number, device, min_workers, PATIENCE_S, **more)
-
-
-def numbers(place: Place) -> set[int]:
-    return {int(member.name.removeprefix("w")) for member in place.members}
 
 
 class Job:
@@ -68,99 +63,88 @@ class Job:
     def rank_in(place: Place, number: int) -> int:
         return next(rank for rank, one in enumerate(place.members) if one.name == f"w{number}")
 
-    def start(self, *numbers: int, lost: Iterable[int] = ()) -> list[str]:
-        """These ask: all but the last wait, and with that one a generation begins. Returns its members."""
-        calls = [self.join(number, lost).call for number in numbers]
-        assert calls == [Call.WAIT] * (len(numbers) - 1) + [Call.START]
-        return self.members()
+    def follow(self, story: str) -> None:
+        """What workers do in turn, and what they are told, as in STORIES. Who asks anew is another process in the place
+        of the one before it."""
+        for words in story.split("; "):
+            if of := re.fullmatch(r"of (\d+)", words):
+                self.num_workers = int(of[1])
+                continue
+            step = re.fullmatch(r"(\d+) (s pass|asks|asks anew|beats|leaves)(?:, lost ([\d ]+))?(?:: (\w+))?", words)
+            assert step, words
+            number, what, lost, told = int(step[1]), step[2], step[3] or "", step[4]
+            if what == "s pass":
+                self.now += number
+                continue
+            if what == "asks anew":
+                answer = self._decide(join(f"w{number}0", number, self.num_workers))
+            elif what == "asks":
+                answer = self.join(number, map(int, lost.split()))
+            else:
+                answer = (self.beat if what == "beats" else self.leave)(number)
+            assert told in (None, answer.call.name if answer.call else "None"), (words, answer, self.reason)
 
-    def members(self) -> list[str]:
-        return [one.name for one in self.table.members]
+    def members(self) -> str:
+        return " ".join(one.name for one in self.table.members)
 
 
-def test_those_that_are_left_start_at_once_when_all_of_them_are_back() -> None:
+COMING_BACK = "; ".join(["1 asks: WAIT; 1 s pass; 0 asks"] * int(PATIENCE_S + 1))
+STORIES = [
+    # Those that are left start at once when all of them are back.
+    "4 train; 0 asks, lost 2: WAIT; 3 asks, lost 2: WAIT; 1 asks, lost 2: START; 0 asks: START; w0 w1 w3 train",
+    # One that only looked lost to another has to wait for the next generation.
+    "3 train; 1 asks; 0 asks, lost 1 2: START; w0 train",
+    "3 train; 1 asks; 0 asks, lost 1 2; 1 asks: WAIT; 2 asks, lost 0: WAIT; 0 beats: PAUSE; 0 asks; w0 w1 w2 train",
+    # One that dies while the others come back is left out too.
+    "4 train; 1 asks, lost 3; 0 asks, lost 3; 2 asks, lost 3 1: START; w0 w2 train",
+    # One that is cut off from this server counts as lost after a while, and waits for the others when it is back.
+    f"3 train; 0 asks; {COMING_BACK}; 1 asks: START; w0 w1 train",
+    f"3 train; 0 asks; {COMING_BACK}; 1 asks; 2 asks: WAIT; 0 beats: PAUSE; 0 asks; 1 asks; w0 w1 w2 train",
+    # A worker that comes to a job at work is taken in when its workers pause.
+    "2 train; 0 beats: None; 5 asks: WAIT; 0 beats: PAUSE; 0 asks: WAIT; 1 asks: START; 5 asks: START; w0 w1 w5 train",
+    # A newcomer that asks no more is not waited for.
+    f"2 train; 5 asks; {int(ALIVE_S + 1)} s pass; 0 beats: None; 0 asks; 1 asks: START; w0 w1 train",
+    # A worker that left in order is not waited for.
+    "3 train; 1 leaves; 0 asks; 2 asks: START; w0 w2 train",
+    # A worker that comes too late hears that the job is over, and begins none; but those of the next one do.
+    "2 train; 5 asks; 0 leaves; 1 leaves; 5 asks: OVER; 6 asks: WAIT; 7 asks: START; w6 w7 train",
+    # One that wakes up after the job hears that it is over.
+    "3 train; 0 asks, lost 2; 1 asks, lost 2; 0 leaves; 1 leaves; 2 asks: OVER; w0 w1 train",
+    # Before the job begins one that waits no more, or does not ask again, does not count; and none counts twice.
+    "0 train; of 2; 0 asks: WAIT; 11 s pass; 1 asks: WAIT; 0 asks: START; w0 w1 train",
+    "0 train; of 2; 0 asks: WAIT; 0 leaves; 1 asks: WAIT; 0 asks: START; w0 w1 train",
+    "0 train; of 2; 0 asks: WAIT; 0 asks anew: WAIT; 1 asks: START; w00 w1 train",
+    # When all have died, those that listen in their places begin anew at once.
+    "2 train; 0 asks anew: WAIT; 1 asks anew: START; w00 w10 train",
+    # One that is started anew in its old place is not waited for under its old name.
+    "3 train; 2 asks anew: WAIT; 0 beats: PAUSE; 0 asks; 1 asks: START; w0 w1 w20 train",
+]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_who_is_told_what_and_who_trains(story: str) -> None:
+    begin, *steps, end = story.split("; ")
+    job = Job(int(begin.removesuffix(" train")))
+    job.follow("; ".join(steps))
+    assert f"{job.members()} train" == end
+
+
+def test_who_waits_is_told_for_whom() -> None:
     job = Job(4)
-    assert job.join(0, lost=[2]).call is Call.WAIT
+    job.follow("0 asks, lost 2: WAIT")
     assert "generation 2 of job 'a' waits for worker 1 (cpu1" in job.reason and "worker 3 (cpu3" in job.reason
-    assert job.start(3, 1, lost=[2]) == ["w0", "w1", "w3"]
-    for number in (0, 3):  # they hear of it when they ask again
-        job.join(number, lost=[2])
+    job.follow("3 asks, lost 2; 1 asks, lost 2; 0 asks; 3 asks")
     assert {number: place.rank for number, place in job.places.items() if place.generation == 2} == {0: 0, 1: 1, 3: 2}
-
-
-def test_one_that_only_looked_lost_to_another_has_to_wait_for_the_next_generation() -> None:
-    job = Job(3)
-    job.join(1)
-    assert job.start(0, lost=[1, 2]) == ["w0"]
-    assert job.join(1, lost=[0]).call is Call.WAIT and job.join(2, lost=[0]).call is Call.WAIT
-    assert job.beat(0).call is Call.PAUSE
-    assert job.start(0) == ["w0", "w1", "w2"]
-
-
-def test_one_that_dies_while_the_others_come_back_is_left_out_too() -> None:
-    job = Job(4)
-    job.join(1, lost=[3]), job.join(0, lost=[3])
-    assert job.start(2, lost=[3, 1]) == ["w0", "w2"]
-
-
-def test_one_that_is_cut_off_from_this_server_counts_as_lost_after_a_while() -> None:
-    job = Job(3)
-    job.join(0)
-    while job.now <= PATIENCE_S:
-        assert job.join(1).call is Call.WAIT
-        job.now += 1.0
-        job.join(0)
-    assert job.start(1) == ["w0", "w1"]
-    assert job.join(2).call is Call.WAIT  # it wakes up, and has to wait for the others
-    assert job.beat(0).call is Call.PAUSE
-    assert job.start(0, 1) == ["w0", "w1", "w2"]
+    job.follow("5 asks: WAIT")
+    assert "is at work" in job.reason
 
 
 def test_with_too_few_left_the_job_waits_until_others_come() -> None:
     job = Job(3, min_workers=2)
-    assert job.join(0, lost=[1, 2]).call is Call.WAIT
+    job.follow("0 asks, lost 1 2: WAIT")
     assert job.reason == "1 of at least 2 workers (--min-workers) of job 'a' are there"
-    assert job.start(7) == ["w0", "w7"]
-
-
-def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
-    job = Job(2)
-    assert job.beat(0).call is None
-    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
-    assert job.beat(0).call is Call.PAUSE
-    assert job.start(0, 1) == ["w0", "w1", "w5"]
-    assert job.join(5).call is Call.START
-
-
-def test_a_newcomer_that_asks_no_more_is_not_waited_for() -> None:
-    job = Job(2)
-    job.join(5)
-    job.now += ALIVE_S + 1
-    assert job.beat(0).call is None
-    assert job.start(0, 1) == ["w0", "w1"]
-
-
-def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
-    job = Job(3)
-    job.leave(1)
-    assert job.start(0, 2) == ["w0", "w2"]
-
-
-def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
-    job = Job(2)
-    job.join(5)
-    job.leave(0), job.leave(1)
-    assert job.join(5).call is Call.OVER
-    assert job.join(6).call is Call.WAIT and "1 worker(s) of job" in job.reason  # of the next job of this name
-    assert job.join(7).call is Call.START
-
-
-def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
-    job = Job(3)
-    job.join(0, lost=[2])
-    job.join(1, lost=[2])
-    job.leave(0), job.leave(1)
-    assert job.join(2).call is Call.OVER
+    job.follow("7 asks: START")
+    assert job.members() == "w0 w7"
 
 
 def test_a_job_that_has_fallen_silent_makes_room_for_no_other_and_says_which_command_does() -> None:
@@ -184,22 +168,7 @@ def test_when_all_have_ended_by_their_launchers_word_others_begin_anew_at_once()
     assert job._decide(launched(1, 0)).call is Call.START
     assert job._decide(launched(2, 0)).call is Call.WAIT and "is at work" in job.reason  # worker 1 has ended
     assert job._decide(launched(3, 2)).call is Call.START
-    assert job.members() == ["worker-aa-2", "worker-aa-3"]
-
-
-def test_when_all_have_died_those_that_listen_in_their_places_begin_anew_at_once() -> None:
-    job = Job(2)
-    answers = [job._decide(join(f"new{number}", number, 2)) for number in range(2)]
-    assert "job 'a' is at work" not in job.reason
-    assert answers[1].call is Call.START and job.members() == ["new0", "new1"]
-
-
-def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_old_name() -> None:
-    job = Job(3)
-    anew = join("new2", 2, 3)
-    assert job._decide(anew).call is Call.WAIT
-    assert job.beat(0).call is Call.PAUSE
-    assert job.start(0, 1) == ["w0", "w1", "new2"]
+    assert job.members() == "worker-aa-2 worker-aa-3"
 
 
 def test_a_server_without_a_record_waits_for_all_members_of_the_newest_generation_or_for_all_that_live() -> None:
@@ -228,7 +197,7 @@ def test_a_server_without_a_record_takes_the_launchers_word_for_the_end_of_membe
     assert job.reason.endswith("waits to hear from process 2 of the launcher")
     job._decide(launched(2, 0)), job._decide(launched(3, 0, 2))
     assert job._decide(launched(0, before=place)).call is Call.START
-    assert job.members() == ["worker-aa-0", "worker-aa-2", "worker-aa-3"]
+    assert job.members() == "worker-aa-0 worker-aa-2 worker-aa-3"
 
 
 def test_a_member_of_another_generation_comes_back_and_is_not_ended() -> None:
@@ -239,35 +208,6 @@ def test_a_member_of_another_generation_comes_back_and_is_not_ended() -> None:
     assert job.join(1).call is Call.START and job.places[1].id == job.table.id  # its START was lost
     stranger = msgspec.structs.asdict(msgspec.structs.replace(other, generation=9))
     assert job._decide(join("w5", 5, 2, **stranger)).call is Call.WAIT and job.table.generation == 1
-
-
-@given(st.integers(2, 6), st.data())
-def test_whichever_workers_die_in_any_order_one_newest_generation_holds_all_that_live(
-    number: int, data: st.DataObject
-) -> None:
-    """Workers die, one after the other or several at once, also while the others come back."""
-    job = Job(number)
-    alive, dead = set(range(number)), set[int]()
-
-    def is_broken(one: int) -> bool:
-        place = job.places[one]
-        return place.generation != job.table.generation or any(other in numbers(place) for other in dead)
-
-    while len(alive) > 1:
-        victims = data.draw(st.sets(st.sampled_from(sorted(alive)), min_size=1, max_size=len(alive) - 1))
-        between = data.draw(st.lists(st.sampled_from(sorted(alive)), max_size=4))  # ask before they die, or again
-        for one in between:
-            job.join(one)
-        alive, dead = alive - victims, dead | victims
-        while any(is_broken(one) for one in alive):
-            for one in data.draw(st.permutations(sorted(alive))):
-                if is_broken(one):
-                    job.join(one, lost=[other for other in dead if other in numbers(job.places[one])])
-        newest = {job.places[one].generation for one in alive}
-        assert newest == {job.table.generation}
-        ranks = [job.places[one].rank for one in sorted(alive)]
-        assert len({*ranks}) == len(ranks)
-        assert {one.name for one in job.table.members} == {f"w{one}" for one in alive}
 
 
 # ------------------------------------------------------------------------------------------ whose model all go on with
