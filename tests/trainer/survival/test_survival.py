@@ -40,13 +40,10 @@ class Job:
         self._processes.start_worker(worker, "main.py", *self.flags, *own)
 
     def wait_for_round(self, worker: int, round_: int) -> None:
-        wait_for(lambda: any(self.round_after(worker, round_)), f"round {round_} of worker {worker}")
-
-    def round_after(self, worker: int, round_: int) -> list[Path]:
-        return [p for p in (self.logs / f"cpu{worker}").glob("iter-*.txt") if int(p.stem[5:]) >= round_]
+        wait_for(lambda: self.newest(worker) >= round_, f"round {round_} of worker {worker}")
 
     def newest(self, worker: int) -> int:
-        return max(int(path.stem[5:]) for path in (self.logs / f"cpu{worker}").glob("iter-*.txt"))
+        return max((int(path.stem[5:]) for path in (self.logs / f"cpu{worker}").glob("iter-*.txt")), default=0)
 
     def kill(self, worker: int) -> None:
         lost = self._processes.running.pop(f"worker{worker}")
