@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster_processes import ROOT
 
 import config
 import simulate
@@ -21,7 +22,6 @@ from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import READY_MADE, ClusterProfile, Worker
 from utils import EXIT_SETUP, SetupError
 
-ROOT = Path(__file__).resolve().parents[3]
 HEADER = "step_time_s,straggler_trace\n"
 TRACE = "start_s,duration_s,extra_s\n20,60,0.01\n"
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from contexts import by_flags
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_cluster import batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
@@ -271,6 +271,7 @@ def test_a_call_to_pause_that_comes_late_does_not_concern_the_next_generation(cl
     generations.leave()
 
 
+@example(deaths={2: (0, 3)}, paces=[0.5] * 4, algorithm="ring")  # before the first round
 @settings(max_examples=20, deadline=None)
 @given(
     deaths=st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 3), st.integers(0, 12)), max_size=3),

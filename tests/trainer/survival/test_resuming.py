@@ -325,7 +325,7 @@ def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path
 @pytest.mark.parametrize(
     ("mode", "before", "after"),
     [
-        *((row.name, 3, 2) for row in OWNERS.values() if row.is_distributed),
+        *((row.name, 3, 2) for row in TABLE if row.is_distributed),
         *((mode, 2, 3) for mode in ("esync", "sync", "dcasgd", "ssp", "wbsp")),
     ],
 )

@@ -21,10 +21,6 @@ from utils import EXIT_BUG, EXIT_INCOMPLETE, EXIT_PEER_LOST, LEFT, RUN_FILE, STO
 pytestmark = pytest.mark.cluster
 
 
-def no_warnings(text: str) -> None:
-    raise AssertionError(text)
-
-
 class Job:
     """Workers of one job; each has a log folder of its own."""
 
@@ -51,7 +47,7 @@ class Job:
         lost.reap()
 
     def events(self, worker: int) -> list[str]:
-        records = read_rounds(self.logs / f"cpu{worker}", no_warnings)
+        records = read_rounds(self.logs / f"cpu{worker}", pytest.fail)
         events = [event for record in records for event in record.get("events", [])]
         assert {event["kind"] for event in events} <= {MEMBERS.name}
         return [event["text"] for event in events]
@@ -90,16 +86,16 @@ def test_a_job_of_esync_goes_on_without_rank_0_takes_it_in_again_and_lets_anothe
         "generation 2: 2 worker(s)", "generation 3: 3 worker(s)", "generation 4: 2 worker(s)",
     ]  # fmt: skip
     assert "worker 0 (cpu0 on host" in texts[0] and texts[0].endswith("is gone") and texts[1].endswith("has come")
-    rounds, last = list(read_rounds(job.logs / "cpu2", no_warnings)), job.newest(2)
+    rounds, last = list(read_rounds(job.logs / "cpu2", pytest.fail)), job.newest(2)
     assert [record["num_iters"] for record in rounds] == list(range(1, last + 1))  # none is lost
-    back = list(read_rounds(job.logs / "cpu0", no_warnings))
+    back = list(read_rounds(job.logs / "cpu0", pytest.fail))
     first = next(record for record in back if record["num_iters"] > lost_at)
     assert [record["num_iters"] for record in back][:lost_at] == list(range(1, lost_at + 1))
     assert first["missed"] == first["num_iters"] - lost_at - 1 >= 3
     assert first["total_time"] > rounds[lost_at]["total_time"]  # seconds of the job, not of the process
     assert (status["generation"], status["num_workers"], status["round"]) == (4, 2, last)
-    devices = summary.summarise_mode(job.logs.parent, no_warnings)
-    evaluator = metrics.evaluating_device(devices, no_warnings)
+    devices = summary.summarise_mode(job.logs.parent, pytest.fail)
+    evaluator = metrics.evaluating_device(devices, pytest.fail)
     assert evaluator is not None
     # Worker 0 had the first accuracies and has the last ones, worker 1 those between. One may have been under way.
     assert last // 2 - 1 <= len(evaluator.values) <= (last + 1) // 2
@@ -133,7 +129,7 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
     assert len({run["final_weights_sha256"] for run in runs}) == 1
     assert len({run["initial_weights_sha256"] for run in runs} - began_with) == 1  # those of the checkpoint
     for worker in range(3):
-        records = list(read_rounds(job.logs / f"cpu{worker}", no_warnings))
+        records = list(read_rounds(job.logs / f"cpu{worker}", pytest.fail))
         (first,) = (record for record in records if any(each["kind"] == "resume" for each in record.get("events", [])))
         assert first["num_iters"] == newest + 1
         numbers = [record["num_iters"] for record in records]
@@ -181,7 +177,7 @@ def test_the_last_evaluation_is_done_by_another_worker_where_the_one_that_does_i
         assert end_of(processes.running["worker1"], ENDS_S) == 0, processes.log("worker1")
         processes.running["worker0"].send(signal.SIGCONT)
         assert end_of(processes.running["worker0"], ENDS_S) == (0 if number is signal.SIGSTOP else -number)
-    last = list(read_rounds(job.logs / "cpu1", no_warnings))[-1]
+    last = list(read_rounds(job.logs / "cpu1", pytest.fail))[-1]
     assert last["num_iters"] == 5 and "accuracy" in last
     assert (job.logs / "cpu1" / "final.json").exists()
     assert job.run(1)["ended"] and bool(job.run(0)["ended"]) == (number is signal.SIGSTOP)
