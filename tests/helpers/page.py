@@ -15,9 +15,6 @@ class Page:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def join(self, *about: Any) -> None:
-        """Of no worker in particular."""
-
     def tell(
         self,
         round_: int,
@@ -29,8 +26,4 @@ class Page:
         """Keeps it."""
         self.told.append((round_, steps, step_s, transmission_s, decision))
 
-    def tell_doing(self) -> None:
-        """What a worker does now."""
-
-    def leave(self, *about: Any) -> None:
-        """A worker has left."""
+    join = tell_doing = leave = lambda self, *about: None  # of no worker in particular

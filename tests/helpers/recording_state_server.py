@@ -10,10 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
-from cluster_processes import free_ports, wait_for
-from state_server_process import http_client
-
-from esync.client import StateClient
 
 LONG_S = 30.0
 
@@ -38,14 +34,11 @@ class Recorder:
     Attributes:
         heard: the messages.
         answer: message -> answer; may be changed at any time. ConnectionError: none, the connection is closed.
-        is_awake: while it is not set, whoever asks waits.
     """
 
     def __init__(self, answer: Callable[[Message], Answer]) -> None:
         self.heard: list[Message] = []
         self.answer = answer
-        self.is_awake = threading.Event()
-        self.is_awake.set()
         self.port = 0
 
     def of(self, rank: int, *kinds: str) -> list[Message]:
@@ -56,28 +49,9 @@ class Recorder:
             if message["sender"].startswith(f"worker-{rank}-") and (not kinds or message["msg_type"] in kinds)
         ]
 
-    def wait_for(self, count: int) -> list[Message]:
-        """All messages, once there are so many."""
-        wait_for(lambda: len(self.heard) >= count, f"message {count}", LONG_S)
-        return list(self.heard)
-
-    def vanish(self, client: StateClient, is_there: bool) -> None:
-        """Nobody answers this client any more: the server is there and frozen, or there is none."""
-        if is_there:
-            self.is_awake.clear()
-        else:
-            (port,) = free_ports(1)
-            client._link.address = f"http://127.0.0.1:{port}"
-
-    def client(self, rank: int = 0, **options: Any) -> StateClient:
-        """A worker's client in a job with two workers; options as `http_client` takes them."""
-        client = http_client(self.port, **options)
-        client.join("job", rank, 2)
-        return client
-
 
 @contextlib.contextmanager
-def recording(answer: Callable[[Message], Answer] = lambda message: response()) -> Iterator[Recorder]:
+def recording(answer: Callable[[Message], Answer]) -> Iterator[Recorder]:
     """A server on a free port that answers as it is told."""
     recorder = Recorder(answer)
 
@@ -92,7 +66,6 @@ def recording(answer: Callable[[Message], Answer] = lambda message: response()) 
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             recorder.heard.append(message)
-            recorder.is_awake.wait(LONG_S)
             try:
                 self._send(*recorder.answer(message))
             except ConnectionError:
@@ -118,7 +91,6 @@ def recording(answer: Callable[[Message], Answer] = lambda message: response()) 
         try:
             yield recorder
         finally:
-            recorder.is_awake.set()
             server.shutdown()
 
 

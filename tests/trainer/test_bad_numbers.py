@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import StateServer, Trained, Worker, batch, dense, gradient, normalised, train
+from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
+from one_worker import Batches, a_context, some_batch
 from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
@@ -23,6 +24,7 @@ from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.loop import Loop
 from trainer.nan_guard import BadSteps, first_not_finite
+from trainer.progress import Limits
 from trainer.trainer import Trainer
 from utils import DIVERGED, EXIT_BUG, JobError
 
@@ -95,18 +97,14 @@ def test_model_averaging_is_the_mean_of_the_others_updates_where_a_worker_has_no
     workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate((5, 4, 1))]
     build = spoil(by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2), {1, 3, 4})
     trained = train(TransportKind.SUM, workers, build, rounds=2)
-    first = ZERO
-    for rank, share in enumerate((0.5, 0.4, 0.1)):
-        own = ZERO
-        for number in (rank, rank + 1)[rank == 1 :]:
-            own = own - ETA * gradient(own, batch(number))
-        first = first + share * own
-    expected = first
-    for rank, share in ((0, 5 / 6), (2, 1 / 6)):
-        own = first
-        for number in (rank, rank + 1):
-            own = own - ETA * gradient(own, batch(number))
-        expected = expected + share * (own - first)
+    expected = ZERO
+    for shares, batches_of_1 in (({0: 0.5, 1: 0.4, 2: 0.1}, [2]), ({0: 5 / 6, 2: 1 / 6}, [])):
+        begin = expected
+        for rank, share in shares.items():
+            own = begin
+            for number in batches_of_1 if rank == 1 else (rank, rank + 1):
+                own = own - ETA * gradient(own, batch(number))
+            expected = expected + share * (own - begin)
     for rank in range(3):
         np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
 
@@ -195,57 +193,40 @@ def of_page(build: Callable[[Context], Trainer]) -> Callable[[Context], Trainer]
     return built
 
 
+OUTER = {"global_lr": 0.7, "outer_momentum": 0.9}
 SYNC_SWITCH = {"momentum": 0.9, "train_steps": (6,), "straggler_policy": "none"}
-# Flags of the modes with a server part on the hub.
-HUB_FLAGS: dict[str, dict[str, Any]] = {
-    "backup": {"backup": 1},
-    "async": {},
-    "async, DC-ASGD": {"use_dcasgd": 1},
-    "async, DC-ASGD-a": {"use_dcasgd": 1, "dcasgd_adaptive": 1},
-    "async, Ringmaster": {"max_delay": 3},
-    "async, Ringleader": {"table": 1},
-    "async, Rescaled": {"rescale": 1},
-    "ssp": {"staleness": 1},
-    "wbsp": {},
-    "wbsp, overlap": {},
-    "async-local": {"global_lr": 0.7, "outer_momentum": 0.9, "sync_every": 2},
-    "decoupled": {"global_lr": 0.7, "outer_momentum": 0.9, "quorum": 2},
-    "sync-switch, BSP": {**SYNC_SWITCH, "switch_order": "1"},
-    "sync-switch, ASP": {**SYNC_SWITCH, "switch_order": "0"},
-}
 SUM, HUB = TransportKind.SUM, TransportKind.HUB
-MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
+# What carries the arrays, the trainer, and either the state server's rule or the flags of the server part on the hub.
+MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str | dict[str, Any]]] = {
     "sync": (SUM, by_flags("sync", learning_rate=ETA), ""),
-    "esync": (
-        SUM,
-        by_flags("esync", local_lr=ETA, global_lr=1.0, query="blocking"),
-        "journal",
-    ),
-    "esync, FedNova": (
-        SUM,
-        by_flags("esync", local_lr=ETA, normalise=1),
-        "journal",
-    ),
+    "esync": (SUM, by_flags("esync", local_lr=ETA, global_lr=1.0, query="blocking"), "journal"),
+    "esync, FedNova": (SUM, by_flags("esync", local_lr=ETA, normalise=1), "journal"),
     "local-sgd": (SUM, by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=2), ""),
     "lb-bsp": (SUM, by_flags("lb-bsp", learning_rate=ETA), "lb-bsp"),
-    "backup": (HUB, by_flags("backup"), ""),
-    **{mode: (HUB, by_flags("async"), "") for mode in HUB_FLAGS if mode.partition(",")[0] == "async"},
-    "ssp": (HUB, by_flags("ssp"), ""),
-    "wbsp": (HUB, of_page(by_flags("wbsp", local_lr=ETA, wbsp_overlap=0)), ""),
-    "wbsp, overlap": (HUB, of_page(by_flags("wbsp", local_lr=ETA, wbsp_overlap=1)), ""),
-    "async-local": (HUB, by_flags("async-local", local_lr=ETA), ""),
-    "decoupled": (HUB, of_page(by_flags("decoupled", local_lr=ETA, sync_every=2)), ""),
-    "sync-switch, BSP": (HUB, of_page(by_flags("sync-switch")), ""),
-    "sync-switch, ASP": (HUB, of_page(by_flags("sync-switch")), ""),
+    "backup": (HUB, by_flags("backup"), {"backup": 1}),
+    "async": (HUB, by_flags("async"), {}),
+    "async, DC-ASGD": (HUB, by_flags("async"), {"use_dcasgd": 1}),
+    "async, DC-ASGD-a": (HUB, by_flags("async"), {"use_dcasgd": 1, "dcasgd_adaptive": 1}),
+    "async, Ringmaster": (HUB, by_flags("async"), {"max_delay": 3}),
+    "async, Ringleader": (HUB, by_flags("async"), {"table": 1}),
+    "async, Rescaled": (HUB, by_flags("async"), {"rescale": 1}),
+    "ssp": (HUB, by_flags("ssp"), {"staleness": 1}),
+    "wbsp": (HUB, of_page(by_flags("wbsp", local_lr=ETA, wbsp_overlap=0)), {}),
+    "wbsp, overlap": (HUB, of_page(by_flags("wbsp", local_lr=ETA, wbsp_overlap=1)), {}),
+    "async-local": (HUB, by_flags("async-local", local_lr=ETA), {**OUTER, "sync_every": 2}),
+    "decoupled": (HUB, of_page(by_flags("decoupled", local_lr=ETA, sync_every=2)), {**OUTER, "quorum": 2}),
+    "sync-switch, BSP": (HUB, of_page(by_flags("sync-switch")), {**SYNC_SWITCH, "switch_order": "1"}),
+    "sync-switch, ASP": (HUB, of_page(by_flags("sync-switch")), {**SYNC_SWITCH, "switch_order": "0"}),
 }
 
 
 def trained_in(mode: str, steps: Collection[int], rounds: int = 6) -> Trained:
-    kind, build, policy = MODES[mode]
+    kind, build, more = MODES[mode]
     workers = [Worker([batch(rank), batch(rank + 3)], step_s=1.0 + rank / 8, samples=rank + 1) for rank in range(3)]
-    flags = {"mode": mode.partition(",")[0], "learning_rate": ETA, **HUB_FLAGS[mode]} if kind is HUB else {}
-    state_server = StateServer(policy) if policy else None
-    return train(kind, workers, spoil(build, steps), rounds, dense, state_server=state_server, config=Config(**flags))
+    if isinstance(more, str):
+        return train(kind, workers, spoil(build, steps), rounds, state_server=StateServer(more) if more else None)
+    config = Config(mode=mode.partition(",")[0], learning_rate=ETA, **more)
+    return train(kind, workers, spoil(build, steps), rounds, config=config)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -264,10 +245,6 @@ def test_in_every_mode_too_many_in_a_row_end_the_job_with_worker_step_and_layer(
 
 
 def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_none(tmp_path) -> None:
-    from one_worker import Batches, a_context, some_batch
-
-    from esync.progress import Limits
-
     samples = some_batch()
     context = a_context(samples, batches=Batches(samples), limits=Limits(3), max_bad_steps=MOST)
     context.task.passes = lambda trainer: Spoilt(context.task.network, (), float("nan"))

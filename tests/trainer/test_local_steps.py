@@ -10,10 +10,9 @@ from ready import endless, labels_of, ready
 
 from algorithm_row import OwnGradientSteps
 from algorithms import TransportKind
-from esync.measure import Measure
 from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.samples import Samples
-from trainer.membership import Membership
+from trainer.run_logs.measure import Measure
 
 LEARNING_RATE = 0.01
 
@@ -45,19 +44,6 @@ def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tm
     moved = [not np.array_equal(was, now) for was, now in zip(before, model(trainer), strict=True)]
     # A bias in front of BatchNorm has no gradient; everything else moves in a whole step.
     assert not any(moved) if not whole else moved[0] and moved[-1]
-
-
-def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(batch):
-    trainer = by_flags("local", learning_rate=LEARNING_RATE)(
-        a_context(batch, membership=lambda: Membership(0, 4, (3, 2, 2, 1)))
-    )
-    assert trainer.membership.share == 0.375
-    gradients = []
-    for weight in (1.0, trainer.membership.weight):
-        trainer.compute_gradients(ready(batch), weight)
-        gradients.append([gradient.copy() for gradient in trainer.parameters.gradients])
-    for plain, weighed in zip(*gradients, strict=True):
-        np.testing.assert_allclose(weighed, 1.5 * plain, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("batches", [0, 30])

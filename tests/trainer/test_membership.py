@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from contexts import by_flags, context_of
-from memory_cluster import Worker, batch, dense, gradient, train
+from memory_cluster import batch, dense
 from ready import FEED, ready
 
-from algorithms import TransportKind
-from esync.progress import Limits
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
+from trainer.progress import Limits
 
 ETA = 0.5
 
@@ -31,26 +30,6 @@ def test_shares_and_weight_are_of_the_samples_that_workers_hold() -> None:
     assert Membership(1, 4).share == 0.25 and Membership(1, 4).weight == 1.0
     assert other.partition_sha256["all by rank"] == membership.partition_sha256["all by rank"]
     assert other.partition_sha256["this worker"] != membership.partition_sha256["this worker"]
-
-
-def test_averaging_weighs_each_round_by_the_shares_of_that_round() -> None:
-    counts = [(3, 1), (1, 3)]
-
-    def membership(rank: int):
-        return changes(*(Membership(rank, 2, each) for each in counts))
-
-    workers = [Worker([batch(rank)]) for rank in range(2)]
-    trained = train(
-        TransportKind.SUM,
-        workers,
-        by_flags("local-sgd", local_lr=ETA, global_lr=1.0, sync_every=1),
-        2,
-        membership=membership,
-    )
-    expected = np.zeros((2, 4))
-    for each in counts:
-        expected = expected - ETA * sum(each[rank] / 4 * gradient(expected, batch(rank)) for rank in range(2))
-    np.testing.assert_allclose(trained.weights(), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
-from functools import partial
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from run_all import run_all
 
-from esync.asker import NOTICE_REST_S, Notices
-from esync.clock import RealClock
-from esync.progress import FIRST, Curve, Newest, Point, Progress, Total
+from trainer.coordinator.asker import NOTICE_REST_S, Notices
+from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
 from trainer.run_logs.rounds import of_log
-from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.trainer_state import resume_progress
-
-SOON_S = 20.0
 
 
 def test_the_total_of_a_job_that_goes_on_counts_its_logs():
+    stages = [{"forward and backward": 0.1, "evaluation": 9.0}, {"forward and backward": 0.5}]
     rounds = [
-        {
-            "num_iters": 1,
-            "num_samples": 64,
-            "total_time": 1.0,
-            "time": {"0": {"forward and backward": 0.1, "evaluation": 9.0}},
-        },
-        {"num_iters": 2, "num_samples": 32, "total_time": 2.0, "time": {"0": {"forward and backward": 0.5}}},
+        {"num_iters": number, "num_samples": 96 - 32 * number, "total_time": number, "time": {"0": seconds}}
+        for number, seconds in enumerate(stages, start=1)
     ]
     rounds[1]["accuracy"] = 0.5
     made = Progress()
@@ -71,39 +60,19 @@ def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best
         assert len(rounds) > (limit - 2) // 2
 
 
-def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait() -> None:
-    clock, done = VirtualClock(), []
-
-    def task(number: int) -> None:
-        clock.sleep(1.0)
-        done.append((number, clock.now()))
-
-    def work() -> None:
-        background = Notices(clock, NOTICE_REST_S, clock.event())
-        background.wait_until_idle(9.0)  # there is nothing to wait for
-        for number in range(5):
-            background.begin(partial(task, number))
-            clock.sleep(0.2)
-        background.wait_until_idle(0.5)
-        assert done == [(0, 1.0)]
-        background.wait_until_idle(9.0)
-        assert done == [(0, 1.0), (4, 2.0 + NOTICE_REST_S)]
-        background.begin(partial(task, 5))
-        background.wait_until_idle(9.0)
-
-    run_all(clock, [work])
-    assert done == [(0, 1.0), (4, 2.0 + NOTICE_REST_S), (5, 3.0 + 2 * NOTICE_REST_S)]
-
-
-def test_the_background_works_beside_its_caller_in_real_time_too() -> None:
-    clock, go_on = RealClock(), threading.Event()
-    done: list[int] = []
+def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait(clock) -> None:
+    done: list[tuple[int, float]] = []
     background = Notices(clock, NOTICE_REST_S, clock.event())
-    background.begin(lambda: (go_on.wait(SOON_S), done.append(0)))
-    assert done == []
-    go_on.set()
-    background.wait_until_idle(SOON_S)
-    assert done == [0]
+    background.wait_until_idle(9.0)  # there is nothing to wait for
+    for number in range(5):
+        background.begin(lambda number=number: (clock.sleep(1.0), done.append((number, clock.now()))))
+        clock.sleep(0.2)
+    background.wait_until_idle(0.5)
+    assert done == [(0, 1.0)]
+    background.wait_until_idle(9.0)
+    background.begin(lambda: done.append((5, clock.now())))
+    background.wait_until_idle(9.0)
+    assert done == [(0, 1.0), (4, 2.0 + NOTICE_REST_S), (5, 2.0 + 2 * NOTICE_REST_S)]
 
 
 def diverges(*losses, progress=None, begin=1):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_all import run_all
 from state_server_process import query, report
 
 from esync.client import StateClient
@@ -79,119 +78,102 @@ class Published:
         return [path for path, _ in self.heard]
 
 
-def follow(work: Callable[[Published, VirtualClock, Callable[[int], StateClient]], None]) -> None:
-    """Follows workers of a job of two on a new server."""
-    clock, server = VirtualClock(), Published()
-
-    def client(rank: int) -> StateClient:
-        made = StateClient(PublishedLink(server, clock, 2), clock, "journal", 0.25)  # type: ignore[arg-type]
-        made.join("job", rank, 2)
-        return made
-
-    run_all(clock, [lambda: work(server, clock, client)])
+@pytest.fixture
+def server() -> Published:
+    return Published()
 
 
-def test_a_job_is_four_forms_and_the_first_tells_the_time_of_a_step_before_any_is_done() -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        first = client(0)
-        report(first, 1, 0.1, 0.0)
-        clock.sleep(2.0)
-        assert query(first, 1, 1, 0.2, 0.5) is True
-        report(first, 2, 0.2, 0.5)
-        assert server.heard == [
-            ("/init/", {"num_workers": 2, "epsilon": 0.25}),
-            ("/reset/", {"r": 0, "t": 1, "te": 0.0}),
-            ("/apply/", {"r": 0, "k": 0, "c": 0.1, "te": 0.0}),
-            ("/apply/", {"r": 0, "k": 1, "c": 0.2, "te": 2.0}),
-            ("/reset/", {"r": 0, "t": 2, "te": 2.0}),
-        ]
+@pytest.fixture
+def client(server: Published, clock: VirtualClock) -> Callable[[int], StateClient]:
+    """Makes the worker of a rank in a job of two."""
 
-    follow(work)
+    def made(rank: int) -> StateClient:
+        client = StateClient(PublishedLink(server, clock, 2), clock, "journal", 0.25)  # type: ignore[arg-type]
+        client.join("job", rank, 2)
+        return client
+
+    return made
 
 
-def test_rank_0_begins_the_job_and_the_others_tell_nothing_before() -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        server.restart(6)  # of another job
-        first, second = client(0), client(1)
-        report(second, 1, 0.1, 0.0)
-        assert query(second, 1, 1, 0.1, 0.0) is False
-        assert not server.heard
-        report(first, 1, 0.1, 0.0)
-        assert query(second, 1, 2, 0.1, 0.0) is True
-        assert server.paths == ["/init/", "/reset/", "/apply/", "/reset/", "/apply/"]
-
-    follow(work)
-
-
-def test_what_the_forms_cannot_say_and_what_was_overtaken_is_not_sent() -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        second = client(1)
-        server.restart(2)
-        report(second, 1, 0.1, 0.0)
-        query(second, 2, 3, 0.1, 0.0)  # overtakes the report of its round, which tells the same
-        before = list(server.paths)
-        assert before[-2:] == ["/reset/", "/apply/"]
-        report(second, 2, 0.1, 0.0)
-        assert query(second, 2, 2, 0.1, 0.0) is False
-        assert query(second, 1, 9, 0.1, 0.0) is False
-        second._progress.activity = EVALUATING
-        second.tell_doing()
-        second.leave()
-        assert server.paths == before
-
-    follow(work)
+def test_a_job_is_four_forms_and_the_first_tells_the_time_of_a_step_before_any_is_done(server, clock, client) -> None:
+    first = client(0)
+    report(first, 1, 0.1, 0.0)
+    clock.sleep(2.0)
+    assert query(first, 1, 1, 0.2, 0.5) is True
+    report(first, 2, 0.2, 0.5)
+    assert server.heard == [
+        ("/init/", {"num_workers": 2, "epsilon": 0.25}),
+        ("/reset/", {"r": 0, "t": 1, "te": 0.0}),
+        ("/apply/", {"r": 0, "k": 0, "c": 0.1, "te": 0.0}),
+        ("/apply/", {"r": 0, "k": 1, "c": 0.2, "te": 2.0}),
+        ("/reset/", {"r": 0, "t": 2, "te": 2.0}),
+    ]
 
 
-def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        both = [client(0), client(1)]
-        for one in both:
-            report(one, 7, 0.1, 0.0)
-        server.restart()
-        server.heard.clear()
-        assert query(both[1], 7, 1, 0.1, 0.0) is True
-        assert query(both[0], 7, 1, 0.1, 0.0) is True
-        assert server.paths == ["/apply/", "/init/", "/reset/", "/apply/", "/apply/"]
+def test_rank_0_begins_the_job_and_the_others_tell_nothing_before(server, client) -> None:
+    server.restart(6)  # of another job
+    first, second = client(0), client(1)
+    report(second, 1, 0.1, 0.0)
+    assert query(second, 1, 1, 0.1, 0.0) is False
+    assert not server.heard
+    report(first, 1, 0.1, 0.0)
+    assert query(second, 1, 2, 0.1, 0.0) is True
+    assert server.paths == ["/init/", "/reset/", "/apply/", "/reset/", "/apply/"]
 
-    follow(work)
+
+def test_what_the_forms_cannot_say_and_what_was_overtaken_is_not_sent(server, client) -> None:
+    second = client(1)
+    server.restart(2)
+    report(second, 1, 0.1, 0.0)
+    query(second, 2, 3, 0.1, 0.0)  # overtakes the report of its round, which tells the same
+    before = list(server.paths)
+    assert before[-2:] == ["/reset/", "/apply/"]
+    report(second, 2, 0.1, 0.0)
+    assert query(second, 2, 2, 0.1, 0.0) is False
+    assert query(second, 1, 9, 0.1, 0.0) is False
+    second._progress.activity = EVALUATING
+    second.tell_doing()
+    second.leave()
+    assert server.paths == before
+
+
+def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_on(caplog, server, client) -> None:
+    both = [client(0), client(1)]
+    for one in both:
+        report(one, 7, 0.1, 0.0)
+    server.restart()
+    server.heard.clear()
+    assert query(both[1], 7, 1, 0.1, 0.0) is True
+    assert query(both[0], 7, 1, 0.1, 0.0) is True
+    assert server.paths == ["/apply/", "/init/", "/reset/", "/apply/", "/apply/"]
     assert caplog.messages == [
         "the state server at http://published does not answer (500: IndexError at /apply/); asking again"
     ]
 
 
-def test_a_server_that_was_away_is_told_the_round_again() -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        first = client(0)
-        report(first, 7, 0.1, 0.0)
-        server.is_away, server.heard = True, []
-        back = clock.start(lambda: (clock.sleep(1.0), setattr(server, "is_away", False)), "back")
-        assert query(first, 7, 1, 0.1, 0.0) is True
-        back.result()
-        assert server.paths[-2:] == ["/reset/", "/apply/"]
-
-    follow(work)
+def test_a_server_that_was_away_is_told_the_round_again(server, clock, client) -> None:
+    first = client(0)
+    report(first, 7, 0.1, 0.0)
+    server.is_away, server.heard = True, []
+    back = clock.start(lambda: (clock.sleep(1.0), setattr(server, "is_away", False)), "back")
+    assert query(first, 7, 1, 0.1, 0.0) is True
+    back.result()
+    assert server.paths[-2:] == ["/reset/", "/apply/"]
 
 
 @pytest.mark.parametrize(("slowest_s", "waited_s"), [(0.1, 30.0), (9.0, 90.0)])
-def test_a_worker_that_is_never_ready_aggregates_in_the_end(
-    slowest_s: float, waited_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        server.ready = 0
-        both = [client(0), client(1)]
-        for one, step_s in zip(both, (0.1, slowest_s), strict=True):
-            report(one, 1, step_s, 0.0)
-        begin, steps = clock.now(), 0
-        while True:
-            clock.sleep(1.0)
-            steps += 1
-            if query(both[0], 1, steps, 0.1, 0.0):
-                break
-        assert clock.now() - begin == pytest.approx(waited_s, abs=1.5)
-
-    follow(work)
+def test_a_worker_that_is_never_ready_aggregates_in_the_end(slowest_s, waited_s, caplog, server, clock, client) -> None:
+    server.ready = 0
+    both = [client(0), client(1)]
+    for one, step_s in zip(both, (0.1, slowest_s), strict=True):
+        report(one, 1, step_s, 0.0)
+    begin, steps = clock.now(), 0
+    while True:
+        clock.sleep(1.0)
+        steps += 1
+        if query(both[0], 1, steps, 0.1, 0.0):
+            break
+    assert clock.now() - begin == pytest.approx(waited_s, abs=1.5)
     (warning,) = caplog.messages
     assert f"has not said ready for {waited_s:.0f} s; this worker aggregates" in warning
 
@@ -212,68 +194,51 @@ HTML = "<!doctype html>\n<html><title>Sign in\n please</title></html>"
         ("/init/", Reply(502, {}, "bad\ngateway"), "(502: bad gateway); tried for 60 s"),
     ],
 )
-def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, said: str) -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        server.instead[path] = answer
-        first = client(0)
-
-        def job() -> None:
-            report(first, 1, 0.1, 0.0)
-            query(first, 1, 1, 0.1, 0.0)
-
-        with pytest.raises(PeerLost) as error:
-            job()
-        assert said in str(error.value)
-        assert "\n" not in str(error.value)
-        assert clock.now() <= 61.0
-
-    follow(work)
+def test_other_answers_end_the_worker_with_one_line(path, answer, said, server, clock, client) -> None:
+    server.instead[path] = answer
+    first = client(0)
+    with pytest.raises(PeerLost) as error:
+        report(first, 1, 0.1, 0.0)
+        query(first, 1, 1, 0.1, 0.0)
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert clock.now() <= 61.0
 
 
-def test_while_no_question_is_answered_rounds_go_on_with_the_steps_of_the_round_before() -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        first = client(0)
-        queries, taken = Queries(first, clock, waits=False), []
-        server.instead["/apply/"] = Reply(502, {}, "bad gateway")
-        for round_ in range(1, 101):
-            queries.report(round_, 0.1, 0.0)
-            for steps in range(1, 100):
-                clock.sleep(0.1)
-                if queries.ask(round_, steps, 0.1, 0.0):
-                    break
-            taken.append(steps)
-        assert taken[0] <= 5 and {*taken[1:]} == {1}
-        del server.instead["/apply/"]
-        clock.sleep(1.1)
-        (_, entered), (_, asked) = server.heard[-2:]  # what it has missed
-        assert (entered["t"], asked["k"]) == (100, 1)
-        queries.close()
-
-    follow(work)
+def test_while_no_question_is_answered_rounds_go_on_with_the_steps_of_the_round_before(server, clock, client) -> None:
+    first = client(0)
+    queries, taken = Queries(first, clock, waits=False), []
+    server.instead["/apply/"] = Reply(502, {}, "bad gateway")
+    for round_ in range(1, 101):
+        queries.report(round_, 0.1, 0.0)
+        for steps in range(1, 100):
+            clock.sleep(0.1)
+            if queries.ask(round_, steps, 0.1, 0.0):
+                break
+        taken.append(steps)
+    assert taken[0] <= 5 and {*taken[1:]} == {1}
+    del server.instead["/apply/"]
+    clock.sleep(1.1)
+    (_, entered), (_, asked) = server.heard[-2:]  # what it has missed
+    assert (entered["t"], asked["k"]) == (100, 1)
+    queries.close()
 
 
 @pytest.mark.parametrize("root", [Reply(200, {}, HTML), Reply(200, {"records": "x"}), Reply(500, {}, DJANGO_500)])
-def test_a_server_that_answers_nothing_but_errors_is_given_up(root: Reply) -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        server.instead = {"/": root, "/apply/": Reply(500, {}, DJANGO_500)}
-        first = client(0)
-        with pytest.raises(PeerLost, match=r"\(500: IndexError at /apply/\); tried for 60 s"):
-            report(first, 1, 0.1, 0.0)
-
-    follow(work)
+def test_a_server_that_answers_nothing_but_errors_is_given_up(root, server, client) -> None:
+    server.instead = {"/": root, "/apply/": Reply(500, {}, DJANGO_500)}
+    first = client(0)
+    with pytest.raises(PeerLost, match=r"\(500: IndexError at /apply/\); tried for 60 s"):
+        report(first, 1, 0.1, 0.0)
 
 
-def test_of_two_jobs_on_one_server_the_one_that_has_no_row_any_more_ends() -> None:
-    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
-        second = client(1)
-        server.restart(2)
-        report(second, 5, 0.1, 0.0)
-        server.restart(1)
-        server.post("/apply/", Timeouts(1, 1), {"r": 0, "k": 1, "c": 0.3, "te": 9.0})
-        with pytest.raises(JobError, match="has lost this job: another one has begun there"):
-            query(second, 5, 1, 0.1, 0.0)
-
-    follow(work)
+def test_of_two_jobs_on_one_server_the_one_that_has_no_row_any_more_ends(server, client) -> None:
+    second = client(1)
+    server.restart(2)
+    report(second, 5, 0.1, 0.0)
+    server.restart(1)
+    server.post("/apply/", Timeouts(1, 1), {"r": 0, "k": 1, "c": 0.3, "te": 9.0})
+    with pytest.raises(JobError, match="has lost this job: another one has begun there"):
+        query(second, 5, 1, 0.1, 0.0)
 
 
 @pytest.mark.parametrize(

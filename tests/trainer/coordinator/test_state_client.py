@@ -1,65 +1,67 @@
-"""What a worker tells its state server, and what it does when that is away, new, or refuses: looked at on the wire."""
+"""What a worker tells its state server, and what it does when that is away, new, or refuses: message by message, in
+virtual time."""
 
 from __future__ import annotations
 
 import random
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-import requests
-from cluster_processes import free_ports
-from recording_state_server import recording, refusal, response, rounds_that_skip
-from state_server_process import clients, http_client, query, report, running_state_server
+from recording_state_server import Answer, refusal, response, rounds_that_skip
+from state_server_process import query, report
 
-from esync.clock import RealClock
-from esync.progress import EVALUATING, TRAINING, Progress
-from esync.queries import Queries
 from trainer import command_line
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.protocol import BRIEF, PATIENT, Message, NoAnswer, Reply, Timeouts
+from trainer.coordinator.queries import Queries
 from trainer.from_flags import limits
+from trainer.progress import EVALUATING, TRAINING, Progress
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError
 
-AT_ONCE_S = 3.0  # the training thread does not wait; far below the 10 s that a try to reach the server may take
-SOON_S = 9.0  # far below the patience of a worker
+AWAY = {
+    "frozen": lambda clock, timeouts: clock.sleep(timeouts.answer_s),
+    "absent": lambda clock, timeouts: None,
+}
+
+
+class Recorder:
+    """Writes down what it hears, and answers as it is told; `away`: how long it takes not to answer."""
+
+    address, round_trip_s = "the server of the test", 0.0
+    away: Callable[[VirtualClock, Timeouts], None] | None = None
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.heard: list[Message] = []
+        self.answer: Callable[[Message], Answer] = lambda message: response()
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        if self.away:
+            self.away(self.clock, timeouts)
+            raise NoAnswer("it is away")
+        self.heard.append(message)
+        return Reply(*self.answer(message))
+
+    def client(self, rank: int = 0, made: Progress | None = None, **options: Any) -> StateClient:
+        """Of a worker in a job of two."""
+        client = StateClient(self, self.clock, "journal", 0.5, **options)
+        client.join("job", rank, 2, made)
+        return client
 
 
 @pytest.fixture
-def recorder():
-    with recording() as running:
-        yield running
+def recorder(clock: VirtualClock) -> Recorder:
+    return Recorder(clock)
 
 
-class Clock:
-    """Seconds since the job began, as told."""
-
-    def __init__(self, now=0.0):
-        self.now = now
-
-    def __call__(self):
-        return self.now
-
-
-def progress(clock=None, evaluates=False, steps=()):
+def progress(clock: VirtualClock, evaluates: bool = False, *steps: tuple[int, float]) -> Progress:
     made = Progress()
-    made.begin(clock or Clock(), evaluates)
+    made.begin(clock.now, evaluates)
     for samples, step_s in steps:
         made.add_step(samples, step_s)
     return made
-
-
-def blocking(client):
-    return Queries(client, RealClock(), waits=True)
-
-
-def non_blocking(client):
-    return Queries(client, RealClock(), waits=False)
-
-
-def joined(recorder, made, rank=0, **options):
-    client = recorder.client(rank, **options)
-    client.join("job", rank, 2, made)
-    return client
 
 
 # ----------------------------------------------------------------------------------------------- what is told
@@ -68,6 +70,7 @@ def joined(recorder, made, rank=0, **options):
 def test_the_settings_say_what_the_page_calls_the_algorithm_and_when_the_job_will_end(recorder):
     report(recorder.client(title="WBSP with overlap", limits={"seconds": 60.0, "target": 0.5}), 1, 0.5, 0.0)
     report(recorder.client(), 1, 0.5, 0.0)
+    assert "elapsed" not in recorder.heard[0]  # training has not begun
     first, second = (message["settings"] for message in recorder.heard)
     assert (first["title"], first["limits"]) == ("WBSP with overlap", {"seconds": 60.0, "accuracy": 0.5})
     assert second == {"policy": "journal", "epsilon": 0.5, "num_workers": 2, "generation": 1, "resumed": 0}
@@ -109,12 +112,12 @@ def test_the_limits_of_a_job_are_those_that_its_rounds_and_its_clock_can_reach(f
     assert limits(command_line.parse(flags.split())) == expected
 
 
-def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_in_it(recorder):
-    clock = Clock(1.5)
-    made = progress(clock, steps=[(64, 0.25), (32, 0.5)])
-    client = joined(recorder, made)
+def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_in_it(recorder, clock):
+    made = progress(clock, False, (64, 0.25), (32, 0.5))
+    client = recorder.client(0, made)
+    clock.sleep(1.5)
     report(client, 1, 0.5, 0.0)
-    clock.now = 2.0
+    clock.sleep(0.5)
     made.add_step(64, 0.25)
     made.protocol = "ASP"
     query(client, 1, 3, 0.25, 0.0)
@@ -125,22 +128,17 @@ def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_
     assert second["way"] == "ASP"
 
 
-def test_before_training_begins_no_time_is_told(recorder):
-    report(recorder.client(), 1, 0.5, 0.0)
-    assert "elapsed" not in recorder.heard[0]
-
-
 # ------------------------------------------------------------------------------------------ what it is doing
 
 
 def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the_next_report(recorder):
-    made = progress()
-    client = joined(recorder, made)
+    made = progress(recorder.clock)
+    client = recorder.client(0, made)
     report(client, 1, 0.5, 0.0)
     query(client, 1, 1, 0.5, 0.0)
     made.activity = EVALUATING
     client.tell_doing()
-    recorder.wait_for(3)
+    recorder.clock.sleep(1.0)
     made.activity = TRAINING
     report(client, 2, 0.5, 0.0)
     told = [(message["msg_type"], message["status"]["round"], message.get("doing")) for message in recorder.heard]
@@ -152,144 +150,42 @@ def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the
     ]
 
 
-@pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
-def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(recorder, is_there):
-    made = progress()
-    client = joined(recorder, made)
-    report(client, 1, 0.5, 0.0)
-    recorder.vanish(client, is_there)
-    began = time.monotonic()
-    for _ in range(3):
-        client.tell_doing()
-    assert time.monotonic() - began < AT_ONCE_S
-    recorder.is_awake.set()
-    client._notices.wait_until_idle(SOON_S)
-
-
 def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorder):
-    made = progress()
-    client = joined(recorder, made)
+    made = progress(recorder.clock)
+    client = recorder.client(0, made)
     made.activity = EVALUATING
     query(client, 1, 1, 0.5, 0.0)  # the server takes who asks for one who trains
-    assert recorder.wait_for(2)[-1]["doing"] == "evaluating"
+    recorder.clock.sleep(1.0)
+    assert [message["doing"] for message in recorder.heard] == ["evaluating"] * 2
 
 
-def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recorder):
-    made = progress(Clock(9.0), evaluates=True)
-    client = joined(recorder, made)
-    made.measured(3, 0.25)
-    report(client, 4, 0.5, 0.0)
-    made.measured(4, 0.5)
-    client.leave()
-    last = recorder.heard[-1]
-    assert (last["msg_type"], last["status"]["round"], last["doing"]) == ("REPORT", 4, "ended")
-    assert last["accuracies"] == [[3, 9.0, 0.25], [4, 9.0, 0.5]]
-
-
-def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder):
-    made = progress()
-    client = joined(recorder, made)
+@pytest.mark.parametrize("away", AWAY)
+def test_a_state_server_that_is_away_holds_up_no_evaluation_and_the_end_for_one_try(recorder, clock, away):
+    client = recorder.client()
     report(client, 1, 0.5, 0.0)
-    over = threading.Event()
-
-    def answer(message):
-        if message["doing"] == "evaluating":
-            over.wait(SOON_S)
-        return response()
-
-    recorder.answer = answer
-    made.activity = EVALUATING
-    client.tell_doing()
-    recorder.wait_for(2)
-    slow_answer = threading.Timer(0.1, over.set)
-    slow_answer.start()
-    client.leave()
-    assert recorder.heard[-1]["doing"] == "ended"
-    assert over.is_set()
-    slow_answer.join()
-
-
-@pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
-def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there):
-    client = joined(recorder, progress())
-    report(client, 1, 0.5, 0.0)
-    asks = non_blocking(client)
-    recorder.vanish(client, is_there)
-    if not is_there:
-        asks.ask(1, 1, 0.5, 0.0)
-    began = time.monotonic()
+    recorder.away = AWAY[away]
+    asks = Queries(client, clock, waits=False)
+    asks.ask(1, 1, 0.5, 0.0)
+    begin_s = clock.now()
+    for _ in range(3):
+        client.tell_doing()
+    assert clock.now() == begin_s
     asks.close()
+    assert clock.now() <= begin_s + PATIENT.answer_s
+    begin_s = clock.now()
     client.leave()
-    assert time.monotonic() - began < SOON_S
+    assert clock.now() <= begin_s + 2 * BRIEF.answer_s
 
 
 # ------------------------------------------------------------------------------- a server that was restarted
 
 
-def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder):
-    clock = Clock()
-    made = [progress(clock, evaluates=rank == 0) for rank in range(2)]
-    clients_ = [joined(recorder, its, rank) for rank, its in enumerate(made)]
-    for client in clients_:
-        report(client, 1, 0.5, 0.0)
-    for round_ in (2, 3):
-        clock.now = float(round_)
-        made[0].measured(round_ - 1, round_ / 10)
-        report(clients_[0], round_, 0.5, 0.0)
-    report(clients_[1], 2, 0.5, 0.0)
-    before = len(recorder.heard)
-    recorder.answer = lambda message: response(server="bbbbbbbb")
-    for client in clients_:
-        assert query(client, 3, 1, 0.5, 0.0) is True
-        query(client, 3, 2, 0.5, 0.0)
-    told = [(each["sender"][:8], each["msg_type"], each.get("accuracies")) for each in recorder.heard[before:]]
-    assert told == [
-        ("worker-0", "QUERY", None),
-        ("worker-0", "QUERY", [[1, 2.0, 0.2], [2, 3.0, 0.3]]),
-        ("worker-1", "QUERY", None),
-        ("worker-1", "QUERY", None),
-    ]
-
-
-def test_a_server_that_did_not_answer_is_told_all_with_the_next_try(recorder):
-    made = progress(Clock(9.0), evaluates=True)
-    client = joined(recorder, made)
+def test_a_server_that_does_not_name_itself_is_told_the_curve_once(recorder, clock):
+    recorder.answer = lambda message: response(server=None)
+    client = recorder.client(0, progress(clock, evaluates=True))
     report(client, 1, 0.5, 0.0)
-    made.measured(1, 0.5)
-    answers = iter([(503, {})])
-    recorder.answer = lambda message: next(answers, response())
     query(client, 1, 1, 0.5, 0.0)
-    query(client, 1, 2, 0.5, 0.0)
-    told = [(message.get("accuracy"), message.get("accuracies")) for message in recorder.heard]
-    assert told == [(None, []), (0.5, None), (None, [[1, 9.0, 0.5]]), (None, None)]
-
-
-def test_a_server_that_does_not_name_itself_is_told_the_curve_once():
-    with recording(lambda message: response(server=None)) as recorder:
-        client = joined(recorder, progress(evaluates=True))
-        report(client, 1, 0.5, 0.0)
-        query(client, 1, 1, 0.5, 0.0)
     assert [message.get("accuracies") for message in recorder.heard] == [[], None]
-
-
-def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
-    (port,) = free_ports(1)
-    made = [progress(Clock(100.0), evaluates=rank == 0, steps=[(64, 0.5)] * 7) for rank in range(2)]
-    with running_state_server(port) as server:
-        workers = clients(server, 2)
-        for rank, client in enumerate(workers):
-            client.join(client.job, rank, 2, made[rank])
-            report(client, 1, 0.5, 0.0)
-        for round_ in (2, 3, 4):
-            made[0].measured(round_ - 1, round_ / 10)
-            report(workers[0], round_, 0.5, 0.0)
-    with running_state_server(port) as server:
-        assert query(workers[1], 1, 1, 0.5, 0.0) in (True, False)
-        for step in (1, 2):  # the first answer names another process
-            assert query(workers[0], 4, step, 0.5, 0.0) in (True, False)
-        status = requests.get(f"{server.url}/status.json", timeout=10).json()
-    assert [point[1:] for point in status["accuracies"]] == [[0.2, 1], [0.3, 2], [0.4, 3]]
-    assert status["samples"] == 2 * 7 * 64
 
 
 # ------------------------------------------------------------------------------------------------ who refuses
@@ -299,7 +195,7 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
 def test_a_refusal_ends_the_worker_with_the_servers_words(recorder, code):
     recorder.answer = lambda message: refusal(code, "there are 64 jobs")
     client = recorder.client()
-    with pytest.raises(JobError, match=rf"{recorder.port} refuses this REPORT \({code}\): there are 64 jobs"):
+    with pytest.raises(JobError, match=rf"{recorder.address} refuses this REPORT \({code}\): there are 64 jobs"):
         report(client, 1, 0.5, 0.0)
 
 
@@ -321,54 +217,33 @@ def test_a_worker_whose_newest_message_is_refused_says_so_once_and_goes_on(recor
     assert not client.is_refused
 
 
-def test_a_job_for_which_there_is_no_room_yet_waits_for_some(recorder):
-    answers = iter([refusal("too-many-jobs", "64 jobs are at work")] * 2)
-    recorder.answer = lambda message: next(answers, response())
-    report(recorder.client(), 1, 0.5, 0.0)
-    assert [message["msg_type"] for message in recorder.heard] == ["REPORT"] * 3
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_first_signal_is_heard_while_the_state_server_is_away(recorder, clock, waits):
+    recorder.away = AWAY["absent"]
+    asks = Queries(recorder.client(stop_requested=lambda: clock.now() > 0.2), clock, waits)
+    steps = 1
+    while not asks.ask(1, steps, 0.001, 0.0):  # the worker aggregates what it has
+        steps += 1
+        clock.sleep(0.001)
+    assert clock.now() < 1.0
 
 
-# --------------------------------------------------------------------------------- a signal while it is away
-
-
-@pytest.mark.parametrize("queries", [blocking, non_blocking])
-def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
-    (port,) = free_ports(1)
-    stop = threading.Event()
-    client = http_client(port, stop_requested=stop.is_set)
-    client.join("job", 0, 2)
-    asks = non_blocking(client)
-    with ThreadPoolExecutor(1) as training:
-        ready = training.submit(lambda: next(steps for steps in range(1, 10**6) if asks.ask(1, steps, 0.001, 0.0)))
-        signal = threading.Timer(0.2, stop.set)
-        signal.start()
-        assert ready.result(SOON_S) >= 1  # the worker aggregates what it has
-        asks.report(2, 0.001, 0.0)  # and goes on to its end
-        asks.close()
-        signal.join()
-
-
-# ------------------------------------------------------------------------------------- rounds go up by one
-
-
-@pytest.mark.parametrize("queries", [blocking, non_blocking])
-def test_no_message_is_of_a_round_beyond_the_next_however_they_overtake_each_other(queries):
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_message_is_of_a_round_beyond_the_next_however_they_overtake_each_other(recorder, clock, waits):
     random_ = random.Random(7)
-    lock = threading.Lock()
 
-    def late(message):
-        with lock:
-            delay_s, steps = random_.uniform(0, 0.01), message["status"]["local_iteration"]
-        time.sleep(delay_s)  # the network's doing, not a wait of the test
-        return response("SYNC" if steps >= 3 else "TRAIN")
+    def late(message: Message) -> Answer:
+        clock.sleep(random_.uniform(0, 0.01))
+        return response("SYNC" if message["status"]["local_iteration"] >= 3 else "TRAIN")
 
-    with recording(late) as recorder:
-        asks = queries(recorder.client())
-        for round_ in range(1, 16):
-            asks.report(round_, 0.001, 0.0)
-            steps = 1
-            while not asks.ask(round_, steps, 0.001, 0.0):
-                steps += 1
-        asks.close()
+    recorder.answer = late
+    asks = Queries(recorder.client(), clock, waits)
+    for round_ in range(1, 16):
+        asks.report(round_, 0.001, 0.0)
+        steps = 1
+        while not asks.ask(round_, steps, 0.001, 0.0):
+            clock.sleep(0.001)
+            steps += 1
+    asks.close()
     assert rounds_that_skip(recorder.heard) == []
     assert max(message["status"]["round"] for message in recorder.heard) == 15

@@ -49,27 +49,17 @@ def job(net: Network, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes
         yield running
 
 
-def test_a_worker_cut_off_from_the_parameter_server_ends_the_job_though_both_reach_the_scheduler(
-    net: Network, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("is_unplugged", [False, True], ids=["from the parameter server alone", "from all"])
+def test_a_worker_that_is_cut_off_ends_the_job_and_is_named(net: Network, tmp_path: Path, is_unplugged: bool) -> None:
     with job(net, tmp_path) as running:
-        net.hosts[2].drop_from(net.hosts[1])
-        codes = {role: process.wait(DEADLINE_S) for role, process in running.items()}
-    assert codes == dict.fromkeys(ROLES, EXIT_PEER_LOST)
-    why = "no connection for 8 s with server (host "
-    for role in ROLES:
-        (line,) = [line for line in (tmp_path / f"{role}.log").read_text().splitlines() if "error: " in line]
-        assert f"error: {why}" in line if role == "worker" else "error: worker 0 (cpu on" in line and why in line
-
-
-def test_a_host_whose_cable_is_out_is_named_by_the_others_and_its_own_process_ends_too(
-    net: Network, tmp_path: Path
-) -> None:
-    with job(net, tmp_path) as running:
-        net.hosts[2].unplug()
+        net.hosts[2].unplug() if is_unplugged else net.hosts[2].drop_from(net.hosts[1])
         codes = {role: process.wait(DEADLINE_S) for role, process in running.items()}
     assert codes == dict.fromkeys(ROLES, EXIT_PEER_LOST)
     for role in ROLES:
         (line,) = [line for line in (tmp_path / f"{role}.log").read_text().splitlines() if "error: " in line]
-        name = f"the scheduler at {net.hosts[0].address}:9091" if role == "worker" else "worker 0 (cpu on"
-        assert f"error: no sign of life from {name}" in line and "or its host or network is down" in line
+        name = f"the scheduler at {net.hosts[0].address}:9091" if is_unplugged and role == "worker" else "worker 0 (cpu"
+        if is_unplugged:
+            words = [f"no sign of life from {name}", "or its host or network is down"]
+        else:  # both reach the scheduler
+            words = [*([] if role == "worker" else [name]), "no connection for 8 s with server (host "]
+        assert f"error: {words[0]}" in line and words[-1] in line

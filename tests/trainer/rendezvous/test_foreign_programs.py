@@ -61,13 +61,9 @@ def test_an_ordinary_program_that_dies_ends_the_others_instead_of_letting_them_w
 def start_all_by_one_command(job, *flags):
     """As dmlc's launcher does: every process gets the same command, and its number among those of its role."""
     command = ["main.py", "-m", "sync", "-n", "mlp", "-c", "1", "--dataset", "mnist", "-dd", str(few_images()), *flags]
-    for name, role, task in (
-        ("scheduler", "scheduler", "0"),
-        ("server0", "server", "0"),
-        ("worker0", "worker", "0"),
-        ("worker1", "worker", "1"),
-    ):
-        job.start(name, role, *command, DMLC_TASK_ID=task, DMLC_JOB_CLUSTER="local")
+    for name in ALL_WELL:
+        role = name.rstrip("01")
+        job.start(name, role, *command, DMLC_TASK_ID=name.removeprefix(role) or "0", DMLC_JOB_CLUSTER="local")
 
 
 def test_workers_that_are_started_by_one_command_have_log_folders_of_their_own(tmp_path):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_all import run_all
 from server import membership, wire
 from server.errors import BadMessage, Conflict
 from server.membership import WAITING_S, Assignment, Group
-from server.messages import Call, Join, Left, Place
+from server.messages import Beat, Call, Join, Left, Member, Place
 from server.worker import Device
 
 from esync.protocol import Reply
@@ -61,23 +59,6 @@ def test_who_waits_is_told_who_is_there() -> None:
         "1 worker(s) of job 'a' are missing; here are worker (cpu0 on host h1, 10.0.0.1:4000), "
         "worker (cpu1 on host h1, 10.0.0.1:4001)"
     )
-
-
-def test_a_worker_that_was_killed_while_it_waited_does_not_count() -> None:
-    table, _, _ = gathered(join(0, 2))
-    late = membership.decide(table, join(1, 2), WAITING_S + 1)
-    assert late.answer.call is Call.WAIT and [one.member.name for one in late.group.waiting] == ["w1"]
-
-
-def test_one_that_was_started_anew_takes_the_place_of_the_one_before() -> None:
-    anew = Join("another", "a", 2, "10.0.0.1", 4000)
-    table, answers, _ = gathered(join(0, 2), anew)
-    assert answers[-1].call is Call.WAIT and [one.member.name for one in table.waiting] == ["another"]
-
-
-def test_one_that_waits_no_more_does_not_count() -> None:
-    table, answers, _ = gathered(join(0, 2), Left("w0", "a"), join(1, 2))
-    assert answers[-1].call is Call.WAIT and len(table.waiting) == 1
 
 
 def test_workers_that_expect_different_numbers_are_refused() -> None:
@@ -142,29 +123,49 @@ def test_every_worker_gets_a_rank_of_its_own_whatever_happens_before(number: int
 JOIN = {"msg_type": "JOIN", "sender": "w", "job": "a", "num_workers": 2, "address": "10.0.0.1", "port": 4000}
 
 
-def test_the_messages_are_read() -> None:
-    told = wire.understand({**JOIN, "device": {"host": "h", "device": "gpu0"}}, ())
-    assert told == Join("w", "a", 2, "10.0.0.1", 4000, Device("h", "gpu0"))
-    left = {"msg_type": "LEFT", "sender": "w", "job": "a", "lost": [2, 0], "cause": "why"}
-    assert wire.understand(left, ()) == Left("w", "a", (2, 0), "why")
+PLACE = {"generation": 2, "rank": 1, "members": [["w0", "10.0.0.1", 4000, "h", "cpu0"], ["w1", "h2", 4001, "", ""]]}
+BEAT = {"msg_type": "BEAT", "sender": "w1", "job": "a", **PLACE}
+MEMBERS = (Member("w0", "10.0.0.1", 4000, "h", "cpu0"), Member("w1", "h2", 4001, "", ""))
+GPU = Device("h", "gpu0")
+
+
+@pytest.mark.parametrize(
+    ("message", "read"),
+    [
+        (JOIN | {"device": {"host": "h", "device": "gpu0"}}, Join("w", "a", 2, "10.0.0.1", 4000, GPU)),
+        (
+            JOIN | PLACE | {"lost": [0], "min_workers": 2, "patience": 5},
+            Join("w", "a", 2, "10.0.0.1", 4000, Device(), 2, 5.0, 2, 1, MEMBERS, (0,)),
+        ),
+        ({"msg_type": "LEFT", "sender": "w", "job": "a", "lost": [2, 0], "cause": "y"}, Left("w", "a", (2, 0), "y")),
+        (BEAT, Beat("w1", "a", 2, 1, MEMBERS)),
+    ],
+)
+def test_the_messages_are_read(message: dict[str, object], read: Join | Left | Beat) -> None:
+    assert wire.understand(message, ()) == read
 
 
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        ({"port": 0}, "port"),
-        ({"port": None}, "port"),
-        ({"address": "a b"}, "address"),
-        ({"num_workers": 1001}, "num_workers"),
-        ({"msg_type": "LEFT", "lost": [0, 0]}, "lost"),
-        ({"msg_type": "LEFT", "lost": [1000]}, "lost"),
-        ({"msg_type": "LEFT", "lost": 1}, "lost"),
-        ({"msg_type": "LEFT", "cause": "x" * 1001}, "cause"),
+        (JOIN | {"port": 0}, "port"),
+        (JOIN | {"port": None}, "port"),
+        (JOIN | {"address": "a b"}, "address"),
+        (JOIN | {"num_workers": 1001}, "num_workers"),
+        (JOIN | {"msg_type": "LEFT", "lost": [0, 0]}, "lost"),
+        (JOIN | {"msg_type": "LEFT", "lost": [1000]}, "lost"),
+        (JOIN | {"msg_type": "LEFT", "lost": 1}, "lost"),
+        (JOIN | {"msg_type": "LEFT", "cause": "x" * 1001}, "cause"),
+        (BEAT | {"generation": 0}, "generation"),
+        (BEAT | {"rank": 2}, "rank"),
+        (BEAT | {"members": []}, "members"),
+        (BEAT | {"members": [["w0", "10.0.0.1", 4000]]}, "members"),
+        (BEAT | {"members": [["w0", "10.0.0.1", 0, "", ""]]}, "port"),
     ],
 )
 def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: str) -> None:
     with pytest.raises(BadMessage) as wrong:
-        wire.understand({**JOIN, **message}, ())
+        wire.understand(message, ())
     assert wrong.value.field == field
 
 
@@ -174,126 +175,105 @@ def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: 
 class Gathering:
     """Workers that join one state server, each at a moment of its own."""
 
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.server = InProcessServer(self.clock)
-        self.found: dict[int, Start] = {}
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.server = InProcessServer(clock)
 
     def joining(self, number: int, num_workers: int, job: str = "a") -> Joining:
         link = self.server.link(0.01)
         about = {"num_workers": num_workers, "address": "10.0.0.1", "port": 4000 + number}
         return Joining(link, self.clock, job, {**about, "device": {"host": "h1", "device": f"cpu{number}"}})
 
-    def worker(self, number: int, num_workers: int, at_s: float, job: str = "a") -> Callable[[], None]:
-        def run() -> None:
+    def found(self, *workers: tuple[int, int, float, str]) -> list[Start]:
+        """What each is told; of each: number, number of workers, when it comes, job."""
+
+        def wait(number: int, num_workers: int, at_s: float, job: str) -> Start:
             self.clock.sleep(at_s)
-            self.found[number] = self.joining(number, num_workers, job).wait(60.0)
+            return self.joining(number, num_workers, job).wait(60.0)
 
-        return run
+        tasks = [self.clock.start(partial(wait, *about), "worker") for about in workers]
+        return [task.result() for task in tasks]
 
 
-def test_all_workers_are_told_the_same_and_know_what_nobody_else_does() -> None:
-    gathering = Gathering()
-    run_all(gathering.clock, [gathering.worker(number, 3, at_s=7.0 * (3 - number)) for number in range(3)])
-    found = gathering.found
-    assert [found[number].rank for number in range(3)] == [0, 1, 2]
-    assert len({(found[number].members, found[number].secret) for number in range(3)}) == 1
+@pytest.fixture
+def gathering(clock: VirtualClock) -> Gathering:
+    return Gathering(clock)
+
+
+def test_all_workers_are_told_the_same_and_know_what_nobody_else_does(gathering) -> None:
+    found = gathering.found(*((number, 3, 7.0 * (3 - number), "a") for number in range(3)))
+    assert [each.rank for each in found] == [0, 1, 2]
+    assert len({(each.members, each.secret) for each in found}) == 1
     assert [peer.port for peer in found[0].members] == [4000, 4001, 4002]
     assert gathering.clock.now() == pytest.approx(21.0, abs=0.2)  # soon after the last one came
 
 
-def test_jobs_of_different_names_find_each_other_at_the_same_time() -> None:
-    gathering = Gathering()
-    run_all(gathering.clock, [gathering.worker(number, 2, 0.1 * number, "ab"[number % 2]) for number in range(4)])
-    assert [peer.port for peer in gathering.found[0].members] == [4000, 4002]
-    assert gathering.found[0].secret != gathering.found[1].secret
+def test_jobs_of_different_names_find_each_other_at_the_same_time(gathering) -> None:
+    found = gathering.found(*((number, 2, 0.1 * number, "ab"[number % 2]) for number in range(4)))
+    assert [peer.port for peer in found[0].members] == [4000, 4002]
+    assert found[0].secret != found[1].secret
 
 
-def test_a_state_server_that_was_restarted_hears_of_all_again() -> None:
-    gathering = Gathering()
-
+def test_a_state_server_that_was_restarted_hears_of_all_again(gathering) -> None:
     def restart() -> None:
-        gathering.clock.sleep(5.0)
-        gathering.server.is_away = True
-        gathering.clock.sleep(5.0)
-        gathering.server.is_away = False
+        for is_away in (True, False):
+            gathering.clock.sleep(5.0)
+            gathering.server.is_away = is_away
         gathering.server.restart()
 
-    run_all(gathering.clock, [restart, *(gathering.worker(number, 2, 15.0 * number) for number in range(2))])
-    assert gathering.found[0].members == gathering.found[1].members
+    gathering.clock.start(restart, "restart")
+    first, second = gathering.found((0, 2, 0.0, "a"), (1, 2, 15.0, "a"))
+    assert first.members == second.members
 
 
-def test_a_worker_does_not_wait_for_ever_and_the_others_do_not_count_on_it() -> None:
-    gathering = Gathering()
-
-    def waits() -> None:
-        with pytest.raises(PeerLost, match=r"not complete after 5 s \(--start-timeout\): 1 worker\(s\) of job 'a'"):
-            gathering.joining(0, 2).wait(5.0)
-
-    run_all(gathering.clock, [waits])
-    run_all(gathering.clock, [gathering.worker(number, 2, 0.0) for number in (1, 2)])
-    assert [peer.port for peer in gathering.found[1].members] == [4001, 4002]
+def test_a_worker_does_not_wait_for_ever_and_the_others_do_not_count_on_it(gathering) -> None:
+    with pytest.raises(PeerLost, match=r"not complete after 5 s \(--start-timeout\): 1 worker\(s\) of job 'a'"):
+        gathering.joining(0, 2).wait(5.0)
+    found, _ = gathering.found((1, 2, 0.0, "a"), (2, 2, 0.0, "a"))
+    assert [peer.port for peer in found.members] == [4001, 4002]
 
 
-def test_a_worker_of_another_number_is_refused_with_both_numbers() -> None:
-    gathering = Gathering()
-
-    def comes_to_three() -> None:
-        gathering.clock.sleep(1.0)
-        with pytest.raises(SetupError, match=r"of 2 workers, and .* for one of 3: give all the same DMLC_NUM_WORKER"):
-            gathering.joining(2, 3).wait(60.0)
-
-    run_all(gathering.clock, [comes_to_three, *(gathering.worker(number, 2, 2.0 * number) for number in range(2))])
+def test_a_worker_of_another_number_is_refused_with_both_numbers(gathering) -> None:
+    first = gathering.clock.start(lambda: gathering.found((0, 2, 0.0, "a"), (1, 2, 2.0, "a")), "others")
+    gathering.clock.sleep(1.0)
+    with pytest.raises(SetupError, match=r"of 2 workers, and .* for one of 3: give all the same DMLC_NUM_WORKER"):
+        gathering.joining(2, 3).wait(60.0)
+    assert len(first.result()) == 2
 
 
-def test_who_leaves_for_a_loss_hears_who_was_the_first() -> None:
-    gathering = Gathering()
+def test_who_leaves_for_a_loss_hears_who_was_the_first(gathering) -> None:
     joinings = [gathering.joining(number, 3) for number in range(3)]
-    run_all(gathering.clock, [lambda each=each: each.wait(60.0) for each in joinings])  # type: ignore[misc]
-    words: list[str] = []
-
-    def leave() -> None:
-        words.append(joinings[0].leave(lost=[2]))
-        words.append(joinings[1].leave(lost=[0, 2]))
-        gathering.server.is_away = True
-        words.append(joinings[1].leave())
-
-    run_all(gathering.clock, [leave])
+    for task in [gathering.clock.start(lambda each=each: each.wait(60.0), "wait") for each in joinings]:
+        task.result()
+    words = [joinings[0].leave(lost=[2]), joinings[1].leave(lost=[0, 2])]
+    gathering.server.is_away = True
+    words.append(joinings[1].leave())
     assert words == ["worker 2 (cpu2 on host h1, 10.0.0.1:4002) is gone: it was killed or crashed"] * 2 + [""]
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 429, 200])
-def test_a_state_server_that_refuses_a_beat_ends_no_worker_and_only_a_busy_one_is_joined_later(status, caplog) -> None:
+def test_a_state_server_that_refuses_a_beat_ends_no_worker_and_only_a_busy_one_is_joined_later(
+    gathering, status, caplog
+) -> None:
     """The last one is no state server."""
-    gathering = Gathering()
     joining = gathering.joining(0, 1)
     refused = Reply(status, {"error": "by the test"} | ({"code": "token"} if status == 409 else {}), "by the test")
     answers = [refused, refused, None, refused]
-
-    def work() -> None:
-        place = joining.wait(0.0)
-        answer = gathering.server.answer
-        gathering.server.answer = lambda message: answers.pop(0) or answer(message)  # type: ignore[method-assign]
-        assert [joining.beat(place) for _ in range(4)] == [""] * 4
-        with pytest.raises(PeerLost if status == 429 else SetupError, match="by the test"):
-            answers.extend([refused] * 99)
-            joining.wait(1.0)
-
-    run_all(gathering.clock, [work])
+    place = joining.wait(0.0)
+    answer = gathering.server.answer
+    gathering.server.answer = lambda message: answers.pop(0) or answer(message)
+    assert [joining.beat(place) for _ in range(4)] == [""] * 4
+    answers.extend([refused] * 99)
+    with pytest.raises(PeerLost if status == 429 else SetupError, match="by the test"):
+        joining.wait(1.0)
     lines = [record.getMessage() for record in caplog.records if "training goes on" in record.getMessage()]
     assert len(lines) == (0 if status == 429 else 2)
 
 
-def test_there_is_room_for_a_bounded_number_of_jobs_and_the_one_that_was_silent_for_longest_goes() -> None:
-    gathering = Gathering()
-    number = itertools.count()
-
-    def fill() -> None:
-        for job in range(64):
-            gathering.joining(next(number), 1, f"job-{job}").wait(60.0)
-        with pytest.raises(PeerLost, match="find each other here now, and there is no room"):
-            gathering.joining(next(number), 1, "one-more").wait(1.0)
-        gathering.clock.sleep(WAITING_S + 1.0)
-        assert gathering.joining(next(number), 1, "one-more").wait(1.0).rank == 0
-
-    run_all(gathering.clock, [fill])
+def test_there_is_room_for_a_bounded_number_of_jobs_and_the_one_that_was_silent_for_longest_goes(gathering) -> None:
+    for number in range(64):
+        gathering.joining(number, 1, f"job-{number}").wait(60.0)
+    with pytest.raises(PeerLost, match="find each other here now, and there is no room"):
+        gathering.joining(64, 1, "one-more").wait(1.0)
+    gathering.clock.sleep(WAITING_S + 1.0)
+    assert gathering.joining(65, 1, "one-more").wait(1.0).rank == 0

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
-from run_all import run_all
 
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import Awaited
@@ -69,9 +69,9 @@ class Watched:
         self.told.set()
 
 
-@pytest.fixture(params=[WAIT_S])
+@pytest.fixture(params=[{}])
 def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    made = Watched(request.param)
+    made = Watched(**request.param)
     with contextlib.ExitStack() as stack:
         for each in (*made.here.values(), *made.there.values()):
             stack.enter_context(each)
@@ -87,7 +87,7 @@ def test_a_connection_that_ends_is_seen(watched: Watched) -> None:
     assert (watched.lost, watched.why) == ([2], "")
 
 
-@pytest.mark.parametrize("watched", [0.5], indirect=True)
+@pytest.mark.parametrize("watched", [{"silent_s": 0.5}], indirect=True)
 def test_a_worker_that_falls_silent_is_lost_and_one_that_does_not_is_not(watched: Watched) -> None:
     while not watched.told.wait(0.05):
         watched.beat(1)
@@ -96,7 +96,7 @@ def test_a_worker_that_falls_silent_is_lost_and_one_that_does_not_is_not(watched
     assert watched.there[2].recv(100)[:8] == struct.pack("!Q", 7)  # messages begun to send there
 
 
-@pytest.mark.parametrize("watched", [0.3], indirect=True)
+@pytest.mark.parametrize("watched", [{"silent_s": 0.3}], indirect=True)
 def test_a_message_that_both_have_begun_and_of_which_nothing_comes_is_seen(watched: Watched) -> None:
     watched.exchanges.under_way = Awaited(2, 7, 4000)
     while not watched.told.wait(0.02):
@@ -105,7 +105,7 @@ def test_a_message_that_both_have_begun_and_of_which_nothing_comes_is_seen(watch
     assert watched.lost == [2] and watched.why == f"for 0.3 s {failure_detector.STANDS}"
 
 
-@pytest.mark.parametrize("watched", [0.3], indirect=True)
+@pytest.mark.parametrize("watched", [{"silent_s": 0.3}], indirect=True)
 @pytest.mark.parametrize("begun, bytes_each", [(6, 0), (7, 1)])
 def test_one_that_has_not_begun_and_a_message_of_which_bytes_come_are_waited_for(
     watched: Watched, begun: int, bytes_each: int
@@ -120,29 +120,27 @@ def test_one_that_has_not_begun_and_a_message_of_which_bytes_come_are_waited_for
         assert not watched.told.wait(0.02), watched.why
 
 
-def test_one_that_continues_sees_later_losses_too() -> None:
-    made = Watched(continues=True)
-    with contextlib.closing(made.detector):
-        for number, rank in enumerate((2, 1), start=1):
-            made.there[rank].close()
-            assert made.told.wait(WAIT_S)
-            made.told.clear()
-            assert made.lost == [rank], number
+@pytest.mark.parametrize("watched", [{"continues": True}], indirect=True)
+def test_one_that_continues_sees_later_losses_too(watched: Watched) -> None:
+    for rank in (2, 1):
+        watched.there[rank].close()
+        assert watched.told.wait(WAIT_S)
+        watched.told.clear()
+        assert watched.lost == [rank]
 
 
-def test_one_that_loses_a_silent_worker_tells_the_others_which_may_hear_it() -> None:
-    made = Watched(0.2, continues=True)
-    with contextlib.closing(made.detector):
-        while not made.told.wait(0.02):
-            made.beat(1)
-        assert made.lost == [2]
-        for rank in (1, 2):
-            made.there[rank].settimeout(WAIT_S)
-            while not made.there[rank].recv(800).endswith(bytes([255]) * 8):
-                pass
-        made.told.clear()
-        made.beat(1, 2**64 - 1)
-        assert made.told.wait(WAIT_S) and (made.lost, made.why) == ([], "")
+@pytest.mark.parametrize("watched", [{"silent_s": 0.2, "continues": True}], indirect=True)
+def test_one_that_loses_a_silent_worker_tells_the_others_which_may_hear_it(watched: Watched) -> None:
+    while not watched.told.wait(0.02):
+        watched.beat(1)
+    assert watched.lost == [2]
+    for rank in (1, 2):
+        watched.there[rank].settimeout(WAIT_S)
+        while not watched.there[rank].recv(800).endswith(bytes([255]) * 8):
+            pass
+    watched.told.clear()
+    watched.beat(1, 2**64 - 1)
+    assert watched.told.wait(WAIT_S) and (watched.lost, watched.why) == ([], "")
 
 
 def test_the_detector_says_since_when_its_worker_waits_for_no_other_one() -> None:
@@ -164,7 +162,7 @@ def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
     watched.detector.stop()  # once more does no harm
 
 
-@pytest.mark.parametrize("watched", [0.4], indirect=True)
+@pytest.mark.parametrize("watched", [{"silent_s": 0.4}], indirect=True)
 def test_who_may_leave_is_not_lost_and_the_others_hear_that_this_worker_is_alive(watched: Watched) -> None:
     watched.detector.let_leave()
     watched.there[1].close()
@@ -222,14 +220,9 @@ def test_the_longest_gap_between_heartbeats_counts_for_a_minute_and_only_the_new
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_what_each_brings_all_have_by_rank(number: int) -> None:
-    clock = VirtualClock()
+def test_what_each_brings_all_have_by_rank(clock: VirtualClock, number: int) -> None:
     network = MemoryNetwork(clock, [WorkerLink(1e6, 0.01)] * number)
     values = [{"rank": rank, "name": "é" * rank, "number": 1 / 3} for rank in range(number)]
-    found: dict[int, list[object] | None] = {}
-
-    def worker(rank: int) -> None:
-        found[rank] = gather_over(in_memory(network, ring, rank))("values", values[rank])
-
-    run_all(clock, [lambda rank=rank: worker(rank) for rank in range(number)])  # type: ignore[misc]
-    assert found == dict.fromkeys(range(number), values)
+    ways = [gather_over(in_memory(network, ring, rank)) for rank in range(number)]
+    tasks = [clock.start(partial(way, "values", value), "worker") for way, value in zip(ways, values, strict=True)]
+    assert [task.result() for task in tasks] == [values] * number

@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -140,10 +141,10 @@ class Member:
 class Job:
     all = []
 
-    def __init__(self, num_workers=2, remind_every_s=15.0, **times):
+    def __init__(self, num_workers=2, remind_every_s=15.0, port=0, **times):
+        listener = socket.create_server(("127.0.0.1", port))
         self.all.append(self)
         self.num_workers, self.remind_every_s = num_workers, remind_every_s
-        listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self.server = RendezvousServer(listener, 1, num_workers, **times)
 
@@ -160,16 +161,35 @@ class Job:
         return wire
 
 
+def join_all(*members):
+    for member in members:
+        assert not member.join().end
+
+
+def all_fail(members, *words):
+    """All are turned away, and told these words."""
+    for member in members:
+        told = str(member.failure())
+        assert isinstance(member.error, SetupError)
+        for each in words:
+            assert each in told
+
+
+def all_end(members, pattern, code=EXIT_PEER_LOST):
+    """All end during the job with such a line."""
+    for member in members:
+        assert member.ended.wait(DEADLINE_S)
+        assert re.match(pattern, member.end[0])
+        assert member.end[1] == code
+
+
 def running_job(num_workers=2, **more):
     """A job after its start; the workers' ranks are told."""
     job = Job(num_workers)
     members = [member.join() for member in job.start(*(f"cpu{rank}" for rank in range(num_workers)), **more)]
     for rank, worker in enumerate(members[2:]):
         worker.session.tell_rank(rank)
-    wait_for(
-        lambda: sum(each.rank is not None for each in list(job.server._joins)) == num_workers,
-        "the ranks' arrival",
-    )
+    wait_for(lambda: sum(each.rank is not None for each in list(job.server._joins)) == num_workers, "the ranks")
     return job, members
 
 
@@ -183,16 +203,8 @@ def joins(role, device="", host="a", port=1, num_workers=2, **more):
     }
     numbers = {"num_servers": 1, "num_workers": num_workers}
     setup = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(num_workers)}
-    return {
-        **about,
-        "address": "127.0.0.1",
-        "port": port,
-        "role": role,
-        **numbers,
-        "setup": setup,
-        "reached": [],
-        **more,
-    }
+    about |= {"address": "127.0.0.1", "port": port, "role": role, "setup": setup, "reached": []}
+    return {**about, **numbers, **more}
 
 
 def test_no_process_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
@@ -212,64 +224,53 @@ def test_no_process_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypa
     assert members[2].environment["DMLC_PS_ROOT_PORT"] == str(port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
-    for member in members:
-        member.join()
+    join_all(*members)
 
 
 # ------------------------------------------------------------------------------------------------- unequal set-ups
 
-ODD_FLAGS = [
-    ("-m local-sgd", ["-m", "local-sgd"], "-m esync"),
-    ("-n lenet", ["-n", "lenet"], "-n resnet18-v1"),
-    ("-b 32", ["-b", "32"], "-b 64"),
-    ("-ll 0.5", ["-ll", "0.5"], "-ll 0.001"),
-    ("--seed 7", ["--seed", "7"], "--seed 0"),
-    ("-s 1", ["-s", "1"], "-s 0"),
-    ("--dataset mnist", ["--dataset", "mnist"], "--dataset fashion-mnist"),
-    ("--policy preprint", ["--policy", "preprint"], "--policy journal"),
-]
+ODD_FLAGS = {
+    "-m local-sgd": "-m esync",
+    "-n lenet": "-n resnet18-v1",
+    "-b 32": "-b 64",
+    "-ll 0.5": "-ll 0.001",
+    "--seed 7": "--seed 0",
+    "-s 1": "-s 0",
+    "--dataset mnist": "--dataset fashion-mnist",
+    "--policy preprint": "--policy journal",
+}
 
 
-@pytest.mark.parametrize(("odd", "flags", "others"), ODD_FLAGS)
-def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, flags, others):
-    usual = command_line.job_setup(command_line.parse([]))
+@pytest.mark.parametrize(("odd", "others"), ODD_FLAGS.items())
+def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, others):
+    usual, other = (command_line.job_setup(command_line.parse(flags.split())) for flags in ("", odd))
     job = Job(num_workers=3)
-    members = job.start("cpu0", "cpu1", setup=usual)
-    members.append(Member(job, "worker", "cpu2", command_line.job_setup(command_line.parse(flags))))
-    for member in members:
-        error = member.failure()
-        assert isinstance(error, SetupError)
-        assert f"worker (cpu2 on host {socket.gethostname()}, 127.0.0.1:" in str(error)
-        assert f") has {odd}, the others {others}" in str(error)
+    members = [*job.start("cpu0", "cpu1", setup=usual), Member(job, "worker", "cpu2", other)]
+    named = f"worker (cpu2 on host {socket.gethostname()}, 127.0.0.1:"
+    all_fail(members, named, f") has {odd}, the others {others}")
 
 
 def test_other_data_is_named():
     job = Job()
-    members = job.start("cpu0", setup={CONTENT: "abc"})
-    members.append(Member(job, "worker", "cpu1", {CONTENT: "abd"}))
-    for member in members:
-        for device, value in (("cpu0", "abc"), ("cpu1", "abd")):
-            name = rf"worker \({device} on host {socket.gethostname()}, 127.0.0.1:\d+\)"
-            assert re.search(f"{name} has the data {value}", str(member.failure()))
-        assert "get the same files" in str(member.failure())
+    members = [*job.start("cpu0", setup={CONTENT: "abc"}), Member(job, "worker", "cpu1", {CONTENT: "abd"})]
+    all_fail(members, "get the same files")
+    for device, value in (("cpu0", "abc"), ("cpu1", "abd")):
+        name = rf"worker \({device} on host {socket.gethostname()}, 127.0.0.1:\d+\)"
+        assert all(re.search(f"{name} has the data {value}", str(member.error)) for member in members)
 
 
 def test_another_number_of_workers_is_named_when_the_job_is_complete():
     job = Job(num_workers=2)
     members = [*job.start("cpu0"), Member(job, "worker", "cpu1", num_workers=3)]
-    for member in members:
-        assert "worker (cpu1" in str(member.failure())
-        assert "has DMLC_NUM_WORKER 3, the others DMLC_NUM_WORKER 2" in str(member.failure())
+    all_fail(members, "worker (cpu1", "has DMLC_NUM_WORKER 3, the others DMLC_NUM_WORKER 2")
 
 
 def test_another_number_of_workers_is_named_where_the_job_can_never_be_complete(monkeypatch):
     monkeypatch.setattr(membership, "SETTLE_S", 0.1)
     job = Job(num_workers=3)
     workers = [Member(job, "worker", f"cpu{number}", num_workers=2) for number in range(2)]
-    for member in [Member(job, "scheduler"), *workers]:
-        assert "the others DMLC_NUM_WORKER 2" in str(member.failure())
-        assert "scheduler (host" in str(member.failure())
-        assert "has DMLC_NUM_WORKER 3" in str(member.failure())
+    words = ("scheduler (host", "has DMLC_NUM_WORKER 3", "the others DMLC_NUM_WORKER 2")
+    all_fail([Member(job, "scheduler"), *workers], *words)
 
 
 def test_a_script_of_the_users_in_the_root_is_no_other_program(tmp_path, monkeypatch):
@@ -354,15 +355,13 @@ def test_a_port_that_cannot_be_reached_is_named_on_every_process():
     members = job.start()
     port = closed_port()
     behind_firewall = job.raw(joins("worker", "gpu0", host="b", port=port, num_workers=1))
-    told = [str(member.failure()) for member in members]
+    cannot = f"worker (gpu0 on host b, 127.0.0.1:{port}) (Connection refused) cannot be reached"
+    all_fail(members, cannot, "DMLC_INTERFACE", "firewall")
     while "end" not in (message := behind_firewall.receive()[0]):
         pass
-    for text in [*told, message["end"]]:
-        assert f"worker (gpu0 on host b, 127.0.0.1:{port}) (Connection refused) cannot be reached" in text
+    assert cannot in message["end"] and message["code"] == EXIT_SETUP
+    for text in (message["end"], *(str(member.error) for member in members)):
         assert 1 <= text.split("cannot be reached from ")[1].count(f" (host {socket.gethostname()}, 127.0.0.1:") <= 2
-        assert "DMLC_INTERFACE" in text
-        assert "firewall" in text
-    assert message["code"] == EXIT_SETUP
 
 
 def test_another_program_at_an_address_is_not_taken_for_the_process():
@@ -372,35 +371,27 @@ def test_another_program_at_an_address_is_not_taken_for_the_process():
         assert unanswered(place, "bell", DEADLINE_S) == ""
         assert unanswered(place, "another", DEADLINE_S) == "another program answers there"
     assert "Connection refused" in unanswered(place, "bell", DEADLINE_S)  # MXNet can take the port
-
-
-def test_an_address_that_does_not_answer_is_given_up_in_time():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert unanswered(silent.getsockname()[:2], "token", 0.05) == "no answer"
+    assert unanswered(("x" * 99, 1), "token", DEADLINE_S)  # no name of a host
 
 
 def test_mxnet_gets_the_address_and_the_ports_that_were_tried():
     port = closed_port()
     job = Job(num_workers=1)
-    scheduler, server = job.start()
-    worker = Member(job, "worker", "cpu0", port=port)
-    for member in (scheduler, server, worker):
-        member.join()
-    assert worker.environment["PORT"] == str(port)
-    assert worker.environment["DMLC_NODE_HOST"] == "127.0.0.1"
-    ports = {member.environment["DMLC_PS_ROOT_PORT"] for member in (scheduler, server, worker)}
-    assert len(ports) == 1
-    assert ports != {str(job.port)}
-    assert server.environment["PORT"] not in {str(port), *ports}
+    members = [*job.start(), Member(job, "worker", "cpu0", port=port)]
+    join_all(*members)
+    _, server, worker = members
+    assert (worker.environment["PORT"], worker.environment["DMLC_NODE_HOST"]) == (str(port), "127.0.0.1")
+    (root_port,) = {member.environment["DMLC_PS_ROOT_PORT"] for member in members}
+    assert root_port != str(job.port)
+    assert server.environment["PORT"] not in {str(port), root_port}
 
 
 def test_a_port_in_use_is_named_on_every_process():
     job = Job(num_workers=1)
-    others = [Member(job, "scheduler"), Member(job, "server")]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for member in [Member(job, "worker", "cpu0", port=port), *others]:
-            assert f"port {port} is in use at 127.0.0.1: set PORT to a free one" in str(member.failure())
+        members = [Member(job, "worker", "cpu0", port=port), *job.start()]
+        all_fail(members, f"port {port} is in use at 127.0.0.1: set PORT to a free one")
 
 
 def test_the_address_is_that_of_the_chosen_card():
@@ -420,15 +411,12 @@ def test_a_process_that_was_killed_before_the_job_is_complete_is_not_counted():
     dead.close()
     wait_for(lambda: len(job.server._joins) == 2, "the departure of one")
     members += [Member(job, "worker", f"cpu{number}") for number in range(2)]  # the first is started anew
-    for member in members:
-        member.join()
+    join_all(*members)
 
 
 def test_one_worker_too_many_is_sent_away_and_the_others_go_on():
     job, members = running_job(num_workers=1)
-    late = Member(job, "worker", "cpu9").failure()
-    assert isinstance(late, SetupError)
-    assert "this job has its 1 worker(s) already (worker 0 (cpu0 on host" in str(late)
+    all_fail([Member(job, "worker", "cpu9")], "this job has its 1 worker(s) already (worker 0 (cpu0 on host")
     assert members[2].session.gather("still there", 5) == [5]
 
 
@@ -448,23 +436,21 @@ def test_each_process_says_what_it_waits_for(caplog):
     wait_for(lambda: said("here are", f"worker (gpu1 on host {host}, 127.0.0.1", f"server (host {host}"), "another")
     assert said(f"DMLC_PS_ROOT_PORT of 127.0.0.1:{job.port}", "firewall")
     members.append(Member(job, "worker", "gpu0"))
-    for member in members:
-        member.join()
+    join_all(*members)
 
 
 def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
     caplog.set_level(logging.INFO)
-    spec = ClusterSpec("worker", "127.0.0.1", closed_port(), 1, 1)
+    port = closed_port()
     with pytest.raises(PeerLost, match=r"not complete after 0\.3 s") as caught:
-        rendezvous_client.join(spec, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={})
+        join_alone(port, start_timeout_s=0.3, remind_every_s=0.05)
     for text in (str(caught.value), caplog.messages[0]):
-        assert f"the scheduler at 127.0.0.1:{spec.root_port} does not answer (Connection refused: it is not" in text
+        assert f"the scheduler at 127.0.0.1:{port} does not answer (Connection refused: it is not" in text
 
 
 def test_a_host_that_is_not_reached_is_told_apart_from_a_scheduler_that_is_not_started():
-    spec = ClusterSpec("worker", "255.255.255.255", 1, 1, 1)  # the kernel refuses and sends nothing
     with pytest.raises(PeerLost) as caught:
-        rendezvous_client.join(spec, "cpu0", {}, start_timeout_s=0.1, environment={})
+        join_alone(1, "255.255.255.255", start_timeout_s=0.1)  # the kernel refuses and sends nothing
     assert "255.255.255.255:1 does not answer (Network is unreachable: a wrong DMLC_PS_ROOT_URI," in str(caught.value)
     assert "not started yet" not in str(caught.value)
 
@@ -483,17 +469,8 @@ def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypa
     monkeypatch.setattr(Wire, "receive", fail_once)
     worker = Member(job, "worker", "cpu0")
     wait_for(lambda: len(calls) > 2, "the network's failure")
-    for member in [worker, *job.start()]:
-        member.join()
+    join_all(worker, *job.start())
     assert f"{os.strerror(code)}; trying again" in caplog.text
-
-
-def test_what_is_no_scheduler_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400"), daemon=True).start()
-        spec = ClusterSpec("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
-        with pytest.raises(SetupError, match="is no scheduler"):
-            rendezvous_client.join(spec, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={})
 
 
 def end_server(server):
@@ -509,8 +486,7 @@ def test_a_process_of_a_mode_with_a_hub_is_told_that_this_is_a_scheduler():
     early = job.start()
     with pytest.raises(SetupError, match="here is the scheduler of a job with MXNet's kvstore, and no hub: give every"):
         Wire(ClusterSpec("worker", "127.0.0.1", job.port, 1, 1, has_hub=True), DEADLINE_S, "wbsp")
-    for member in [*early, Member(job, "worker", "cpu0")]:
-        member.join()
+    join_all(*early, Member(job, "worker", "cpu0"))
 
 
 def test_a_scheduler_that_is_restarted_before_the_job_is_complete_is_joined_again():
@@ -519,17 +495,15 @@ def test_a_scheduler_that_is_restarted_before_the_job_is_complete_is_joined_agai
     wait_for(lambda: first.server._joins, "the worker's arrival")
     first.server._loop.call_soon_threadsafe(end_server, first.server)
 
-    def listen_again():
-        with contextlib.suppress(OSError):
-            return socket.create_server(("127.0.0.1", first.port))
+    jobs = []
 
-    listeners = []
-    wait_for(lambda: listeners.append(listen_again()) or listeners[-1], "the port's release")
-    second = Job.__new__(Job)
-    second.port, second.num_workers, second.remind_every_s = first.port, 1, 15.0
-    second.server = RendezvousServer(listeners[-1], 1, 1)
-    for member in [worker, *second.start()]:
-        member.join()
+    def begin_again():
+        with contextlib.suppress(OSError):
+            jobs.append(Job(num_workers=1, port=first.port))
+        return jobs
+
+    wait_for(begin_again, "the port's release")
+    join_all(worker, *jobs[0].start())
 
 
 def end_of(wire):
@@ -597,8 +571,7 @@ def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
         assert end_of(stranger).startswith(("this process sent", "it sends no message of this program")), line
     assert "a connection from 127.0.0.1 was ended: this process s" in caplog.text
     assert all(line.isprintable() for line in caplog.messages)
-    for member in [*early, Member(job, "worker", "cpu0")]:
-        member.join()
+    join_all(*early, Member(job, "worker", "cpu0"))
 
 
 def test_a_stranger_that_expects_another_number_and_leaves_does_not_end_the_job(monkeypatch):
@@ -607,8 +580,7 @@ def test_a_stranger_that_expects_another_number_and_leaves_does_not_end_the_job(
     scheduler, stranger = Member(job, "scheduler"), job.raw({**WORKER, "setup": {}})
     time.sleep(0.5)
     stranger._socket.close()
-    for member in [scheduler, Member(job, "server"), Member(job, "worker", "cpu0")]:
-        member.join()
+    join_all(scheduler, Member(job, "server"), Member(job, "worker", "cpu0"))
 
 
 def test_strangers_that_come_for_ever_write_few_lines(caplog):
@@ -633,15 +605,28 @@ def ending(sent):
     return listener.getsockname()[1]
 
 
+def join_alone(port, host="127.0.0.1", start_timeout_s=DEADLINE_S, role="worker", **more):
+    """A process of a job of one worker asks whatever listens there."""
+    spec = ClusterSpec(role, host, port, 1, 1)
+    return rendezvous_client.join(spec, "cpu0", {}, start_timeout_s, environment={}, **more)
+
+
+NO_MESSAGE = r": it sends no message of this program \(.{7,90}\); correct DMLC"
+
+
 @pytest.mark.parametrize(
-    "sent", [b"{" * (1 << 23), frame(b"no JSON"), frame(b"[" * 9999)], ids=["long", "no JSON", "deep"]
+    ("sent", "why"),
+    [
+        (b"HTTP/1.1 400", ""),
+        (b"{" * (1 << 23), NO_MESSAGE),
+        (frame(b"no JSON"), NO_MESSAGE),
+        (frame(b"[" * 9999), NO_MESSAGE),
+    ],
+    ids=["a web server", "long", "no JSON", "deep"],
 )
-def test_what_only_begins_like_a_scheduler_is_named(sent):
-    spec = ClusterSpec("worker", "127.0.0.1", ending(sent), 1, 1)
-    with pytest.raises(
-        SetupError, match=r"is no scheduler: it sends no message of this program \(.{7,90}\); correct DMLC"
-    ):
-        rendezvous_client.join(spec, "cpu0", {}, DEADLINE_S, environment={})
+def test_what_is_no_scheduler_or_only_begins_like_one_is_named(sent, why):
+    with pytest.raises(SetupError, match=f"is no scheduler{why}"):
+        join_alone(ending(sent))
 
 
 WELCOME = HELLO + frame(b'{"nonce": "", "proof": "", "to": "scheduler"}')  # all that the greeting asks for
@@ -667,8 +652,7 @@ def test_connections_that_do_not_go_on_are_few_and_end(monkeypatch, begins):
         for each in crowd:
             each.close()
     wait_for(lambda: not job.server._strangers and not job.server._plain, "the end of all", DEADLINE_S)
-    for member in job.start("cpu0"):
-        member.join()
+    join_all(*job.start("cpu0"))
 
 
 @pytest.mark.parametrize(
@@ -689,24 +673,15 @@ def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(me
     odd.send(message)
     assert "may not send" in end_of(odd)
     wait_for(lambda: not job.server._joins, "its departure", DEADLINE_S)
-    for member in job.start("cpu0"):
-        member.join()
+    join_all(*job.start("cpu0"))
 
 
 @pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
 def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
-    _, (scheduler, server, survivor, odd) = running_job()
+    _, (*others, odd) = running_job()
     odd.session._send(message)
-    for member in (scheduler, server, survivor):
-        assert member.ended.wait(DEADLINE_S)
-        assert "worker 1 (cpu1 on host" in member.end[0]
-        assert "ended: this process sent what it may not send" in member.end[0]
-    assert odd.ended.wait(DEADLINE_S)
-    assert odd.end[1] == EXIT_SETUP
-
-
-def test_an_address_that_is_no_name_of_a_host_is_not_reached():
-    assert unanswered(("x" * 99, 1), "token", DEADLINE_S)
+    all_end(others, r"worker 1 \(cpu1 on host .* ended: this process sent what it may not send")
+    all_end([odd], "", EXIT_SETUP)
 
 
 @pytest.mark.parametrize(
@@ -744,38 +719,23 @@ def test_a_connection_is_kept_alive_where_the_system_has_other_names(monkeypatch
 def test_values_are_gathered_by_rank_as_often_as_wanted():
     _, (_, _, *workers) = running_job(num_workers=3)
     for turn in range(2):
-        results = {}
-
-        def give(rank, worker, turn=turn, results=results):
-            results[rank] = worker.session.gather("speed", [turn, rank])
-
-        threads = [threading.Thread(target=give, args=pair) for pair in enumerate(workers)]
-        for thread in reversed(threads):
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-        assert results == {rank: [[turn, 0], [turn, 1], [turn, 2]] for rank in range(3)}
+        with ThreadPoolExecutor(3) as pool:
+            given = [pool.submit(workers[rank].session.gather, "speed", [turn, rank]) for rank in (2, 1, 0)]
+        assert [each.result() for each in given] == [[[turn, 0], [turn, 1], [turn, 2]]] * 3
 
 
 def test_a_worker_that_is_killed_during_the_job_is_named_on_every_process():
-    _, (scheduler, server, survivor, killed) = running_job()
+    _, (*others, killed) = running_job()
     killed.is_killed()
-    for member in (scheduler, server, survivor):
-        assert member.ended.wait(DEADLINE_S)
-        text, code = member.end
-        host = socket.gethostname()
-        assert re.match(rf"worker 1 \(cpu1 on host {host}, 127.0.0.1:\d+\) is gone: it was killed", text)
-        assert code == EXIT_PEER_LOST
+    host = socket.gethostname()
+    all_end(others, rf"worker 1 \(cpu1 on host {host}, 127.0.0.1:\d+\) is gone: it was killed")
 
 
 def test_a_worker_that_ends_with_an_error_tells_the_others_which():
-    _, (scheduler, server, survivor, failed) = running_job()
+    _, (*others, failed) = running_job()
     failed.session.tell_error("the disk is full")
     failed.is_killed()
-    for member in (scheduler, server, survivor):
-        assert member.ended.wait(DEADLINE_S)
-        assert "worker 1 (cpu1 on host" in member.end[0]
-        assert member.end[0].endswith("ended: the disk is full")
+    all_end(others, r"worker 1 \(cpu1 on host .* ended: the disk is full$")
 
 
 @pytest.fixture
@@ -791,24 +751,19 @@ def test_a_process_that_fell_silent_is_named_on_every_process(quick):
     time.sleep(3.0)
     assert not any(member.end for member in members)
     members[3].session._wire.send = lambda message: None
-    for member in members:
-        assert member.ended.wait(DEADLINE_S)
-        named = rf"no sign of life from worker 1 \(cpu1 on host {socket.gethostname()}, 127.0.0.1:\d+\) for 2 s: it is"
-        assert re.match(named, member.end[0]) and member.end[1] == EXIT_PEER_LOST
+    name = rf"worker 1 \(cpu1 on host {socket.gethostname()}, 127.0.0.1:\d+\)"
+    all_end(members, f"no sign of life from {name} for 2 s: it is")
 
 
 def test_a_silent_scheduler_is_named_on_every_process(quick, monkeypatch):
     job, members = running_job()
     monkeypatch.setattr(job.server, "_tell_all", lambda message: None)
     monkeypatch.setattr(job.server, "on_closed", lambda connection, error: None)  # those that end first
-    for member in members:
-        assert member.ended.wait(DEADLINE_S)
-        assert member.end[0].startswith(f"no sign of life from the scheduler at 127.0.0.1:{job.port} for 2 s: it is")
-        assert member.end[1] == EXIT_PEER_LOST
+    all_end(members, f"no sign of life from the scheduler at 127.0.0.1:{job.port} for 2 s: it is")
 
 
 def test_a_network_that_loses_a_connection_during_the_job_ends_it_with_the_name():
-    job, (scheduler, server, worker, cut) = running_job()
+    job, (*others, cut) = running_job()
     (there,) = [each for each in job.server._joins if each.rank == 1]
 
     async def fail(*_):
@@ -816,9 +771,7 @@ def test_a_network_that_loses_a_connection_during_the_job_ends_it_with_the_name(
 
     there.receive = fail
     assert cut.ended.wait(DEADLINE_S)
-    for member in (scheduler, server, worker):
-        assert member.ended.wait(DEADLINE_S)
-        assert re.match(r"no sign of life from worker 1 \(cpu1 on .* \(timed out\): it is frozen", member.end[0])
+    all_end(others, r"no sign of life from worker 1 \(cpu1 on .* \(timed out\): it is frozen")
 
 
 def test_who_was_frozen_itself_takes_no_other_one_for_silent(quick, monkeypatch):
@@ -868,22 +821,17 @@ def test_a_job_that_mxnet_does_not_connect_in_time_ends():
     job = Job()
     members = [member.join() for member in job.start("cpu0", "cpu1", start_timeout_s=4.0)]
     members[2].session.tell_rank(0)
-    for member in members[2:]:
-        assert member.ended.wait(DEADLINE_S)
-        assert "1 server(s) and 2 worker(s) was not complete after 4 s: see the others' logs" in member.end[0]
+    all_end(members[2:], r".*1 server\(s\) and 2 worker\(s\) was not complete after 4 s: see the others' logs")
 
 
 def test_a_worker_that_reaches_a_parameter_server_no_more_ends_the_job_though_both_reach_the_scheduler(quick):
-    _, (scheduler, server, worker, cut) = running_job()
+    _, (*others, cut) = running_job()
     connection = cut.session._wire
     cut.session._watch_port("255.255.255.255", 1, "server (host b): the network between them is cut")
-    for member in (scheduler, server, worker):
-        assert not member.ended.is_set()
+    assert not any(member.ended.is_set() for member in others)
     assert cut.ended.wait(DEADLINE_S)
     connection.close()
-    for member in (scheduler, server, worker):
-        assert member.ended.wait(DEADLINE_S)
-        assert re.match(r"worker 1 \(cpu1 on .*\) ended: no connection for 2 s with server \(host b\)", member.end[0])
+    all_end(others, r"worker 1 \(cpu1 on .*\) ended: no connection for 2 s with server \(host b\)")
 
 
 def test_a_port_that_is_closed_on_a_host_that_answers_is_no_cut_link(quick):
@@ -895,11 +843,9 @@ def test_a_port_that_is_closed_on_a_host_that_answers_is_no_cut_link(quick):
 
 
 def test_a_scheduler_that_is_killed_is_named():
-    job, (_, server, *workers) = running_job()
+    job, (_, *others) = running_job()
     job.server._loop.call_soon_threadsafe(lambda: [connection.close() for connection in job.server._joins])
-    for member in (server, *workers):
-        assert member.ended.wait(DEADLINE_S)
-        assert f"the scheduler at 127.0.0.1:{job.port} is gone" in member.end[0]
+    all_end(others, f"the scheduler at 127.0.0.1:{job.port} is gone")
 
 
 def test_processes_that_leave_in_order_are_not_missed():
@@ -916,15 +862,10 @@ def test_processes_that_leave_in_order_are_not_missed():
 
 
 def test_a_plain_scheduler_is_taken_as_it_is(caplog):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=lambda: listener.accept()[0].sendall(HELLO), daemon=True).start()
-        spec = ClusterSpec("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
-        environment = {}
-        session = rendezvous_client.join(spec, "cpu0", {}, DEADLINE_S, environment=environment)
+    session = join_alone(ending(HELLO))
     session.tell_rank(0)
     assert session.gather("speed", 1) is None
     session.leave()
-    assert environment == {}
     assert "plain MXNet program: the set-ups of the workers cannot be compared" in caplog.text
 
 
@@ -933,27 +874,32 @@ def test_a_plain_scheduler_that_is_gone_ends_the_process(quick):
         port = listener.getsockname()[1]
         threading.Thread(target=lambda: listener.accept()[0].sendall(HELLO), daemon=True).start()
         ends, completes = [], threading.Event()
-        rendezvous_client.join(
-            ClusterSpec("server", "127.0.0.1", port, 1, 1), "", {}, DEADLINE_S, environment={},
-            end=lambda *end: ends.append(end), on_complete=completes.set,
-        )  # fmt: skip
+        join_alone(port, role="server", end=lambda *end: ends.append(end), on_complete=completes.set)
         assert completes.is_set()
     wait_for(lambda: ends, "the end", DEADLINE_S)
     assert ends[0][0].startswith(f"no connection for 2 s with the scheduler at 127.0.0.1:{port}: it is gone")
 
 
+@contextlib.contextmanager
+def plain_program(job, *devices):
+    """A plain program that has been led to MXNet's own scheduler: its connection, that one's, and our processes."""
+    plain = socket.create_connection(("127.0.0.1", job.port), DEADLINE_S)
+    plain.sendall(GREETING)
+    members = [member.join() for member in job.start(*devices)]
+    port = int(members[0].environment["DMLC_PS_ROOT_PORT"])
+    with plain, socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.sendall(b"\xffanswer")
+        assert plain.recv(7) == b"\xffanswer"
+        yield plain, connection, members
+
+
 def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
     job = Job(num_workers=2)
-    with socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) as plain:
-        plain.sendall(GREETING)
-        scheduler, server, worker = (member.join() for member in job.start("cpu0"))
-        port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
-        with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
-            connection.sendall(b"\xffanswer")
-            assert connection.recv(10) == GREETING
-            assert plain.recv(7) == b"\xffanswer"
-            plain.sendall(b"more")
-            assert connection.recv(4) == b"more"
+    with plain_program(job, "cpu0") as (plain, connection, (_, server, worker)):
+        assert connection.recv(10) == GREETING
+        plain.sendall(b"more")
+        assert connection.recv(4) == b"more"
     assert "a plain MXNet program at 127.0.0.1" in caplog.text
     worker.session.tell_rank(0)
     assert worker.session.gather("speed", 1) is None  # the plain one gives none
@@ -973,8 +919,7 @@ def test_a_plain_program_that_resets_its_connection_before_the_job_is_no_matter(
     wait_for(lambda: job.server._plain, "its arrival", DEADLINE_S)
     reset(plain)
     wait_for(lambda: not job.server._plain, "its departure", DEADLINE_S)
-    for member in job.start("cpu0"):
-        member.join()
+    join_all(*job.start("cpu0"))
     assert "a plain MXNet program at 127.0.0.1 went away before the job was complete" in caplog.text
 
 
@@ -991,46 +936,34 @@ def registration(port):
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends):
     job = Job(num_workers=2, look_every_s=0.05)
-    plain = socket.create_connection(("127.0.0.1", job.port), DEADLINE_S)
-    with socket.create_server(("127.0.0.1", 0)) as listens:
-        plain.sendall(GREETING)
-        scheduler, server, _ = (member.join() for member in job.start("cpu0"))
-        port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
-        with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
-            connection.sendall(b"\xffanswer")
-            assert plain.recv(7) == b"\xffanswer"
-            plain.sendall(registration(listens.getsockname()[1]))
-            plain.close()  # it has another connection to MXNet's scheduler, as ps-lite does once it is registered
-            listens.accept()  # the host looks
-            if not ends:
-                scheduler.session.leave()  # the job is over
+    with socket.create_server(("127.0.0.1", 0)) as listens, plain_program(job, "cpu0") as (plain, _, members):
+        plain.sendall(registration(listens.getsockname()[1]))
+        plain.close()  # it has another connection to MXNet's scheduler, as ps-lite does once it is registered
+        listens.accept()  # the host looks
+        if not ends:
+            members[0].session.leave()  # the job is over
     if ends:
-        wait_for(lambda: server.end, "the end", DEADLINE_S)
-        assert server.end == ("a plain MXNet program at 127.0.0.1 is gone: it was killed or has crashed", 3)
+        all_end(members[1:2], "a plain MXNet program at 127.0.0.1 is gone: it was killed or has crashed$")
 
 
 def test_a_process_that_fails_before_it_joins_the_others_ends_them_also_one_that_comes_later(caplog):
     job = Job(num_workers=2)
-    scheduler, server = Member(job, "scheduler"), Member(job, "server")
+    members = job.start()
     wait_for(lambda: len(job.server._joins) == 2, "their arrival", DEADLINE_S)
     spec = ClusterSpec("worker", "127.0.0.1", job.port, 1, 2)
     tell_failure(spec, "worker cpu1 on host a ended before the job began: no space left")
-    late = Member(job, "worker", "cpu0")
-    for member in (server, late, scheduler):
-        error = member.failure()
-        assert isinstance(error, SetupError) and str(error).endswith("before the job began: no space left")
+    all_fail([*members, Member(job, "worker", "cpu0")], "before the job began: no space left")
 
 
 def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
     monkeypatch.setattr(rendezvous_server, "LATE_S", DEADLINE_S)
     job = Job(num_workers=2)
-    scheduler, server = Member(job, "scheduler"), Member(job, "server")
+    members = job.start()
     wait_for(lambda: len(job.server._joins) == 2, "their arrival", DEADLINE_S)
     begin = time.monotonic()
     for rank in range(2):
         tell_failure(ClusterSpec("worker", "127.0.0.1", job.port, 1, 2), f"worker cpu{rank} ended")
-    for member in (server, scheduler):
-        assert str(member.failure()) == "worker cpu0 ended"
+    assert {str(member.failure()) for member in members} == {"worker cpu0 ended"}
     assert time.monotonic() - begin < DEADLINE_S / 2
 
 
@@ -1043,15 +976,7 @@ def test_a_scheduler_that_waits_for_late_processes_with_the_reason_is_not_left_i
 
 
 def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_matter():
-    job = Job(num_workers=2)
-    plain = socket.create_connection(("127.0.0.1", job.port), DEADLINE_S)
-    plain.sendall(GREETING)
-    scheduler, _, worker = (member.join() for member in job.start("cpu0"))
-    port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
-    with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
-        connection.settimeout(DEADLINE_S)
-        connection.sendall(b"\xffanswer")
-        assert plain.recv(7) == b"\xffanswer"
+    with plain_program(Job(num_workers=2), "cpu0") as (plain, connection, (_, _, worker)):
         reset(plain)
         assert connection.recv(len(GREETING)) == GREETING
         assert connection.recv(1) == b""  # it is told
@@ -1124,8 +1049,7 @@ def test_who_knows_the_token_joins_and_it_neither_travels_nor_is_an_answer_good_
     scheduler, server = job.start()
     direct, (job.port, sent) = job.port, overheard(job.port)
     worker = Member(job, "worker", "cpu0")
-    for member in (scheduler, server, worker):
-        member.join()
+    join_all(scheduler, server, worker)
     assert sent.startswith(HELLO) and b"right" not in sent
     with socket.create_connection(("127.0.0.1", direct)) as stranger:
         stranger.sendall(sent)
@@ -1159,8 +1083,7 @@ def test_a_process_without_the_token_is_told_so_and_the_job_goes_on(guarded, tok
     tell_failure(spec, "it has failed")
     assert caplog.text.count("a connection from 127.0.0.1 was ended: this process has another ESYNC_TOKEN") == 2
     give("right")
-    for member in [*early, Member(job, "worker", "cpu0")]:
-        assert not member.join().end
+    join_all(*early, Member(job, "worker", "cpu0"))
 
 
 @pytest.mark.parametrize(
@@ -1174,8 +1097,7 @@ def test_a_strangers_cause_ends_no_job_that_has_a_token(guarded, begins):
     with socket.create_connection(("127.0.0.1", job.port)) as stranger:
         stranger.sendall(HELLO + begins + frame(b'{"failed": "all is lost"}') + frame(json.dumps(WORKER).encode()))
         assert "all is lost" not in end_told(stranger)
-    for member in [*early, Member(job, "worker", "cpu0")]:
-        assert not member.join().end
+    join_all(*early, Member(job, "worker", "cpu0"))
 
 
 def test_a_plain_program_takes_no_part_in_a_job_with_a_token(guarded, caplog):
@@ -1186,8 +1108,7 @@ def test_a_plain_program_takes_no_part_in_a_job_with_a_token(guarded, caplog):
             plain.sendall(GREETING)
             assert plain.recv(1) == b""
     assert caplog.text.count("a plain MXNet program at 127.0.0.1 wants to take part: it knows no ESYNC_TOKEN") == 1
-    for member in [*early, Member(job, "worker", "cpu0")]:
-        assert not member.join().end
+    join_all(*early, Member(job, "worker", "cpu0"))
 
 
 @pytest.mark.parametrize(
@@ -1201,6 +1122,5 @@ def test_a_plain_program_takes_no_part_in_a_job_with_a_token(guarded, caplog):
 )
 def test_a_scheduler_that_does_not_know_the_token_is_not_told_of_this_process(monkeypatch, sent, why):
     monkeypatch.setenv("ESYNC_TOKEN", "right")
-    spec = ClusterSpec("worker", "127.0.0.1", ending(sent), 1, 1)
     with pytest.raises(SetupError, match=why):
-        rendezvous_client.join(spec, "cpu0", {}, DEADLINE_S, environment={})
+        join_alone(ending(sent))

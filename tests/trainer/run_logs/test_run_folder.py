@@ -18,6 +18,12 @@ def folder(tmp_path, *flags):
     return RunFolder(parse(["-m", "sync-switch", "-c", "1", "-ld", str(tmp_path), *flags]))
 
 
+def left_in(path, *names):
+    path.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (path / name).write_text(name)
+
+
 def test_two_workers_of_one_host_do_not_share_a_log_folder(tmp_path):
     first = folder(tmp_path)
     with pytest.raises(SetupError, match=r"another worker writes its logs .* its own --device-name"):
@@ -39,34 +45,15 @@ def test_a_file_system_without_locks_is_named_once_and_the_job_begins(tmp_path, 
     assert line.startswith(f"warning: the file system of {tmp_path} cannot lock files ({os.strerror(code)})")
 
 
-@pytest.mark.parametrize(
-    ("flags", "left"),
-    [([], {"notes.txt"}), (["--ckpt-frequency", "9", "--resume"], {"notes.txt", "iter-1.txt", RUN_FILE})],
-    ids=["new", "resumed"],
-)
-def test_a_job_that_is_resumed_keeps_its_logs_and_another_one_begins_with_none(tmp_path, flags, left):
-    (tmp_path / "cpu").mkdir()
-    for name in ("notes.txt", "iter-1.txt", RUN_FILE):
-        (tmp_path / "cpu" / name).touch()
-    path = folder(tmp_path, *flags).open()
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_job_that_is_resumed_keeps_its_logs_and_another_one_removes_them_and_says_so(tmp_path, caplog, is_resumed):
+    caplog.set_level(logging.INFO)
+    left_in(tmp_path / "cpu", "notes.txt", "iter-1.txt", RUN_FILE)
+    path = folder(tmp_path, *(["--ckpt-frequency", "9", "--resume"] if is_resumed else [])).open()
+    left = {"notes.txt", *(["iter-1.txt", RUN_FILE] if is_resumed else [])}
     assert {file.name for file in path.iterdir()} == {".lock", *left}
-
-
-def left_in(path, *names):
-    path.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        (path / name).write_text(name)
-
-
-def test_bare_main_empties_its_folder_and_says_so(tmp_path, caplog):
-    left_in(tmp_path / "cpu", "iter-1.txt", "notes.txt")
-    with caplog.at_level(logging.INFO):
-        folder(tmp_path).open()
-    assert [path.name for path in (tmp_path / "cpu").iterdir() if path.name != ".lock"] == ["notes.txt"]
-    (line,) = caplog.messages
-    assert line.startswith(
-        f"what an earlier run left in {tmp_path / 'cpu'} is removed (the launchers and worker.sh keep"
-    )
+    said = f"what an earlier run left in {tmp_path / 'cpu'} is removed (the launchers and worker.sh keep"
+    assert [line.startswith(said) for line in caplog.messages] == [True] * (not is_resumed)
 
 
 def test_workers_that_are_started_by_hand_one_after_the_other_move_what_they_left_to_one_place(tmp_path, caplog):

@@ -34,27 +34,22 @@ def test_a_link_is_used_up_or_no_flow_wants_more(wanted, capacity):
     assert all(share >= max(shares) - 1e-9 for share in less)
 
 
-def test_transfers_of_one_worker_go_one_after_the_other():
-    clock, ends = VirtualClock(), {}
+def test_transfers_of_one_worker_go_one_after_the_other(clock):
     direction = Direction(clock, [WorkerLink(100.0)])
-
-    def send(name, num_bytes):
-        direction.transfer(0, num_bytes)
-        ends[name] = clock.now()
-
-    run_all(clock, [lambda: send("short", 100), lambda: send("long", 300)])
-    assert ends == {"short": pytest.approx(1.0), "long": pytest.approx(4.0)}
+    short, long = (clock.start(lambda size=size: direction.transfer(0, size), "send") for size in (100, 300))
+    short.result()
+    assert clock.now() == pytest.approx(1.0)
+    long.result()
+    assert clock.now() == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(
     ("num_bytes", "is_over", "took_s"),
     [(300, False, 0.25 + 3.0), (300, True, 3.0), (0, False, 0.25), (0, True, 0.0)],
 )
-def test_a_transfer_takes_its_own_links_latency_once_and_the_time_of_its_bytes(num_bytes, is_over, took_s):
-    clock, ends = VirtualClock(), []
-    links = [WorkerLink(7.0, 9.0), WorkerLink(100.0, 0.25)]
-    run_all(clock, [lambda: (Direction(clock, links).transfer(1, num_bytes, is_over), ends.append(clock.now()))])
-    assert ends == [pytest.approx(took_s)]
+def test_a_transfer_takes_its_own_links_latency_once_and_the_time_of_its_bytes(clock, num_bytes, is_over, took_s):
+    Direction(clock, [WorkerLink(7.0, 9.0), WorkerLink(100.0, 0.25)]).transfer(1, num_bytes, is_over)
+    assert clock.now() == pytest.approx(took_s)
 
 
 def test_the_bytes_of_transfers_follow_each_other_and_their_latencies_pass_side_by_side():

@@ -6,15 +6,16 @@ workers in a ring a sum is four exchanges, in the last of which rank 2 sends the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import pytest
 from contexts import by_flags
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_cluster import batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
-from run_all import run_all
 
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
@@ -214,74 +215,66 @@ class Connections:
     group = interrupt = let_leave = stop_watching = close = lambda self: None
 
 
-@pytest.mark.parametrize("wanted_at_s", [0.0, 30.0])
-def test_a_worker_that_is_to_stop_gives_up_a_generation_that_does_not_form(wanted_at_s: float) -> None:
-    clock = VirtualClock()
-
-    class Joins:
-        patience_s = PATIENCE_S
-
-        def beat(self, place: Start, knows: bool) -> str:
-            return ""
-
-        def come_back(self, before: Start, lost: object) -> Start:
-            clock.sleep(90.0)
-            return before
-
-        def leave(self, cause: str) -> None: ...
-
-    def worker() -> None:
-        generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
-        generations.begin(Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),)))
-        generations.pause()
-        with pytest.raises(PeerLost, match="the time is over, and other workers were waited for"):
-            generations.take(lambda: "the time is over" if clock.now() >= wanted_at_s else "")
-        gave_up.append(clock.now())
-        generations.take()
-        generations.leave()
-
-    gave_up: list[float] = []
-    run_all(clock, [worker])
-    assert gave_up == [max(10.0, wanted_at_s)]
+FIRST = Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),))
 
 
-def test_a_call_to_pause_that_comes_late_does_not_concern_the_next_generation() -> None:
-    """The generation breaks while the answer to its BEAT is under way."""
-    clock = VirtualClock()
-    start = Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),))
+def alone(clock: VirtualClock, beat: Callable[[Start], str], come_back: Callable[[], Start]) -> Generations:
+    """A worker that is alone in its first generation."""
 
     class Joins:
         patience_s = PATIENCE_S
 
         def beat(self, place: Start) -> str:
-            if place.generation > 1:
-                return ""
-            clock.sleep(2.0)
-            return "PAUSE"
+            return beat(place)
 
         def come_back(self, before: Start, lost: object) -> Start:
-            return msgspec.structs.replace(start, generation=2)
+            return come_back()
 
         def leave(self, cause: str) -> None: ...
 
-    def worker() -> None:
-        generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
-        first = generations.begin(start)
-        clock.sleep(1.0)
-        generations.pause()
-        assert generations.take() is not first
-        clock.sleep(5.0)
-        found.append(generations.taken.newcomer_waits)
-        generations.leave()
-
-    found: list[bool] = []
-    run_all(clock, [worker])
-    assert found == [False]
+    generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
+    generations.begin(FIRST)
+    return generations
 
 
+@pytest.mark.parametrize("wanted_at_s", [0.0, 30.0])
+def test_a_worker_that_is_to_stop_gives_up_a_generation_that_does_not_form(clock, wanted_at_s: float) -> None:
+    def come_back() -> Start:
+        clock.sleep(90.0)
+        return FIRST
+
+    generations = alone(clock, lambda place: "", come_back)
+    generations.pause()
+    with pytest.raises(PeerLost, match="the time is over, and other workers were waited for"):
+        generations.take(lambda: "the time is over" if clock.now() >= wanted_at_s else "")
+    assert clock.now() == max(10.0, wanted_at_s)
+    generations.take()
+    generations.leave()
+
+
+def test_a_call_to_pause_that_comes_late_does_not_concern_the_next_generation(clock) -> None:
+    """The generation breaks while the answer to its BEAT is under way."""
+
+    def beat(place: Start) -> str:
+        if place.generation > 1:
+            return ""
+        clock.sleep(2.0)
+        return "PAUSE"
+
+    generations = alone(clock, beat, lambda: msgspec.structs.replace(FIRST, generation=2))
+    first = generations.taken
+    clock.sleep(1.0)
+    generations.pause()
+    assert generations.take() is not first
+    clock.sleep(5.0)
+    assert not generations.taken.newcomer_waits
+    generations.leave()
+
+
+@example(deaths={2: (0, 3)}, paces=[0.5] * 4, algorithm="ring")  # before the first round
 @settings(max_examples=20, deadline=None)
 @given(
-    deaths=st.dictionaries(st.integers(0, 3), st.tuples(st.integers(1, 3), st.integers(0, 12)), max_size=3),
+    deaths=st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 3), st.integers(0, 12)), max_size=3),
     paces=st.lists(st.sampled_from([0.3, 0.5, 0.8]), min_size=4, max_size=4),
     algorithm=st.sampled_from(sorted(SUMS)),
 )

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from run_all import run_all
-from server import membership, wire
-from server.errors import BadMessage
+from server import membership
 from server.membership import ALIVE_S, GONE_S, Assignment, Group
-from server.messages import Beat, Call, Join, Left, Member, Place
+from server.messages import Beat, Call, Join, Left, Place
 from server.worker import Device
 
-from trainer.rendezvous.joining import Joining, Start
-from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.recovery import Arrangement, WorkerReport, arrange
-from utils import JobOver
 
 PATIENCE_S = 10.0
 
@@ -28,10 +21,6 @@ PATIENCE_S = 10.0
 def join(name: str, number: int, num_workers: int, min_workers: int = 1, **more: Any) -> Join:
     device = Device("h1", f"cpu{number}")
     return Join(name, "a", num_workers, "10.0.0.1", 4000 + number, device, min_workers, PATIENCE_S, **more)
-
-
-def numbers(place: Place) -> set[int]:
-    return {int(member.name.removeprefix("w")) for member in place.members}
 
 
 class Job:
@@ -74,105 +63,88 @@ class Job:
     def rank_in(place: Place, number: int) -> int:
         return next(rank for rank, one in enumerate(place.members) if one.name == f"w{number}")
 
-    def members(self) -> list[str]:
-        return [one.name for one in self.table.members]
+    def follow(self, story: str) -> None:
+        """What workers do in turn, and what they are told, as in STORIES. Who asks anew is another process in the place
+        of the one before it."""
+        for words in story.split("; "):
+            if of := re.fullmatch(r"of (\d+)", words):
+                self.num_workers = int(of[1])
+                continue
+            step = re.fullmatch(r"(\d+) (s pass|asks|asks anew|beats|leaves)(?:, lost ([\d ]+))?(?:: (\w+))?", words)
+            assert step, words
+            number, what, lost, told = int(step[1]), step[2], step[3] or "", step[4]
+            if what == "s pass":
+                self.now += number
+                continue
+            if what == "asks anew":
+                answer = self._decide(join(f"w{number}0", number, self.num_workers))
+            elif what == "asks":
+                answer = self.join(number, map(int, lost.split()))
+            else:
+                answer = (self.beat if what == "beats" else self.leave)(number)
+            assert told in (None, answer.call.name if answer.call else "None"), (words, answer, self.reason)
+
+    def members(self) -> str:
+        return " ".join(one.name for one in self.table.members)
 
 
-def test_those_that_are_left_start_at_once_when_all_of_them_are_back() -> None:
+COMING_BACK = "; ".join(["1 asks: WAIT; 1 s pass; 0 asks"] * int(PATIENCE_S + 1))
+STORIES = [
+    # Those that are left start at once when all of them are back.
+    "4 train; 0 asks, lost 2: WAIT; 3 asks, lost 2: WAIT; 1 asks, lost 2: START; 0 asks: START; w0 w1 w3 train",
+    # One that only looked lost to another has to wait for the next generation.
+    "3 train; 1 asks; 0 asks, lost 1 2: START; w0 train",
+    "3 train; 1 asks; 0 asks, lost 1 2; 1 asks: WAIT; 2 asks, lost 0: WAIT; 0 beats: PAUSE; 0 asks; w0 w1 w2 train",
+    # One that dies while the others come back is left out too.
+    "4 train; 1 asks, lost 3; 0 asks, lost 3; 2 asks, lost 3 1: START; w0 w2 train",
+    # One that is cut off from this server counts as lost after a while, and waits for the others when it is back.
+    f"3 train; 0 asks; {COMING_BACK}; 1 asks: START; w0 w1 train",
+    f"3 train; 0 asks; {COMING_BACK}; 1 asks; 2 asks: WAIT; 0 beats: PAUSE; 0 asks; 1 asks; w0 w1 w2 train",
+    # A worker that comes to a job at work is taken in when its workers pause.
+    "2 train; 0 beats: None; 5 asks: WAIT; 0 beats: PAUSE; 0 asks: WAIT; 1 asks: START; 5 asks: START; w0 w1 w5 train",
+    # A newcomer that asks no more is not waited for.
+    f"2 train; 5 asks; {int(ALIVE_S + 1)} s pass; 0 beats: None; 0 asks; 1 asks: START; w0 w1 train",
+    # A worker that left in order is not waited for.
+    "3 train; 1 leaves; 0 asks; 2 asks: START; w0 w2 train",
+    # A worker that comes too late hears that the job is over, and begins none; but those of the next one do.
+    "2 train; 5 asks; 0 leaves; 1 leaves; 5 asks: OVER; 6 asks: WAIT; 7 asks: START; w6 w7 train",
+    # One that wakes up after the job hears that it is over.
+    "3 train; 0 asks, lost 2; 1 asks, lost 2; 0 leaves; 1 leaves; 2 asks: OVER; w0 w1 train",
+    # Before the job begins one that waits no more, or does not ask again, does not count; and none counts twice.
+    "0 train; of 2; 0 asks: WAIT; 11 s pass; 1 asks: WAIT; 0 asks: START; w0 w1 train",
+    "0 train; of 2; 0 asks: WAIT; 0 leaves; 1 asks: WAIT; 0 asks: START; w0 w1 train",
+    "0 train; of 2; 0 asks: WAIT; 0 asks anew: WAIT; 1 asks: START; w00 w1 train",
+    # When all have died, those that listen in their places begin anew at once.
+    "2 train; 0 asks anew: WAIT; 1 asks anew: START; w00 w10 train",
+    # One that is started anew in its old place is not waited for under its old name.
+    "3 train; 2 asks anew: WAIT; 0 beats: PAUSE; 0 asks; 1 asks: START; w0 w1 w20 train",
+]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_who_is_told_what_and_who_trains(story: str) -> None:
+    begin, *steps, end = story.split("; ")
+    job = Job(int(begin.removesuffix(" train")))
+    job.follow("; ".join(steps))
+    assert f"{job.members()} train" == end
+
+
+def test_who_waits_is_told_for_whom() -> None:
     job = Job(4)
-    assert job.join(0, lost=[2]).call is Call.WAIT
+    job.follow("0 asks, lost 2: WAIT")
     assert "generation 2 of job 'a' waits for worker 1 (cpu1" in job.reason and "worker 3 (cpu3" in job.reason
-    assert job.join(3, lost=[2]).call is Call.WAIT
-    assert job.join(1, lost=[2]).call is Call.START
-    assert job.members() == ["w0", "w1", "w3"]
-    for number in (0, 3):  # they hear of it when they ask again
-        job.join(number, lost=[2])
+    job.follow("3 asks, lost 2; 1 asks, lost 2; 0 asks; 3 asks")
     assert {number: place.rank for number, place in job.places.items() if place.generation == 2} == {0: 0, 1: 1, 3: 2}
-
-
-def test_one_that_only_looked_lost_to_another_has_to_wait_for_the_next_generation() -> None:
-    job = Job(3)
-    job.join(1)
-    assert job.join(0, lost=[1, 2]).call is Call.START
-    assert job.members() == ["w0"]
-    assert job.join(1, lost=[0]).call is Call.WAIT and job.join(2, lost=[0]).call is Call.WAIT
-    assert job.beat(0).call is Call.PAUSE
-    job.join(0)
-    assert job.members() == ["w0", "w1", "w2"]
-
-
-def test_one_that_dies_while_the_others_come_back_is_left_out_too() -> None:
-    job = Job(4)
-    job.join(1, lost=[3])
-    job.join(0, lost=[3])
-    assert job.join(2, lost=[3, 1]).call is Call.START
-    assert job.members() == ["w0", "w2"]
-
-
-def test_one_that_is_cut_off_from_this_server_counts_as_lost_after_a_while() -> None:
-    job = Job(3)
-    job.join(0)
-    while job.now <= PATIENCE_S:
-        assert job.join(1).call is Call.WAIT
-        job.now += 1.0
-        job.join(0)
-    assert job.join(1).call is Call.START and job.members() == ["w0", "w1"]
-    assert job.join(2).call is Call.WAIT  # it wakes up, and has to wait for the others
-    assert job.beat(0).call is Call.PAUSE
-    job.join(0), job.join(1)
-    assert job.members() == ["w0", "w1", "w2"]
+    job.follow("5 asks: WAIT")
+    assert "is at work" in job.reason
 
 
 def test_with_too_few_left_the_job_waits_until_others_come() -> None:
     job = Job(3, min_workers=2)
-    assert job.join(0, lost=[1, 2]).call is Call.WAIT
+    job.follow("0 asks, lost 1 2: WAIT")
     assert job.reason == "1 of at least 2 workers (--min-workers) of job 'a' are there"
-    assert job.join(7).call is Call.START
-    assert job.members() == ["w0", "w7"]
-
-
-def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
-    job = Job(2)
-    assert job.beat(0).call is None
-    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
-    assert job.beat(0).call is Call.PAUSE
-    assert job.join(0).call is Call.WAIT and job.join(1).call is Call.START
-    assert job.members() == ["w0", "w1", "w5"]
-    assert job.join(5).call is Call.START
-
-
-def test_a_newcomer_that_asks_no_more_is_not_waited_for() -> None:
-    job = Job(2)
-    job.join(5)
-    job.now += ALIVE_S + 1
-    assert job.beat(0).call is None
-    job.join(0), job.join(1)
-    assert job.members() == ["w0", "w1"]
-
-
-def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
-    job = Job(3)
-    job.leave(1)
-    job.join(0)
-    assert job.join(2).call is Call.START
-    assert job.members() == ["w0", "w2"]
-
-
-def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
-    job = Job(2)
-    job.join(5)
-    job.leave(0), job.leave(1)
-    assert job.join(5).call is Call.OVER
-    assert job.join(6).call is Call.WAIT and "1 worker(s) of job" in job.reason  # of the next job of this name
-    assert job.join(7).call is Call.START
-
-
-def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
-    job = Job(3)
-    job.join(0, lost=[2])
-    job.join(1, lost=[2])
-    job.leave(0), job.leave(1)
-    assert job.join(2).call is Call.OVER
+    job.follow("7 asks: START")
+    assert job.members() == "w0 w7"
 
 
 def test_a_job_that_has_fallen_silent_makes_room_for_no_other_and_says_which_command_does() -> None:
@@ -196,24 +168,7 @@ def test_when_all_have_ended_by_their_launchers_word_others_begin_anew_at_once()
     assert job._decide(launched(1, 0)).call is Call.START
     assert job._decide(launched(2, 0)).call is Call.WAIT and "is at work" in job.reason  # worker 1 has ended
     assert job._decide(launched(3, 2)).call is Call.START
-    assert job.members() == ["worker-aa-2", "worker-aa-3"]
-
-
-def test_when_all_have_died_those_that_listen_in_their_places_begin_anew_at_once() -> None:
-    job = Job(2)
-    answers = [job._decide(join(f"new{number}", number, 2)) for number in range(2)]
-    assert "job 'a' is at work" not in job.reason
-    assert answers[1].call is Call.START and job.members() == ["new0", "new1"]
-
-
-def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_old_name() -> None:
-    job = Job(3)
-    anew = join("new2", 2, 3)
-    assert job._decide(anew).call is Call.WAIT
-    assert job.beat(0).call is Call.PAUSE
-    job.join(0)
-    assert job.join(1).call is Call.START
-    assert job.members() == ["w0", "w1", "new2"]
+    assert job.members() == "worker-aa-2 worker-aa-3"
 
 
 def test_a_server_without_a_record_waits_for_all_members_of_the_newest_generation_or_for_all_that_live() -> None:
@@ -242,7 +197,7 @@ def test_a_server_without_a_record_takes_the_launchers_word_for_the_end_of_membe
     assert job.reason.endswith("waits to hear from process 2 of the launcher")
     job._decide(launched(2, 0)), job._decide(launched(3, 0, 2))
     assert job._decide(launched(0, before=place)).call is Call.START
-    assert job.members() == ["worker-aa-0", "worker-aa-2", "worker-aa-3"]
+    assert job.members() == "worker-aa-0 worker-aa-2 worker-aa-3"
 
 
 def test_a_member_of_another_generation_comes_back_and_is_not_ended() -> None:
@@ -253,115 +208,6 @@ def test_a_member_of_another_generation_comes_back_and_is_not_ended() -> None:
     assert job.join(1).call is Call.START and job.places[1].id == job.table.id  # its START was lost
     stranger = msgspec.structs.asdict(msgspec.structs.replace(other, generation=9))
     assert job._decide(join("w5", 5, 2, **stranger)).call is Call.WAIT and job.table.generation == 1
-
-
-@given(st.integers(2, 6), st.data())
-def test_whichever_workers_die_in_any_order_one_newest_generation_holds_all_that_live(
-    number: int, data: st.DataObject
-) -> None:
-    """Workers die, one after the other or several at once, also while the others come back."""
-    job = Job(number)
-    alive, dead = set(range(number)), set[int]()
-
-    def is_broken(one: int) -> bool:
-        place = job.places[one]
-        return place.generation != job.table.generation or any(other in numbers(place) for other in dead)
-
-    while len(alive) > 1:
-        victims = data.draw(st.sets(st.sampled_from(sorted(alive)), min_size=1, max_size=len(alive) - 1))
-        between = data.draw(st.lists(st.sampled_from(sorted(alive)), max_size=4))  # ask before they die, or again
-        for one in between:
-            job.join(one)
-        alive, dead = alive - victims, dead | victims
-        while any(is_broken(one) for one in alive):
-            for one in data.draw(st.permutations(sorted(alive))):
-                if is_broken(one):
-                    job.join(one, lost=[other for other in dead if other in numbers(job.places[one])])
-        newest = {job.places[one].generation for one in alive}
-        assert newest == {job.table.generation}
-        ranks = [job.places[one].rank for one in sorted(alive)]
-        assert len({*ranks}) == len(ranks)
-        assert {one.name for one in job.table.members} == {f"w{one}" for one in alive}
-
-
-# ----------------------------------------------------------------------------------------------------- on the wire
-
-PLACE = {"generation": 2, "rank": 1, "members": [["w0", "10.0.0.1", 4000, "h", "cpu0"], ["w1", "h2", 4001, "", ""]]}
-BEAT = {"msg_type": "BEAT", "sender": "w1", "job": "a", **PLACE}
-MEMBERS = (Member("w0", "10.0.0.1", 4000, "h", "cpu0"), Member("w1", "h2", 4001, "", ""))
-
-
-def test_the_messages_are_read() -> None:
-    assert wire.understand(BEAT, ()) == Beat("w1", "a", 2, 1, MEMBERS)
-    told = {**BEAT, "msg_type": "JOIN", "address": "h2", "port": 4001, "num_workers": 3, "lost": [0]}
-    told |= {"min_workers": 2, "patience": 5}
-    assert wire.understand(told, ()) == Join("w1", "a", 3, "h2", 4001, Device(), 2, 5.0, 2, 1, MEMBERS, (0,))
-
-
-@pytest.mark.parametrize(
-    ("message", "field"),
-    [
-        ({"generation": 0}, "generation"),
-        ({"rank": 2}, "rank"),
-        ({"members": []}, "members"),
-        ({"members": [["w0", "10.0.0.1", 4000]]}, "members"),
-        ({"members": [["w0", "10.0.0.1", 0, "", ""]]}, "port"),
-    ],
-)
-def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: str) -> None:
-    with pytest.raises(BadMessage) as wrong:
-        wire.understand({**BEAT, **message}, ())
-    assert wrong.value.field == field
-
-
-# ------------------------------------------------------------------------------ workers and server in virtual time
-
-
-class Gathering:
-    """Workers that come together at one state server, again and again."""
-
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.server = InProcessServer(self.clock)
-        self.starts: dict[int, list[Start]] = {}
-
-    def joining(self, number: int) -> Joining:
-        about = {"num_workers": 3, "address": "10.0.0.1", "port": 4000 + number, "min_workers": 1}
-        return Joining(self.server.link(0.01), self.clock, "a", {**about, "patience": PATIENCE_S})
-
-
-def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_is_over() -> None:
-    """Worker 2 is lost after a second, and worker 3 comes after two."""
-    gathering = Gathering()
-    starts, clock = gathering.starts, gathering.clock
-    joinings = {number: gathering.joining(number) for number in range(4)}
-
-    def survivor(number: int) -> None:
-        joining, mine = joinings[number], starts.setdefault(number, [])
-        mine.append(joining.wait(60.0))
-        clock.sleep(1.0)
-        mine.append(joining.come_back(mine[-1], lambda: [2]))
-        while number == 0 and not joining.beat(mine[-1]):
-            clock.sleep(0.5)
-        clock.sleep(3.0 - clock.now())
-        mine.append(joining.come_back(mine[-1], list))
-        joining.leave()
-
-    def newcomer() -> None:
-        clock.sleep(2.0)
-        starts[3] = [joinings[3].wait(60.0)]
-        joinings[3].leave()
-
-    def lost() -> None:
-        starts[2] = [joinings[2].wait(60.0)]
-        clock.sleep(20.0)
-        with pytest.raises(JobOver, match="job 'a' has ended"):
-            joinings[2].come_back(starts[2][0], lambda: [0, 1])
-
-    run_all(clock, [lambda: survivor(0), lambda: survivor(1), lost, newcomer])
-    assert [[start.rank for start in starts[number]] for number in range(4)] == [[0, 0, 0], [1, 1, 1], [2], [2]]
-    assert [len(start.members) for start in starts[0]] == [3, 2, 3]
-    assert len({start.secret for start in starts[0]}) == 3 and starts[0][-1].secret == starts[3][0].secret
 
 
 # ------------------------------------------------------------------------------------------ whose model all go on with
