@@ -1,6 +1,5 @@
 """The state server in its one loop, with a worker's own client; how it starts and ends."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -44,18 +43,11 @@ def test_a_signal_ends_it_at_once_and_quietly(number):
 
 
 def test_a_port_in_use_is_one_line(state_server):
-    for command in (
-        [sys.executable, "manage.py", "serve", f"127.0.0.1:{state_server.port}"],
-        [sys.executable, "manage.py", "serve", "nowhere"],
-        [sys.executable, "manage.py", "serve", "two\nlines:10010"],
-    ):
-        finished = subprocess.run(
-            command, env={**os.environ, "DJANGO_SETTINGS_MODULE": "of.another.project"}, cwd=SERVER_FOLDER,
-            capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
-        assert finished.returncode == 2
-        (line,) = finished.stderr.strip().splitlines()
-        assert line.startswith("error: ")
+    command = [sys.executable, "manage.py", "serve", f"127.0.0.1:{state_server.port}"]
+    finished = subprocess.run(command, cwd=SERVER_FOLDER, capture_output=True, text=True, timeout=30)
+    assert finished.returncode == 2
+    (line,) = finished.stderr.strip().splitlines()
+    assert line.startswith("error: ")
 
 
 def test_the_launch_script_starts_it(tmp_path):

@@ -1,4 +1,4 @@
-"""A job on a virtual clock: a test says what its workers say and when, and looks at what is shown."""
+"""A job on a virtual clock: a test says what its workers say and when, and looks at what is shown; and its table."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 from server.handlers import Handlers
 from server.jobs import Job, Jobs
 from server.messages import Limits, Query, Report, Reset, Settings, Status
+from server.policies import POLICIES
+from server.row import Row
+from server.state import Table
 from server.status import status
 from server.worker import Activity
 from server.worker_states import WorkerStates, states_of
 
 EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
+
+
+def table_of(policy: str, *rows: Row, **more: Any) -> Table:
+    """A state table with these rows, as the policy compares them."""
+    table = Table(len(rows), POLICIES[policy].delay, **more)
+    for row in rows:
+        table.put(row)
+    return table
 
 
 class ScriptedJob:
@@ -49,6 +60,19 @@ class ScriptedJob:
         """All workers enter a round."""
         for row in self.job.rows:
             self.report(row.rank, round, now)
+
+    def step_in_turn(self, steps: range, *seconds: float, first: float, every: float, **more: Any) -> list[str]:
+        """All the first ranks do a step a round, in rounds of these numbers; returns what they are told in the last.
+
+        Args:
+            seconds: that each one's step takes.
+            first: when the first of these steps has ended, and
+            every: seconds later the next.
+        """
+        for number, step in enumerate(steps):
+            now = first + number * every
+            told = [self.query(rank, step, 1, each, now, **more) for rank, each in enumerate(seconds)]
+        return told
 
     def query(self, rank: int, round: int, steps: int, seconds: float, now: float, **more: Any) -> str:
         """A worker has done its `steps`-th step of a round, which took `seconds`; returns what it is told."""
