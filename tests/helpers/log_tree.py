@@ -6,7 +6,7 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +118,13 @@ def six_published_devices(base: Path) -> Path:
     return write_published(base, MODES["async"], hosts)
 
 
-def device(**lists: Any) -> Device:
+def device(warn: Callable[[str], object] = pytest.fail, /, **lists: Any) -> Device:
     """Two rounds of 64 samples, 8 s in all; `lists` come on top or instead."""
     lists = {
         "accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
         "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5],
     } | lists  # fmt: skip
-    return device_json.read(lists, "here", pytest.fail)
+    return device_json.read(lists, "here", warn)
 
 
 def evaluated(curve: Sequence[tuple[float, float]], **more: Any) -> Device:
