@@ -1,7 +1,5 @@
 """Several runs of the same jobs: their means with intervals; and what accuracy is drawn over beside seconds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The two rules on tables small enough to work out by hand, and what must hold for every table."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -229,11 +227,15 @@ def test_a_single_outlier_never_shows_once_there_are_two_steps(usual: list[float
 # -------------------------------------------------------------------------------------------------- silence
 
 
+def silent(table: Table, now: float) -> list[int]:
+    """The ranks on which decisions count no more from now on."""
+    return [row.rank for row in table.stop_counting_on_the_silent(now)]
+
+
 def test_nobody_counts_on_a_straggler_that_is_silent_for_long() -> None:
     table = table_of("journal", fast(round=2, heard=129.0), slow(1, round=1, heard=0.0))
     assert slow().silence_limit == 120.0  # ten times its own 12 s
-    assert table.stop_counting_on_the_silent(120.0) == []
-    assert [row.rank for row in table.stop_counting_on_the_silent(120.1)] == [SLOW]
+    assert [silent(table, now) for now in (120.0, 120.1)] == [[], [SLOW]]
     assert decide("journal", table, FAST, 120.1) is SYNC
     assert not table.rows[SLOW].counted
     table.put(slow(round=2))
@@ -242,29 +244,24 @@ def test_nobody_counts_on_a_straggler_that_is_silent_for_long() -> None:
 
 def test_a_worker_that_never_came_is_waited_for_half_a_minute_at_most() -> None:
     table = table_of("journal", fast(heard=29.0), Row(1), Row(2))
-    assert SILENCE_S == 30.0
-    table.stop_counting_on_the_silent(30.0)
-    assert decide("journal", table, FAST, 30.0) is TRAIN
-    assert [row.rank for row in table.stop_counting_on_the_silent(30.1)] == [1, 2]
-    assert decide("journal", table, FAST, 30.1) is SYNC
+    for now, gone, told in ((SILENCE_S, [], TRAIN), (30.1, [1, 2], SYNC)):
+        assert silent(table, now) == gone
+        assert decide("journal", table, FAST, now) is told
 
 
 def test_who_is_not_the_slowest_is_looked_at_in_turn() -> None:
     """A silent worker that is fast has its part in a mean, too."""
-    silent = worker(0, 1, 1.0, heard=0.0)
-    table = table_of("journal", silent, *(worker(rank, 1, 1.0 + rank, heard=130.0) for rank in (1, 2, 3)))
-    looks = [[row.rank for row in table.stop_counting_on_the_silent(130.0)] for _ in table.rows]
-    assert looks == [[], [], [], [0]]
+    workers = [worker(0, 1, 1.0, heard=0.0), *(worker(rank, 1, 1.0 + rank, heard=130.0) for rank in (1, 2, 3))]
+    table = table_of("journal", *workers)
+    assert [silent(table, 130.0) for _ in workers] == [[], [], [], [0]]
     assert [row.counted for row in table.rows] == [False, True, True, True]
 
 
 def test_who_waits_for_the_slowest_is_not_silent_before_it_would_be() -> None:
     table = table_of("journal", worker(0, 1, 1.0, heard=0.0), worker(1, 1, 20.0, heard=150.0))
-    assert (table.rows[0].silence_limit, table.rows[1].silence_limit) == (30.0, 200.0)
-    for _ in range(2):
-        assert table.stop_counting_on_the_silent(200.0) == []
-    looks = [[row.rank for row in table.stop_counting_on_the_silent(200.1)] for _ in range(2)]
-    assert sorted(looks) == [[], [0]]
+    assert [row.silence_limit for row in table.rows] == [30.0, 200.0]
+    assert [silent(table, 200.0) for _ in range(2)] == [[], []]
+    assert sorted(silent(table, 200.1) for _ in range(2)) == [[], [0]]
 
 
 # ------------------------------------------------------------------------------------- what holds everywhere

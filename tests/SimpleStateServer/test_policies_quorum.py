@@ -1,7 +1,5 @@
 """The quorum merge's rule on tables small enough to work out by hand: three or four workers in round 5."""
 
-from __future__ import annotations
-
 import pytest
 from scripted_job import table_of
 from server.policies.quorum import merging

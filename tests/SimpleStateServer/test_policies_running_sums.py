@@ -4,8 +4,6 @@ The rule here is written with fractions, from the paper: a straggler's throughpu
 more than one standard deviation, and (this project's margin) by more than a tenth of it.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
@@ -170,9 +168,6 @@ def test_sums_are_exact_however_many_terms_come_and_go() -> None:
 def test_a_throughput_has_an_upper_bound() -> None:
     assert throughput(5e-324) == throughput(0.0) == 1e15
     assert throughput(0.5) == 2.0
-
-
-# --------------------------------------------------------------------------------------------------- silent workers
 
 
 class Job(ScriptedJob):

@@ -1,7 +1,5 @@
 """What each rule means to someone who watches: its name, what SYNC is, and which workers are marked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

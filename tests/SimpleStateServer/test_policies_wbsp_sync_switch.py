@@ -1,7 +1,5 @@
 """WBSP's rule and Sync-Switch's three, on tables small enough to work out by hand and through messages."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,9 +29,6 @@ def reason(policy: str, rank: int, *rows: Row) -> str:
 
 def job_of(policy: str, num_workers: int) -> ScriptedJob:
     return ScriptedJob(num_workers, policy, transmission_time=0.0)
-
-
-# ---------------------------------------------------------------------------------------------------------- WBSP
 
 
 def worker(
@@ -110,9 +105,6 @@ def test_through_messages_a_dead_slowest_worker_is_not_waited_for() -> None:
     job.report(1, 3, 46.0)
     assert job.query(0, 3, 1, 1.0, 46.1) == TRAIN
     assert job.query(1, 3, 1, 2.0, 48.0) == SYNC
-
-
-# --------------------------------------------------------------------------------------------------- Sync-Switch
 
 
 def computing(rank: int, *seconds: float, samples: int = 64, m: float = 0.0) -> Row:
@@ -233,9 +225,6 @@ def test_only_the_ratio_of_the_speeds_counts_and_never_all_are_stragglers(second
     assert all(seconds[rank] > min(seconds) for rank in here)
     for rank in here:  # whoever is slower than a straggler is one too
         assert {other for other, each in enumerate(seconds) if each >= seconds[rank]} <= set(here)
-
-
-# ----------------------------------------------------------------------------------- Sync-Switch through messages
 
 
 def rounds(job: ScriptedJob, numbers: range, usual: float, straggler: float) -> list[str]:

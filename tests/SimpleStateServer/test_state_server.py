@@ -1,8 +1,6 @@
 """The state server as a process of its own, spoken to over real HTTP as workers do: in its one loop (`serve`), and as
 published, under Django's `runserver`. Both must say the same."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools

@@ -1,8 +1,7 @@
 """Decisions of which the state server is only told: its page shows what it shows of those that it makes itself."""
 
-from __future__ import annotations
-
 import json
+import time
 
 import pytest
 from scripted_job import ScriptedJob
@@ -41,6 +40,15 @@ def test_a_decision_is_read_off_the_wire_where_no_field_is_given_twice() -> None
     assert isinstance(message, Report) and message.decision == Decision(SYNC, "10:20: the slowest")
     with pytest.raises(BadMessage, match="'rank' is given more than once"):
         parse(body.replace(b'"rank": 0', b'"rank": 0, "rank": 0'), POLICIES)
+
+
+def test_thousands_of_names_of_which_one_is_double_cost_little() -> None:
+    names = [f"n{number}" for number in range(6_000)]
+    body = ("{" + ",".join(f'"{name}":1' for name in [*names, names[-1]]) + "}").encode()
+    begin = time.monotonic()
+    with pytest.raises(BadMessage, match="'n5999' is given more than once"):
+        parse(body, POLICIES)
+    assert time.monotonic() - begin < 1.5
 
 
 @pytest.mark.parametrize("bad", [{"action": "STOP"}, {}, {"action": "SYNC", "reason": "x" * (MAX_REASON + 1)}])

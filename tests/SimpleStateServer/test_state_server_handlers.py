@@ -1,7 +1,5 @@
 """What each message does to the state, on a virtual clock and without HTTP."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How fast a job is, how far from its end, and how much time the readers may take; on a virtual clock."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -23,9 +21,6 @@ def train(job: ScriptedJob, rounds: int, seconds: float = 2.0, begin: float = 0.
         for rank in range(num_workers):
             job.query(rank, round, 1, 1.0, begin + seconds * (round - 1) + 1)
     return begin + seconds * rounds
-
-
-# ----------------------------------------------------------------------------------------------------- the pace
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2000))
@@ -70,9 +65,6 @@ def test_what_was_done_before_a_restart_is_no_pace() -> None:
     assert shown["samples_per_s"] == pytest.approx(64, rel=0.2)
 
 
-# ------------------------------------------------------------------------------------------------ share and rate
-
-
 def test_the_throughput_counts_samples_over_the_time_of_the_rounds_that_are_kept() -> None:
     job = ScriptedJob(1)
     for round in range(1, 41):
@@ -102,9 +94,6 @@ def test_a_running_step_does_not_lower_the_share() -> None:
     job.report(0, 2, 110.0)
     before = job.status(111.0)["computing_share"]
     assert before == job.status(200.0)["computing_share"] == round(100 / 110, 3)
-
-
-# ------------------------------------------------------------------------------------------------------- the end
 
 
 def test_the_time_that_is_left_follows_the_pace_of_rounds() -> None:
@@ -153,9 +142,6 @@ def test_after_a_restart_the_clock_is_the_workers_and_what_is_lost_is_said() -> 
     assert [point[0] for point in shown["accuracies"]] == [10.0, 300.0, 500.0]
 
 
-# -------------------------------------------------------------------------------------------- who works on a job
-
-
 def test_the_rows_of_a_job_that_was_left_alone_are_not_gone_through_again_until_a_worker_is_heard() -> None:
     job = ScriptedJob(3)
     train(job, 3)
@@ -166,9 +152,6 @@ def test_the_rows_of_a_job_that_was_left_alone_are_not_gone_through_again_until_
     job.job.table.rows = rows
     job.report(0, 4, 1002.0)
     assert job.job.is_at_work(1003.0)
-
-
-# ------------------------------------------------------------------------------------------------ what is kept
 
 
 class Costly:

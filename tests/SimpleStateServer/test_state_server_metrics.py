@@ -1,8 +1,8 @@
 """The metrics for Prometheus: of several jobs, of many workers, and what their labels say."""
 
-from __future__ import annotations
-
 import re
+import shutil
+import subprocess
 import time
 
 import pytest
@@ -13,9 +13,10 @@ from scripted_job import ENDED, ScriptedJob
 from server.messages import Limits, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
 from server.worker import Device
-from state_server_process import StateServerProcess
+from state_server_process import StateServerProcess, clients, query, report, running_state_server
 
 TIMEOUT_S = 10
+PROMTOOL = shutil.which("promtool")
 
 
 def exposed(job: ScriptedJob, now: float) -> str:
@@ -137,3 +138,20 @@ def test_metrics_are_served_before_and_during_a_job_with_those_of_the_process(st
         assert time.monotonic() < give_up, text
     assert re.search(r'^esync_workers\{job="init-\w+"\} 6', text, re.MULTILINE)
     assert re.search(r'^esync_request_seconds_count\{path="/metrics"\} [1-9]', text, re.MULTILINE)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_promtool_finds_nothing_to_complain_about(num_workers: int) -> None:
+    with running_state_server(command=("serve",)) as server:
+        made = clients(server, num_workers) if num_workers else []
+        for client in made:
+            client._progress.measured(1, 0.5)
+            report(client, 1, 0.1, 0.01)
+        for client in made[1:]:  # of the first one nothing but its REPORT is known
+            query(client, 1, 1, 0.1, 0.01)
+        requests.post(f"{server.url}/message/", data=b"{", timeout=10)  # and one that is refused
+        metrics = requests.get(f"{server.url}/metrics", timeout=10)
+    assert metrics.status_code == 200
+    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=metrics.content, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b""), metrics.text[:2000]

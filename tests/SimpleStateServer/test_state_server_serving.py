@@ -1,7 +1,5 @@
 """The event loop's parts by themselves: connections, bounds and requests, with a transport and a clock of our own."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os
@@ -207,24 +205,40 @@ def test_a_connection_is_kept_or_not_and_the_answer_to_a_head_has_no_body(
 # --------------------------------------------------------------------------------------------------- bounds
 
 
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
+MANY = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 300) for number in range(60))
+
+
+@pytest.mark.parametrize("piece", [10**6, 1000])
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65537\r\n\r\n", 413),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10001\r\n" + b"x" * 65537, 413),
         (b"GET /" + b"x" * 20_000, 431),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 102, 431),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 20_000, 431),
+        (HEAD + MANY + b"\r\n", 431),
+        (HEAD + (b"X-Long: " + b"y" * 20_000) * 20, 431),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: many\r\n\r\n", 400),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     ],
-    ids=["long body", "long chunks", "long target", "many headers", "long header", "TLS", "no length", "connect"],
+    ids=[
+        *("long body", "long chunks", "long target", "whole long target", "many headers", "long header"),
+        *("large headers", "long headers", "TLS", "no length", "connect"),
+    ],
 )
-def test_what_is_too_much_or_no_request_is_refused_at_once_and_the_connection_ends(sent: bytes, status: int) -> None:
+def test_what_is_too_much_or_no_request_is_refused_at_once_and_the_connection_ends(
+    sent: bytes, status: int, piece: int
+) -> None:
     house = House()
-    connection, transport = house.connect(sent)
-    house.loop.run()
+    connection, transport = house.connect()
+    for at in range(0, len(sent), piece):
+        if not house.refused:
+            connection.data_received(sent[at : at + piece])
+            house.loop.run()
     assert house.refused == [status]
     assert transport.written.startswith(f"HTTP/1.1 {status} ".encode())
     assert transport.has_ended and not transport.is_aborted  # so that the sender can read it
@@ -232,6 +246,13 @@ def test_what_is_too_much_or_no_request_is_refused_at_once_and_the_connection_en
         connection.data_received(more)
         assert transport.is_aborted is is_aborted
     assert not any(request.body for request in house.asked)
+
+
+def test_a_body_beside_a_head_does_not_count() -> None:
+    house = House()
+    house.connect((post(body=b"{" * 60_000) + HEAD + b"\r\n") * 3)
+    house.loop.run()
+    assert (len(house.asked), house.refused) == (6, [])
 
 
 def test_a_request_must_arrive_in_time_however_often_a_piece_of_it_comes() -> None:

@@ -1,7 +1,5 @@
 """The page's timeline: who computed, waited, evaluated and was left out, under each policy; on a virtual clock."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What each worker is said to do, under each policy: on a virtual clock, from messages alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,9 +8,6 @@ from server.messages import Report, Status, Total
 from server.worker import Activity
 
 TRAINING, WAITING, EXCHANGING, SILENT = "training", "waiting", "pushing and pulling", "silent"
-
-
-# ------------------------------------------------------------------------------------ ESync: SYNC is to aggregate
 
 
 @pytest.mark.parametrize("policy", ["journal", "upload-aware"])
@@ -111,9 +106,6 @@ def test_after_a_restart_nobody_is_said_to_wait_for_those_that_may_wait_themselv
     assert job.states(1.5) == [EXCHANGING, "not seen yet"]
 
 
-# -------------------------------------------------------------------------------------- WBSP: SYNC is to release
-
-
 def test_under_wbsp_nobody_waits() -> None:
     job = ScriptedJob(3, "wbsp")
     job.all_report(1, 0.0)
@@ -124,9 +116,6 @@ def test_under_wbsp_nobody_waits() -> None:
     assert job.states(4.1) == [TRAINING, TRAINING, EXCHANGING]
     job.report(2, 2, 4.5)
     assert job.states(4.6) == [TRAINING] * 3
-
-
-# ---------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
 
 
 def in_step(policy: str = "sync-switch-none", num_workers: int = 3) -> ScriptedJob:
@@ -209,9 +198,6 @@ def test_whom_elastic_leaves_out_is_left_out_and_neither_awaited_nor_silent() ->
     assert dict(timeline["legend"])["left-out"] == "left out"
     job.query(0, 200, 1, 0.5, now + 0.5)
     assert job.whom(0, now + 0.51) == "workers 1 and 2"
-
-
-# ------------------------------------------------------------------------------- no rule: the workers tell themselves
 
 
 def tell(job: ScriptedJob, rank: int, round: int, now: float, computed: float, **more: Any) -> None:

@@ -1,7 +1,5 @@
 """The examples of job files: short, plain, and trained in virtual time and by real processes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
@@ -130,9 +128,6 @@ def test_the_job_of_readme_is_whole(tmp_path):
     _, folder = simulated(tmp_path / "logs", *job, "--max-rounds", "40", "-e", "40")
     metric, value = logged_value(read_json(folder / "best.json"))
     assert metric == Metric("test-loss", more_is_better=False) and value < 0.4  # that of the mean target: 10 / 12
-
-
-# ------------------------------------------------------------------------------------------------------ trained
 
 
 def simulated(base: Path, *arguments: str) -> tuple[str, Path]:

@@ -1,7 +1,5 @@
 """Small CIFAR-10 and CIFAR-100 in both published forms, made of random images. Not a test itself."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import NamedTuple

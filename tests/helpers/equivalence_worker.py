@@ -7,8 +7,6 @@ Every rank takes its equal part of the same three big batches. In the asynchrono
 so that the order of the updates is known.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import tempfile

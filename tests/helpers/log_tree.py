@@ -1,7 +1,5 @@
 """Small log trees, devices and curves, with times and sizes that can be summed in the head. Not a test itself."""
 
-from __future__ import annotations
-
 import json
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """A job on a virtual clock: a test says what its workers say and when, and looks at what is shown; and its table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from server.handlers import Handlers

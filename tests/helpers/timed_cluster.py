@@ -1,7 +1,5 @@
 """A cluster in virtual time that computes nothing: the real ESync trainer, and what each worker did in each round."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The trace of a job, by the rules of Chrome's trace events: by hand, and from logs as the trainers write them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
