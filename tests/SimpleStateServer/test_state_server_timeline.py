@@ -88,9 +88,9 @@ def test_what_was_done_stays_readable_when_nobody_is_heard_for_hours() -> None:
 
 
 def test_lanes_and_rounds_are_bounded() -> None:
-    job = ScriptedJob(500)
+    job = ScriptedJob(2 * LANES)
     for round in range(1, 3 * HISTORY_ROUNDS):
-        for rank in range(500):
+        for rank in range(2 * LANES):
             job.query(rank, round, 1, 1.0, 2.0 * round + rank / 1000)
     timeline = job.status(121.0)["timeline"]
     assert len(timeline["lanes"]) == LANES

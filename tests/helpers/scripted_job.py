@@ -9,7 +9,7 @@ from server.policies import POLICIES
 from server.row import Row
 from server.state import Table
 from server.status import status
-from server.worker import Activity
+from server.worker import Action, Activity, Decision
 from server.worker_states import WorkerStates, states_of
 
 EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
@@ -24,15 +24,8 @@ def table_of(policy: str, *rows: Row, **more: Any) -> Table:
 
 
 class ScriptedJob:
-    """One job of a state server; `now` is in seconds on the server's clock.
-
-    Args:
-        num_workers: N.
-        policy: its rule.
-        transmission_time: that all workers tell (s).
-        limits: when the job ends.
-        more: what else its RESET says.
-    """
+    """One job of a state server; `now` is in seconds on the server's clock, `more` what else its RESET says, and
+    `transmission_time` what all workers tell (s)."""
 
     def __init__(
         self,
@@ -79,6 +72,14 @@ class ScriptedJob:
         action = self.handlers.query(message, now).action
         assert action is not None
         return action.value
+
+    def tell(
+        self, rank: int, round: int, steps: int, seconds: float, now: float, action: str, way: str = "BSP"
+    ) -> None:
+        """A worker says where it is, how long its last step took, and what the server part on the hub has decided."""
+        told = Status(rank, steps, round, seconds, self._transmission_time)
+        decision = Decision(Action(action), f"because of round {round}")
+        self.handlers.report(Report(f"worker-{rank}", self.id, told, samples=64, decision=decision, way=way), now)
 
     @property
     def job(self) -> Job:

@@ -22,32 +22,28 @@ def check(path: Path) -> list[dict]:
     """The events of a trace, which follows the format's rules."""
     content = json.loads(path.read_text())
     assert set(content) == {"displayTimeUnit", "otherData", "traceEvents"}
-    now: dict[tuple[int, int], int] = {}
+    now: dict[tuple[int, int], int] = defaultdict(int)
     open_slices: dict[tuple[int, int], list[int]] = defaultdict(list)  # where those end that are not over
     named = set()
     for event in content["traceEvents"]:
-        track = event["pid"], event["tid"]
-        assert event["name"] and {*KEYS[event["ph"]]} <= event.keys(), event
-        if event["ph"] == "M":
+        track, kind = (event["pid"], event["tid"]), event["ph"]
+        assert event["name"] and {*KEYS[kind]} <= event.keys(), event
+        if kind == "M":
             named.add((event["name"], track))
             continue
         assert ("thread_name", track) in named and any(name == "process_name" for name, _ in named)
-        if event["ph"] == "i":
-            assert event["s"] == "t"
-        if event["ph"] == "C":
-            assert all(isinstance(value, (int, float)) for value in event["args"].values())
+        assert kind != "i" or event["s"] == "t"
+        assert kind != "C" or all(isinstance(value, (int, float)) for value in event["args"].values())
         assert isinstance(event["ts"], int) and event["ts"] >= 0
-        if event["ph"] != "X":
-            continue
-        assert event["ts"] >= now.get(track, 0)
-        now[track] = event["ts"]
-        assert isinstance(event["dur"], int) and event["dur"] >= 0
-        ends = open_slices[track]
-        while ends and ends[-1] <= event["ts"]:
-            ends.pop()
-        end = event["ts"] + event["dur"]
-        assert not ends or end <= ends[-1], f"{event} is neither inside of the slice before nor behind it"
-        ends.append(end)
+        if kind == "X":
+            assert event["ts"] >= now[track]
+            now[track] = event["ts"]
+            assert isinstance(event["dur"], int) and event["dur"] >= 0
+            ends, end = open_slices[track], event["ts"] + event["dur"]
+            while ends and ends[-1] <= event["ts"]:
+                ends.pop()
+            assert not ends or end <= ends[-1], f"{event} is neither inside of the slice before nor behind it"
+            ends.append(end)
     return content["traceEvents"]
 
 
