@@ -503,16 +503,17 @@ def test_a_real_run_says_that_there_is_no_display_to_show_on_and_ends_well(real_
     assert "warning: --show: there is no display" in result.stderr
 
 
-def test_a_real_run_without_summaries_ends_with_the_command_that_makes_them(tmp_path):
+def test_without_summaries_the_command_that_makes_them_is_told(tmp_path, capsys):
     folder = write_esync(tmp_path)
-    result = run_program("draw.py", "-b", tmp_path, "-n", NETWORK)
-    assert (result.returncode, result.stdout) == (2, "")
-    warning, error = result.stderr.splitlines()
+    assert draw_all(tmp_path) == 2
+    said = capsys.readouterr()
+    warning, error = said.err.splitlines()
     assert warning.startswith(f"warning: ESync left out: {folder} has logs but no ESync.json")
     assert error == (
         f"error: nothing to draw: no summary of distributed training can be read in {tmp_path / NETWORK}; "
         f"where there are logs, make it with: python summary.py -b {tmp_path} -n {NETWORK}"
     )
+    assert said.out == ""
 
 
 def test_draw_needs_neither_mxnet_nor_django_nor_the_notebook_from_which_it_was_started():

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_job import ScriptedJob
-from server.handlers import Handlers
-from server.messages import Query, Report, Reset, Settings, Status
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
 from server.row import STEP_TIME_WINDOW, Row
@@ -109,48 +107,6 @@ def test_who_is_marked_is_who_would_be_told_so(policy: str, history: tuple[int, 
     left_out = {row.rank for row in counted if policy == ELASTIC and row.action is TRAIN}
     others = {row.rank: samples_per_s(row) for row in counted if row.rank not in left_out}
     assert marked == left_out | below_the_limit(others)
-
-
-class RecordingHandlers(Handlers):
-    """Compares each new decision with the rule, on the rows as they were when it was made."""
-
-    def _decided(self, job, row, now):  # type: ignore[no-untyped-def]
-        decided = super()._decided(job, row, now)
-        assert decided.action is published(job.settings.policy, job.table.rows, row.rank)
-        return decided
-
-
-@pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
-@settings(max_examples=50)
-@given(
-    num_workers=st.integers(1, 5),
-    said=st.lists(
-        st.tuples(
-            st.integers(0, 4),  # who
-            st.sampled_from(["QUERY", "QUERY", "QUERY", "again", "another step", "REPORT"]),
-            some_seconds,
-            st.sampled_from([0.1, 0.1, 0.1, 40.0]),  # after so many seconds
-        ),
-        max_size=80,
-    ),
-)
-def test_through_messages_each_decision_is_the_published_rules(
-    policy: str, num_workers: int, said: list[tuple[int, str, float, float]]
-) -> None:
-    handlers, now = RecordingHandlers(), 0.0
-    handlers.reset(Reset("w", "a", Settings(num_workers, policy, 0.5)), now)
-    rounds, steps = [1] * num_workers, [0] * num_workers
-    for rank, what, seconds, later in said:
-        rank, now = rank % num_workers, now + later
-        if what == "QUERY":
-            rounds[rank], steps[rank] = rounds[rank] + 1, 1
-        elif what == "another step":
-            steps[rank] += 1
-        status = Status(rank, steps[rank], rounds[rank], seconds, 0.0)
-        if what == "REPORT":
-            handlers.report(Report("w", "a", status, samples=64), now)
-        else:
-            handlers.query(Query("w", "a", status, samples=64), now)
 
 
 def test_sums_are_exact_however_many_terms_come_and_go() -> None:

@@ -12,15 +12,13 @@ from server.response_cache import SHARE, ResponseCache
 from server.row import Row
 
 
-def train(job: ScriptedJob, rounds: int, seconds: float = 2.0, begin: float = 0.0) -> float:
-    """Rounds of one step of a second each; returns when the last ended."""
-    num_workers = len(job.job.rows)
+def train(job: ScriptedJob, rounds: int) -> float:
+    """Rounds of 2 s, of one step of a second each; returns when the last ended."""
     for round in range(1, rounds + 1):
-        for rank in range(num_workers):
-            job.report(rank, round, begin + seconds * (round - 1))
-        for rank in range(num_workers):
-            job.query(rank, round, 1, 1.0, begin + seconds * (round - 1) + 1)
-    return begin + seconds * rounds
+        job.all_report(round, 2.0 * (round - 1))
+        for row in job.job.rows:
+            job.query(row.rank, round, 1, 1.0, 2.0 * round - 1)
+    return 2.0 * rounds
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2000))

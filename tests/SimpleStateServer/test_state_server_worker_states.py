@@ -118,9 +118,9 @@ def test_under_wbsp_nobody_waits() -> None:
     assert job.states(4.6) == [TRAINING] * 3
 
 
-def in_step(policy: str = "sync-switch-none", num_workers: int = 3) -> ScriptedJob:
+def in_step(num_workers: int = 3) -> ScriptedJob:
     """All began a step at 0.5 and ended it at 1.0; they exchange 0.1 s."""
-    job = ScriptedJob(num_workers, policy, transmission_time=0.1)
+    job = ScriptedJob(num_workers, "sync-switch-none", transmission_time=0.1)
     job.all_report(1, 0.5)
     for rank in range(num_workers):
         assert job.query(rank, 1, 1, 0.5, 1.0, way="BSP") == "SYNC"

@@ -86,14 +86,12 @@ def write_sync(base: Path, mode: str = "sync", accuracies: Sequence[float] = (0.
     return folder
 
 
-def published_device(rounds: int, round_s: float, samples: int = 64, accuracy: bool = False) -> dict[str, Any]:
-    """A device in a summary of the published program, which has whole seconds and no other keys.
-
-    Rounds of `round_s` seconds, a quarter of which is aggregation.
-    """
+def published_device(rounds: int, round_s: float, accuracy: bool = False) -> dict[str, Any]:
+    """A device in a summary of the published program, which has whole seconds and no other keys: rounds of 64 samples
+    and `round_s` seconds, a quarter of which is aggregation."""
     return {
         "accuracy_list": [round(0.9 * number / rounds, 3) for number in range(1, rounds + 1)] if accuracy else [],
-        "num_samples_list": [samples] * rounds,
+        "num_samples_list": [64] * rounds,
         "self_iters_list": [1] * rounds,
         "elapsed_time_list": [round(number * round_s) for number in range(1, rounds + 1)],
         "aggregate_time_list": [round_s / 4] * rounds,

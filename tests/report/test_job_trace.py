@@ -52,9 +52,9 @@ def of_track(events: list[dict], name: str) -> list[dict]:
     return [event for event in events if (event["pid"], event["tid"]) == track and event["ph"] != "M"]
 
 
-def written(folder: Path, limit: int = trace.MAX_SLICES, in_step: bool = True) -> tuple[trace.TraceSummary, list[dict]]:
+def written(folder: Path, limit: int = trace.MAX_SLICES) -> tuple[trace.TraceSummary, list[dict]]:
     devices = sorted(path for path in folder.glob("*/*") if path.is_dir())
-    told = trace.write(folder / "trace.json", job_logs.read(devices, pytest.fail), "a job", in_step, pytest.fail, limit)
+    told = trace.write(folder / "trace.json", job_logs.read(devices, pytest.fail), "a job", True, pytest.fail, limit)
     return told, check(folder / "trace.json")
 
 
