@@ -34,6 +34,8 @@ from report.style import WIDTHS, style
 from report.x_axes import SECONDS
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
+ESYNC, SYNC = (metrics.MODES[name] for name in ("esync", "sync"))
+pytestmark = pytest.mark.usefixtures("unpainted")
 
 
 @pytest.fixture
@@ -41,8 +43,7 @@ def tree(tmp_path):
     """ESync with every extra, and SSGD as the published program logs it; both summarised."""
     write_esync(tmp_path)
     write_sync(tmp_path)
-    summarise(tmp_path)
-    return tmp_path
+    return summarise(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +52,34 @@ def real_run(tmp_path_factory):
     base = tmp_path_factory.mktemp("logs")
     write_esync(base)
     write_sync(base)
-    summarise(base)
-    (base / NETWORK / "figures").mkdir()
-    (base / NETWORK / "figures" / "accuracy-non-iid.png").write_text("of an earlier run")
+    old = summarise(base) / NETWORK / "figures" / "accuracy-non-iid.png"
+    old.parent.mkdir()
+    old.write_text("of an earlier run")
     headless = {name: value for name, value in os.environ.items() if not name.endswith(("DISPLAY", "MPLBACKEND"))}
-    return base, run_program(
-        "draw.py", "-b", base, "-n", NETWORK, "--show", environment=headless | {"SOURCE_DATE_EPOCH": "now"}
-    )
+    environment = headless | {"SOURCE_DATE_EPOCH": "now"}
+    return base, run_program("draw.py", "-b", base, "-n", NETWORK, "--show", environment=environment)
 
 
 def summarise(base):
     assert summary.main(["-b", str(base), "-n", NETWORK]) == 0
+    return base
 
 
 def draw_all(base, *arguments):
     return draw.main(["-b", str(base), "-n", NETWORK, *arguments])
 
 
+def row_of(out, title):
+    """The cells of a mode's line in the table."""
+    return next(line for line in out.splitlines() if line.startswith(f"{title} ")).split()
+
+
 def saved(base):
     return sorted(path.name for path in (base / NETWORK / "figures").iterdir())
+
+
+def files(*figures):
+    return sorted(f"{name}.{kind}" for name in figures for kind in ("png", "pdf"))
 
 
 # --------------------------------------------------------------------------------------------------- printed
@@ -92,18 +102,16 @@ def test_the_table_holds_the_numbers_worked_by_hand(real_run):
     assert "ESync, i.i.d.: 1.5..6.0x (ESync 4.0..8.0 s, SSGD 12.0..24.0 s)" in lines
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_modes_can_be_chosen_and_those_without_logs_are_named(tree, capsys):
     assert draw_all(tree, "-m", "esync,dcasgd") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "no logs of: dcasgd" in lines
-    assert not any(line.startswith("SSGD ") for line in lines)
+    out = capsys.readouterr().out
+    assert "no logs of: dcasgd" in out.splitlines()
+    assert "\nSSGD " not in out
     with pytest.raises(SystemExit, match="2"):
         draw_all(tree, "-m", "esync,fast")
     assert "'fast' is no mode; choose from esync," in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_the_target_can_be_chosen(tree, capsys):
     assert draw_all(tree, "--target", "0.4") == 0
     output = capsys.readouterr().out
@@ -124,11 +132,12 @@ def test_a_target_that_is_no_accuracy_is_refused(tree, capsys, target):
 # --------------------------------------------------------------------------------------------------- figures
 
 
-def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
-    for mode in ("esync", "esync-niid"):
-        write_esync(tmp_path, mode)
-    for mode in ("sync", "sync-niid", "async", "async-niid", "dcasgd", "dcasgd-niid"):
-        write_sync(tmp_path, mode)
+def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys, monkeypatch):
+    monkeypatch.undo()  # paints
+    for split in ("", "-niid"):
+        write_esync(tmp_path, f"esync{split}")
+        for mode in ("sync", "async", "dcasgd"):
+            write_sync(tmp_path, f"{mode}{split}")
     write_device(tmp_path / NETWORK / "local" / "alpha" / "gpu0", [sync_round(1, 1.0, 0.9)])
     summarise(tmp_path)
     capsys.readouterr()
@@ -141,14 +150,13 @@ def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
         assert min(pixels.shape[:2]) > 400
         assert (abs(pixels[..., :3] - blue).max(axis=-1) < 0.01).sum() > 100, f"{name} shows nothing of ESync"
         text = (out / f"{name}.pdf").read_bytes()
-        assert text.startswith(b"%PDF-")
-        assert text.rstrip().endswith(b"%%EOF")
-        assert len(text) > 5000
+        assert text.startswith(b"%PDF-") and text.rstrip().endswith(b"%%EOF") and len(text) > 5000
         assert {f"{out}/{name}.png", f"{out}/{name}.pdf"} <= set(printed)
 
 
-def test_the_same_numbers_give_the_same_files_whatever_the_users_settings_are(tmp_path):
-    curves = {metrics.MODES["esync"]: [[(4.0, 0.5)]]}
+def test_the_same_numbers_give_the_same_files_whatever_the_users_settings_are(tmp_path, monkeypatch):
+    monkeypatch.undo()  # paints
+    curves = {ESYNC: [[(4.0, 0.5)]]}
     one = ("one", curves, partial(figures.draw_curves, title="$ is no formula", standalone=0.9, target=0.8))
     of_the_user = {"text.usetex": True, "font.size": 22, "axes.facecolor": "yellow", "legend.loc": "center"}
     for run, settings in (("first", {}), ("second", of_the_user)):
@@ -162,31 +170,29 @@ def test_the_same_numbers_give_the_same_files_whatever_the_users_settings_are(tm
 def test_a_figure_without_numbers_is_left_out_and_its_old_file_goes(real_run):
     base, result = real_run
     assert "no figure accuracy-non-iid: the logs have no numbers for it" in result.stdout
-    assert saved(base) == sorted(f"{name}.{kind}" for name in FIGURES if "non" not in name for kind in ("png", "pdf"))
+    assert saved(base) == files(*(name for name in FIGURES if "non" not in name))
 
 
 def test_the_standalone_accuracy_is_a_dotted_line_and_the_target_a_dashed_one():
     figure = Figure()
-    figures.draw_curves(figure, {metrics.MODES["esync"]: [[(4.0, 0.5), (8.0, 0.7)]]}, "lenet", 0.926, target=0.8)
-    curve, line, target = figure.axes[0].lines
-    assert list(curve.get_xdata()) == [4.0, 8.0]
-    assert list(curve.get_ydata()) == [0.5, 0.7]
-    assert (line.get_linestyle(), set(line.get_ydata())) == (":", {0.926})
-    assert line.get_label() == "Standalone (0.926)"
-    assert (target.get_linestyle(), set(target.get_ydata())) == ("--", {0.8})
-    assert target.get_label() == "target (0.80)"
+    figures.draw_curves(figure, {ESYNC: [[(4.0, 0.5), (8.0, 0.7)]]}, "lenet", 0.926, target=0.8)
+    curve, *lines = figure.axes[0].lines
+    assert curve.get_xydata().tolist() == [[4.0, 0.5], [8.0, 0.7]]
+    assert [(line.get_linestyle(), set(line.get_ydata()), line.get_label()) for line in lines] == [
+        (":", {0.926}, "Standalone (0.926)"),
+        ("--", {0.8}, "target (0.80)"),
+    ]
+    assert figure.axes[0].get_title(loc="left") == "lenet"
     low, high = figure.axes[0].get_ylim()
     assert low < 0.5 and high > 0.926
 
 
-@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(("ended", "has_line"), [("test accuracy 0.9000 reached 0.9", False), ("2 rounds done", True)])
 def test_a_standalone_run_that_ended_at_its_target_has_no_line(tree, capsys, monkeypatch, ended, has_line):
     found = []
     monkeypatch.setattr(draw, "save_figures", lambda figures, *others: found.extend(figures))
     write_device(tree / NETWORK / "local" / "a" / "cpu", [sync_round(1, 1.0, 0.9)], {"rank": 0, "ended": ended})
-    summarise(tree)
-    assert draw_all(tree) == 0
+    assert draw_all(summarise(tree)) == 0
     figure = Figure()
     found[0][2](figure, found[0][1])
     assert ("Standalone (0.900)" in [line.get_label() for line in figure.axes[0].lines]) == has_line
@@ -196,14 +202,13 @@ def test_a_standalone_run_that_ended_at_its_target_has_no_line(tree, capsys, mon
 @pytest.mark.parametrize(("end_s", "label", "end"), [(600.0, "time (s)", 600.0), (7200.0, "time (min)", 120.0)])
 def test_long_runs_have_their_time_in_minutes(end_s, label, end):
     figure = Figure()
-    figures.draw_curves(figure, {metrics.MODES["sync"]: [[(60.0, 0.1), (end_s, 0.8)]]}, "lenet", standalone=None)
-    assert figure.axes[0].get_xlabel() == label
-    assert figure.axes[0].lines[0].get_xdata()[-1] == end
+    figures.draw_curves(figure, {SYNC: [[(60.0, 0.1), (end_s, 0.8)]]}, "lenet", standalone=None)
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].lines[0].get_xdata()[-1]) == (label, end)
 
 
 def test_bars_are_as_long_as_the_numbers():
     figure = Figure()
-    values = {metrics.MODES[name]: value for name, value in (("esync", 51.2), ("sync", 10.7), ("esync-niid", 50.0))}
+    values = {ESYNC: 51.2, SYNC: 10.7, metrics.MODES["esync-niid"]: 50.0}
     bars.draw_bars(figure, values, "lenet", "data throughput (samples/s)")
     axes = figure.axes[0]
     assert [bar.get_width() for bar in axes.patches] == [51.2, 10.7, 50.0]
@@ -211,19 +216,16 @@ def test_bars_are_as_long_as_the_numbers():
     assert [text.get_text() for text in axes.get_yticklabels()] == ["ESync", "SSGD"]
 
 
-def test_figures_mark_the_numbers_of_the_published_definition_and_say_what_it_is():
-    esync, sync = metrics.MODES["esync"], metrics.MODES["sync"]
+@pytest.mark.parametrize(("of_two", "mark"), [([SYNC], "*"), ([], "")])
+def test_figures_mark_the_numbers_of_the_published_definition_and_say_what_it_is(of_two, mark):
+    note = "* as published"
     figure = Figure()
-    bars.draw_bars(figure, {esync: 51.2, sync: 10.7}, "lenet", "traffic load (MB/s)", [sync], "* as published")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["51.2", "10.7*"]
-    assert figure.get_supxlabel() == "* as published"
-    figure, ratios = Figure(), {("a", "cpu"): 0.5}
-    bars.draw_computing_ratio(figure, {esync: ratios, sync: ratios}, "lenet", [sync], "* as published")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ESync", "SSGD*"]
-    assert figure.get_supxlabel() == "* as published"
-    figure = Figure()
-    bars.draw_computing_ratio(figure, {esync: ratios}, "lenet", [], "* as published")
-    assert figure.get_supxlabel() == ""
+    bars.draw_bars(figure, {ESYNC: 51.2, SYNC: 10.7}, "lenet", "traffic load (MB/s)", of_two, note)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["51.2", f"10.7{mark}"]
+    other, ratios = Figure(), {("a", "cpu"): 0.5}
+    bars.draw_computing_ratio(other, {ESYNC: ratios, SYNC: ratios}, "lenet", of_two, note)
+    assert [text.get_text() for text in other.legends[0].get_texts()] == ["ESync", f"SSGD{mark}"]
+    assert [each.get_supxlabel() for each in (figure, other)] == [note if mark else ""] * 2
 
 
 FOUR = ("esync", "sync", "async", "dcasgd")
@@ -235,7 +237,7 @@ def many_devices(modes=FOUR, hosts=2):
     return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in modes}
 
 
-MARKED = [metrics.MODES["sync"]]
+MARKED = [SYNC]
 
 
 def every_kind(modes):
@@ -349,7 +351,6 @@ def test_numbers_of_two_definitions_side_by_side_are_told(real_run):
     assert f"{warning}--definitions published" in result.stderr.splitlines()
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_logs_without_byte_counts_are_left_out_of_the_measured_traffic(tree, capsys):
     assert draw_all(tree, "--definitions", "measured") == 0
     output = capsys.readouterr()
@@ -358,7 +359,6 @@ def test_logs_without_byte_counts_are_left_out_of_the_measured_traffic(tree, cap
     assert "*" not in output.out
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_a_model_of_unknown_size_can_be_told(tree, capsys):
     (tree / NETWORK).rename(tree / "mine")
     assert draw.main(["-b", str(tree), "-n", "mine"]) == 0
@@ -369,28 +369,25 @@ def test_a_model_of_unknown_size_can_be_told(tree, capsys):
     assert "--model-bytes" not in output.err
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_the_size_of_the_model_is_taken_from_our_own_logs(tmp_path, capsys):
     run = {"rank": 0, "num_workers": 1, "parameter_bytes": 7_000_000}
     write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 10.0), sync_round(2, 20.0)], run)
-    summarise(tmp_path)
-    assert draw_all(tmp_path, "--definitions", "published") == 0
+    assert draw_all(summarise(tmp_path), "--definitions", "published") == 0
     assert "0.70*" in capsys.readouterr().out  # 2 times 7 MB in 20 s
 
 
 def test_five_figures_and_the_right_numbers_come_from_published_summaries_alone(tmp_path, capsys):
     """Six devices, of which four have rounds that end before the first full second."""
-    path = six_published_devices(tmp_path)
-    content = json.loads(path.read_text())
+    content = json.loads(six_published_devices(tmp_path).read_text())
     for name in ("esync", "sync-niid"):
         write_published(tmp_path, metrics.MODES[name], content)
     assert draw_all(tmp_path) == 0
     output = capsys.readouterr()
     assert output.err == ""
     # (4 * 400 + 2 * 15) * 64 samples in 60 s; as many times 246,824 bytes; three quarters without aggregation.
-    row = next(line for line in output.out.splitlines() if line.startswith("ASGD"))
-    assert row.split() == ["ASGD", "15..400", "1738.7", "6.71*", "0.9000", "0.9000", "53.0", "0.75*", "-"]
-    assert saved(tmp_path) == sorted(f"{name}.{kind}" for name in FIGURES for kind in ("png", "pdf"))
+    of_asgd = ["ASGD", "15..400", "1738.7", "6.71*", "0.9000", "0.9000", "53.0", "0.75*", "-"]
+    assert row_of(output.out, "ASGD") == of_asgd
+    assert saved(tmp_path) == files(*FIGURES)
 
 
 def test_logs_without_a_summary_come_with_the_command_that_makes_it(tree):
@@ -401,7 +398,6 @@ def test_logs_without_a_summary_come_with_the_command_that_makes_it(tree):
     assert warnings == [f"ASGD left out: {folder} has logs but no Async.json; make it with: {command}"]
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_a_truncated_summary_is_named_and_the_rest_is_drawn(tree, capsys):
     path = tree / NETWORK / "sync" / "Sync.json"
     path.write_text(path.read_text()[:100])
@@ -432,13 +428,11 @@ def test_a_device_of_another_shape_is_named_and_the_others_are_used(tree):
     assert warnings == [f"{path}: beta/cpu left out: elapsed_time_list has 1 entries, num_samples_list 2"]
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tree, capsys):
     path = tree / NETWORK / "sync" / "Sync.json"
     content = json.loads(path.read_text())
-    for devices in content.values():
-        for device in devices.values():
-            del device["accuracy_time_list"], device["computing_time_list"]
+    for host, device in (("alpha", "gpu0"), ("beta", "cpu")):
+        del content[host][device]["accuracy_time_list"], content[host][device]["computing_time_list"]
     content["alpha"]["gpu0"]["accuracy_list"] = [0.8]  # evaluated in one of the three rounds: which?
     path.write_text(json.dumps(content))
     assert draw_all(tree, "--definitions", "measured") == 0
@@ -447,15 +441,13 @@ def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tre
     assert "SSGD: no computing time of alpha/gpu0, beta/cpu; make its summary anew with summary.py" in warnings
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_the_rounds_between_evaluations_of_a_published_summary_can_be_told(tmp_path, capsys):
-    content = json.loads(six_published_devices(tmp_path).read_text())
+    path = six_published_devices(tmp_path)
+    content = json.loads(path.read_text())
     content["alpha"]["gpu0"]["accuracy_list"] = [0.5, 0.7, 0.9]  # after 101, 202 and 303 of 400 rounds of 0.15 s
-    path = tmp_path / NETWORK / "async" / "Async.json"
     path.write_text(json.dumps(content))
     assert draw_all(tmp_path, "-e", "101") == 0
-    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("ASGD"))
-    assert row.split()[6] == "30.0..45.0"  # to 0.80: rounds 202 and 303
+    assert row_of(capsys.readouterr().out, "ASGD")[6] == "30.0..45.0"  # to 0.80: rounds 202 and 303
     assert "accuracy-iid.png" in saved(tmp_path)
     for other in ("100", "150"):
         assert draw_all(tmp_path, "-e", other) == 0
@@ -463,50 +455,43 @@ def test_the_rounds_between_evaluations_of_a_published_summary_can_be_told(tmp_p
         assert "accuracy-iid.png" not in saved(tmp_path)
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):
     write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 1.0)])
-    summarise(tmp_path)
-    assert draw_all(tmp_path) == 0
+    assert draw_all(summarise(tmp_path)) == 0
     assert "SSGD has no accuracies" in capsys.readouterr().err
-    assert saved(tmp_path) == [
-        f"{name}.{kind}" for name in ("computing-time", "throughput", "traffic") for kind in ("pdf", "png")
-    ]
+    assert saved(tmp_path) == files("computing-time", "throughput", "traffic")
 
 
 @pytest.mark.parametrize("text", ["", "0.9 0.91", "high", "92.6", "nan"])
-def test_a_damaged_standalone_accuracy_costs_only_its_line(tmp_path, text):
-    warnings = []
-    (tmp_path / "standalone.txt").write_text(text)
-    assert draw.read_standalone(tmp_path, {}, warnings.append) is None
-    assert f"{tmp_path}/standalone.txt" in warnings[0]
-
-
-def test_a_standalone_accuracy_is_read_and_need_not_be_there(tmp_path):
+def test_a_damaged_standalone_accuracy_costs_only_its_line_and_none_need_be_there(tmp_path, text):
     assert draw.read_standalone(tmp_path, {}, pytest.fail) is None
-    (tmp_path / "standalone.txt").write_text("0.926\n")
+    warnings, path = [], tmp_path / "standalone.txt"
+    path.write_text(text)
+    assert draw.read_standalone(tmp_path, {}, warnings.append) is None
+    assert str(path) in warnings[0]
+    path.write_text("0.926\n")
     assert draw.read_standalone(tmp_path, {}, pytest.fail) == (ACCURACY, 0.926)
 
 
 def test_standalone_training_alone_is_nothing_to_draw(tmp_path, capsys):
     write_device(tmp_path / NETWORK / "local" / "a" / "cpu", [sync_round(1, 1.0, 0.9)])
-    summarise(tmp_path)
-    assert draw_all(tmp_path) == 2
+    assert draw_all(summarise(tmp_path)) == 2
     assert "nothing to draw: no summary of distributed training" in capsys.readouterr().err
 
 
-def test_an_output_folder_that_cannot_be_made_ends_in_one_line(tree, capsys):
-    (tree / "out").write_text("a file in the way")
-    assert draw_all(tree, "-o", str(tree / "out")) == 2
-    said = capsys.readouterr()
-    *_, last = said.err.splitlines()
-    assert last == f"error: {tree}/out cannot be the folder of the figures (File exists): give another with -o"
-    assert said.out == ""
-    (tree / "figures" / "accuracy-iid.png").mkdir(parents=True)
-    assert draw_all(tree, "-o", str(tree / "figures")) == 2
-    *_, last = capsys.readouterr().err.splitlines()
+def test_an_output_folder_that_cannot_be_made_ends_in_one_line(tree, capsys, monkeypatch):
+    monkeypatch.undo()  # paints
     png = tree / "figures" / "accuracy-iid.png"
-    assert last == f"error: {png} cannot be written: Is a directory; give another folder with -o"
+    png.mkdir(parents=True)
+    (tree / "out").write_text("a file in the way")
+    for name, says in (
+        ("out", f"{tree}/out cannot be the folder of the figures (File exists): give another with -o"),
+        ("figures", f"{png} cannot be written: Is a directory; give another folder with -o"),
+    ):
+        assert draw_all(tree, "-o", str(tree / name)) == 2
+        said = capsys.readouterr()
+        assert said.err.splitlines()[-1] == f"error: {says}"
+        assert name == "figures" or said.out == ""
 
 
 # ------------------------------------------------------------------------------------------------ as a program
@@ -518,16 +503,17 @@ def test_a_real_run_says_that_there_is_no_display_to_show_on_and_ends_well(real_
     assert "warning: --show: there is no display" in result.stderr
 
 
-def test_a_real_run_without_summaries_ends_with_the_command_that_makes_them(tmp_path):
+def test_without_summaries_the_command_that_makes_them_is_told(tmp_path, capsys):
     folder = write_esync(tmp_path)
-    result = run_program("draw.py", "-b", tmp_path, "-n", NETWORK)
-    assert (result.returncode, result.stdout) == (2, "")
-    warning, error = result.stderr.splitlines()
+    assert draw_all(tmp_path) == 2
+    said = capsys.readouterr()
+    warning, error = said.err.splitlines()
     assert warning.startswith(f"warning: ESync left out: {folder} has logs but no ESync.json")
     assert error == (
         f"error: nothing to draw: no summary of distributed training can be read in {tmp_path / NETWORK}; "
         f"where there are logs, make it with: python summary.py -b {tmp_path} -n {NETWORK}"
     )
+    assert said.out == ""
 
 
 def test_draw_needs_neither_mxnet_nor_django_nor_the_notebook_from_which_it_was_started():

@@ -1,7 +1,5 @@
 """Several runs of the same jobs: their means with intervals; and what accuracy is drawn over beside seconds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,20 +22,26 @@ from utils import SetupError
 INF = float("inf")
 ESYNC, SYNC = metrics.MODES["esync"], metrics.MODES["sync"]
 ACCURACIES = ((0.4, 0.8, 0.75), (0.4, 0.8, 0.8), (0.5, 0.85, 0.85))
+pytestmark = pytest.mark.usefixtures("unpainted")
 
 
-def seeds(base, number=3, esync=None):
+def seeds(base, number=3, esync=3):
     """So many runs of SSGD, of which `esync` have one of ESync too; all summarised."""
     for seed in range(number):
         write_sync(base / f"seed-{seed}", accuracies=ACCURACIES[seed])
-        if esync is None or seed < esync:
+        if seed < esync:
             write_esync(base / f"seed-{seed}")
     assert summary.main(["-b", str(base), "-n", NETWORK]) == 0
     return base
 
 
-def draw_all(base, *arguments):
-    return draw.main(["-b", str(base), "-n", NETWORK, *arguments])
+def table_of(capsys, base, *arguments):
+    """What draw.py prints, and its rows by their first cell."""
+    capsys.readouterr()
+    assert draw.main(["-b", str(base), "-n", NETWORK, *arguments]) == 0
+    out = capsys.readouterr().out
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in out.splitlines()]
+    return out, {row[0]: row for row in cells if row}
 
 
 # ------------------------------------------------------------------------------------------------------- bands
@@ -129,12 +133,6 @@ def test_bars_of_means_have_the_ends_of_their_intervals():
     assert line.get_segments()[0][:, 0].tolist() == [40.0, 55.0]
 
 
-def test_a_title_stays_where_there_is_a_line_of_standalone_training():
-    figure = Figure()
-    figures.draw_curves(figure, {ESYNC: [[(4.0, 0.5), (8.0, 0.8)]]}, "lenet, i.i.d.", standalone=0.926)
-    assert figure.axes[0].get_title(loc="left") == "lenet, i.i.d."
-
-
 def test_what_a_run_lacks_has_no_mean():
     assert estimate([1.0, None, 2.0]) is None
     assert estimate([1.0, 2.0]) == 1.5
@@ -167,13 +165,11 @@ def test_an_accuracy_stands_at_what_all_had_done_by_then(name, places):
 
 
 def test_what_the_logs_do_not_count_is_told_and_left_out():
-    devices = two_devices() | {("a", "cpu1"): device()}
-    warnings = []
+    devices, warnings = two_devices() | {("a", "cpu1"): device()}, []
     run = Run({SYNC: devices}, {}, {SYNC: devices["a", "cpu0"]})
     assert run.drawn_over(X_AXES["bytes"], warnings.append) == ({}, {})
-    assert warnings == [
-        "SSGD left out of the accuracy over pushed and pulled by all workers: its logs do not count that"
-    ]
+    its = "accuracy over pushed and pulled by all workers: its logs do not count that"
+    assert warnings == [f"SSGD left out of the {its}"]
 
 
 @pytest.mark.parametrize(
@@ -196,61 +192,43 @@ def test_an_axis_has_a_unit_that_can_be_read(name, longest, label):
 
 
 def test_the_runs_of_three_seeds_are_one_table_and_one_set_of_figures(tmp_path, capsys):
-    seeds(tmp_path)
-    capsys.readouterr()
-    assert draw_all(tmp_path, "--over", "seconds", "rounds") == 0
-    output = capsys.readouterr()
-    lines = output.out.splitlines()
-    rows = [line for line in lines if line.startswith(("mode ", "ESync  ", "SSGD  "))]
-    header, esync, _ = (line.split("  ") for line in rows)
-    assert [cell for cell in map(str.strip, header) if cell][:4] == ["mode", "runs", "samples/s", "MB/s"]
-    assert [cell for cell in map(str.strip, esync) if cell][1:3] == ["3", "51.2 (51.2 to 51.2)"]
-    assert "0.80 (0.75 to 0.85)" in rows[2]  # of 0.75, 0.80 and 0.85 in the end
-    assert "ESync, i.i.d.: 1.5..6.0x (1.5 to 6.0), median of 3 pairs of runs" in lines
-    assert "median (interval that covers it with 75 %) of 3 runs; computing ratio" in output.out
-    drawn = sorted(path.name for path in (tmp_path / "figures" / NETWORK).glob("*.png"))
-    assert drawn == [
-        "accuracy-iid-over-rounds.png",
-        "accuracy-iid.png",
-        "computing-time.png",
-        "throughput.png",
-        "traffic.png",
-    ]
+    out, rows = table_of(capsys, seeds(tmp_path), "--over", "seconds", "rounds")
+    assert rows["mode"][:4] == ["mode", "runs", "samples/s", "MB/s"]
+    assert rows["ESync"][1:3] == ["3", "51.2 (51.2 to 51.2)"]
+    assert "0.80 (0.75 to 0.85)" in rows["SSGD"]  # of 0.75, 0.80 and 0.85 in the end
+    assert "ESync, i.i.d.: 1.5..6.0x (1.5 to 6.0), median of 3 pairs of runs" in out.splitlines()
+    assert "median (interval that covers it with 75 %) of 3 runs; computing ratio" in out
+    drawn = {path.stem for path in (tmp_path / "figures" / NETWORK).glob("*.png")}
+    assert drawn == {"accuracy-iid-over-rounds", "accuracy-iid", "computing-time", "throughput", "traffic"}
 
 
 def test_a_mode_that_not_all_seeds_have_shows_how_many(tmp_path, capsys):
-    seeds(tmp_path, esync=2)
-    capsys.readouterr()
-    assert draw_all(tmp_path) == 0
-    out = capsys.readouterr().out
-    (row,) = (line for line in out.splitlines() if line.startswith("ESync  "))
-    assert row.split()[1:3] == ["2", "51.2"]
+    out, rows = table_of(capsys, seeds(tmp_path, esync=2))
+    assert rows["ESync"][1:3] == ["2", "51.2"]
     assert "; from the least to the greatest of fewer than 3 runs;" in out
     assert "ESync, i.i.d.: 1.5..6.0x, by the medians of 2 and 3 runs" in out
 
 
 def test_runs_that_did_not_reach_the_target_are_counted_not_averaged(tmp_path, capsys):
-    seeds(tmp_path)
-    capsys.readouterr()
-    assert draw_all(tmp_path, "--target", "0.85") == 0
-    out = capsys.readouterr().out
-    (row,) = (line for line in out.splitlines() if line.startswith("SSGD  "))
-    assert " 1 of 3 " in row
+    out, rows = table_of(capsys, seeds(tmp_path), "--target", "0.85")
+    assert "1 of 3" in rows["SSGD"]
     assert "ESync, i.i.d.: unknown: 0 of 3 runs of ESync and 1 of 3 runs of SSGD reached it" in out
 
 
-def test_the_median_of_runs_of_which_most_came_there_is_said():
-    assert tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "14 (10 to -), 4 of 5"
-    assert tables.times_text([10.0, float("inf")]) == "1 of 2"
-    assert tables.times_text([10.0, 12.0]) == "10.0..12.0"
-
-
-def test_times_between_evaluations_far_apart_are_medians_of_both_ends():
-    """The median of the runs is between those of the ends, and its interval spans both ends' intervals."""
-    seconds, least = [10.0, 12.0, 14.0, 16.0, INF], [8.0, 11.0, 9.0, 16.0, INF]
-    assert tables.times_text(seconds, least) == "11..14 (8 to -), 4 of 5"
-    assert tables.times_text([100.0, 120.0, 140.0], [100.0, 60.0, 140.0]) == "100..120 (60 to 140)"
-    assert tables.times_text([10.0], [8.0]) == "8.0..10.0"
+@pytest.mark.parametrize(
+    ("seconds", "least", "text"),
+    [
+        ([10.0, 12.0, 14.0, 16.0, INF], None, "14 (10 to -), 4 of 5"),
+        ([10.0, INF], None, "1 of 2"),
+        ([10.0, 12.0], None, "10.0..12.0"),
+        # The median of the runs is between those of the ends, and its interval spans both ends' intervals.
+        ([10.0, 12.0, 14.0, 16.0, INF], [8.0, 11.0, 9.0, 16.0, INF], "11..14 (8 to -), 4 of 5"),
+        ([100.0, 120.0, 140.0], [100.0, 60.0, 140.0], "100..120 (60 to 140)"),
+        ([10.0], [8.0], "8.0..10.0"),
+    ],
+)
+def test_the_median_of_times_is_said_with_how_many_runs_came_there(seconds, least, text):
+    assert tables.times_text(seconds, *([least] if least else [])) == text
 
 
 def speed_up_lines(**runs):
@@ -268,36 +246,34 @@ def grid(*steps, **more):
     return [evaluated([(step * n, 0.8 if n == 12 else 0.1) for n in range(1, 13)], **more) for step in steps]
 
 
-def test_a_speed_up_of_several_runs_is_a_range_where_their_evaluations_are_far_apart():
-    coarse = [evaluated([(4.0, 0.1), (at, 0.8)]) for at in (6.0, 6.0, 12.0)]
-    assert speed_up_lines(sync=grid(2, 2, 2), esync=grid(1, 1, 1)) == [
-        "ESync, i.i.d.: 2.00x (2.00 to 2.00), median of 3 pairs of runs"
-    ]
-    assert speed_up_lines(sync=grid(1, 1, 1), esync=coarse) == [
-        "ESync, i.i.d.: 2.0..3.0x (1.0 to 3.0), median of 3 pairs of runs"
-    ]
-    assert speed_up_lines(sync=grid(0.5, 0.5, 0.5), esync=coarse[:2]) == [
-        "ESync, i.i.d.: 1.0..1.5x, by the medians of 2 and 3 runs"
-    ]
-    assert speed_up_lines(sync=grid(0.4, 0.4, 0.4), esync=coarse) == [
-        "ESync, i.i.d.: ESync and SSGD are not told apart: 4.0..6.0 (4.0 to 12.0) s and 4.80 (4.80 to 4.80) s"
-    ]
-    (line,) = speed_up_lines(sync=grid(2, 2, 2), esync=grid(1, 1, 1, event_list=[[1.0, "evaluator", "late"]]))
-    assert line.endswith("24.0 (24.0 to 24.0) s, and ESync alone was in part evaluated in the worker")
+COARSE = [evaluated([(4.0, 0.1), (at, 0.8)]) for at in (6.0, 6.0, 12.0)]
+
+
+@pytest.mark.parametrize(
+    ("sync", "esync", "says"),
+    [
+        (grid(2, 2, 2), grid(1, 1, 1), "2.00x (2.00 to 2.00), median of 3 pairs of runs"),
+        (grid(1, 1, 1), COARSE, "2.0..3.0x (1.0 to 3.0), median of 3 pairs of runs"),
+        (grid(0.5, 0.5, 0.5), COARSE[:2], "1.0..1.5x, by the medians of 2 and 3 runs"),
+        (grid(0.4, 0.4, 0.4), COARSE,
+         "ESync and SSGD are not told apart: 4.0..6.0 (4.0 to 12.0) s and 4.80 (4.80 to 4.80) s"),
+        (grid(2, 2, 2), grid(1, 1, 1, event_list=[[1.0, "evaluator", "late"]]),
+         "ESync and SSGD are not told apart: 12.0 (12.0 to 12.0) s and 24.0 (24.0 to 24.0) s, and ESync alone was in "
+         "part evaluated in the worker"),
+    ],
+)  # fmt: skip
+def test_a_speed_up_of_several_runs_is_a_range_where_their_evaluations_are_far_apart(sync, esync, says):
+    assert speed_up_lines(sync=sync, esync=esync) == [f"ESync, i.i.d.: {says}"]
 
 
 def test_one_tree_beside_those_of_seeds_is_taken_and_the_others_are_told_of(tmp_path):
     seeds(tmp_path, 2)
+    with pytest.raises(SetupError, match="holds seed-0"):  # of another network
+        summary.find_runs(tmp_path, "mlp", pytest.fail)
     write_sync(tmp_path)
     warnings = []
     assert summary.find_runs(tmp_path, NETWORK, warnings.append) == [tmp_path / NETWORK]
     assert warnings == [f"{tmp_path} holds {NETWORK} and 2 seed-N with it: the former is taken; move it elsewhere"]
-
-
-def test_seeds_of_another_network_are_not_taken(tmp_path):
-    write_sync(tmp_path / "seed-0")
-    with pytest.raises(SetupError, match="holds seed-0"):
-        summary.find_runs(tmp_path, "mlp", pytest.fail)
 
 
 def test_a_seed_whose_logs_are_broken_costs_only_itself(tmp_path, capsys):

@@ -1,12 +1,12 @@
 """The two rules on tables small enough to work out by hand, and what must hold for every table."""
 
-from __future__ import annotations
-
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_job import table_of
 from server import anchor as anchors
 from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
@@ -19,13 +19,6 @@ from trainer import command_line
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 FAST, SLOW = 0, 1
-
-
-def table_of(policy: str, *rows: Row, epsilon: float = 0.0, anchor: int | str = 0) -> Table:
-    table = Table(len(rows), POLICIES[policy].delay, epsilon, anchor=anchor)
-    for row in rows:
-        table.put(row)
-    return table
 
 
 def decide(policy: str, table: Table, rank: int, now: float) -> Action:
@@ -49,78 +42,7 @@ def slow(steps: int = 0, **more: object) -> Row:
     return worker(SLOW, steps, 10.0, **{"transmission_time": 2.0, **more})
 
 
-# ------------------------------------------------------------------------------------------ the journal's rule
-
-
-def test_journal_trains_before_the_first_step_of_a_round() -> None:
-    assert decide("journal", table_of("journal", fast(0), slow()), FAST, 111.9) is TRAIN
-
-
-def test_journal_trains_while_another_step_is_as_early_as_the_straggler() -> None:
-    # 110.5 + 1.5 = 112 is not later than 112.
-    assert decide("journal", table_of("journal", fast(), slow()), FAST, 110.5) is TRAIN
-
-
-def test_journal_synchronises_when_another_step_would_be_later_than_the_straggler() -> None:
-    assert decide("journal", table_of("journal", fast(), slow()), FAST, 110.6) is SYNC
-
-
-def test_journal_counts_the_transmission_of_both() -> None:
-    # By computing times alone the fast one would have until 109; a push of 2.5 s more makes it 108.5.
-    late = fast(transmission_time=2.5)
-    assert decide("journal", table_of("journal", late, slow()), FAST, 108.5) is TRAIN
-    assert decide("journal", table_of("journal", late, slow()), FAST, 108.6) is SYNC
-
-
-def test_journal_takes_the_worker_with_the_longest_way_as_straggler_not_the_slowest_computer() -> None:
-    far = fast(transmission_time=20.0)  # 21 s against 12 s
-    assert decide("journal", table_of("journal", far, slow(1)), FAST, 100.0) is SYNC
-    assert decide("journal", table_of("journal", far._replace(local_iteration=0), slow(1)), SLOW, 101.0) is (TRAIN)
-
-
-def test_journal_synchronises_the_straggler_after_its_step() -> None:
-    assert decide("journal", table_of("journal", fast(), slow(1)), SLOW, 100.0) is SYNC
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7])
-def test_journal_synchronises_when_the_straggler_has_done_its_step(steps: int) -> None:
-    # since moves on with the straggler's query, so by the clock alone there would be 12 s more.
-    assert decide("journal", table_of("journal", fast(), slow(steps, since=110.0)), FAST, 110.0) is SYNC
-
-
-def test_journal_synchronises_when_the_straggler_was_told_to() -> None:
-    assert decide("journal", table_of("journal", fast(), slow(action=SYNC)), FAST, 100.0) is SYNC
-
-
-def test_journal_trains_until_the_straggler_has_entered_the_round() -> None:
-    assert decide("journal", table_of("journal", fast(round=5), slow(1, round=4, action=SYNC)), FAST, 500.0) is TRAIN
-
-
-def test_journal_does_not_wait_for_a_straggler_that_is_a_round_ahead() -> None:
-    assert decide("journal", table_of("journal", fast(round=4), slow(round=5)), FAST, 100.0) is SYNC
-
-
-def test_journal_trains_while_a_workers_step_time_is_not_known() -> None:
-    unknown = worker(2, 0, None)
-    table = table_of("journal", fast(), slow(1), unknown)
-    assert decide("journal", table, FAST, 100.0) is TRAIN
-    assert decide("journal", table, SLOW, 100.0) is TRAIN
-    table.put(worker(2, 1, 3.0))
-    assert decide("journal", table, SLOW, 103.0) is SYNC
-
-
-def test_journal_has_no_tolerance() -> None:
-    assert decide("journal", table_of("journal", fast(), slow(), epsilon=100.0), FAST, 110.5) is TRAIN
-
-
-def test_equal_workers_each_do_one_step() -> None:
-    table = table_of("journal", worker(0, 1, 2.0), worker(1, 0, 2.0), worker(2, 0, 2.0))
-    assert decide("journal", table, 0, 102.0) is SYNC
-    table = table_of("journal", worker(0, 0, 2.0), worker(1, 1, 2.0), worker(2, 0, 2.0))
-    assert decide("journal", table, 1, 101.9) is SYNC
-
-
-# ------------------------------------------------------------------------------------- the rule for slow links
+# ------------------------------------------------------------------------------------------ the rules
 
 
 def uploading(**more: object) -> Row:
@@ -128,29 +50,77 @@ def uploading(**more: object) -> Row:
     return slow(1, **{"since": 110.0, "action": SYNC, **more})
 
 
-def test_upload_aware_trains_while_another_update_is_as_early_as_the_stragglers() -> None:
-    # A step and a push take 1.5 s, and the straggler's update is there at 112.
-    table = table_of("upload-aware", fast(), uploading())
-    assert decide("upload-aware", table, FAST, 110.5) is TRAIN
-    assert decide("upload-aware", table, FAST, 110.6) is SYNC
-    assert decide("journal", table_of("journal", fast(), uploading()), FAST, 110.0) is SYNC
+def case(policy: str, why: str, *rows: Row, told: dict[float, Action], asks: int = FAST, epsilon: float = 0.0) -> Any:
+    """What a worker is told at some moments."""
+    return pytest.param(policy, rows, told, asks, epsilon, id=f"{policy}: {why}")
 
 
-def test_upload_aware_counts_the_askers_own_push() -> None:
-    table = table_of("upload-aware", fast(transmission_time=0.75), uploading())
-    assert decide("upload-aware", table, FAST, 110.25) is TRAIN
-    assert decide("upload-aware", table, FAST, 110.3) is SYNC
+UNKNOWN = (fast(), slow(1), worker(2, 0, None))
+FAR = {"transmission_time": 20.0}  # 21 s against 12 s
+WAVERING = slow(step_times=(10.0, 10.0, 2.0))
 
 
-def test_upload_aware_counts_on_an_upload_that_was_told_or_whose_step_is_done() -> None:
-    for straggler in (uploading(), slow(1, since=110.0), slow(0, since=110.0, action=SYNC)):
-        table = table_of("upload-aware", fast(), straggler)
-        assert [decide("upload-aware", table, FAST, now) for now in (110.5, 110.6)] == [TRAIN, SYNC]
-
-
-def test_upload_aware_waits_for_no_upload_that_should_be_there() -> None:
-    assert decide("upload-aware", table_of("upload-aware", fast(), uploading()), FAST, 500.0) is SYNC
-    assert decide("upload-aware", table_of("upload-aware", fast(), uploading(since=None)), FAST, 110.0) is SYNC
+@pytest.mark.parametrize(
+    ("policy", "rows", "told", "asks", "epsilon"),
+    [
+        case("journal", "trains before the first step of a round", fast(0), slow(), told={111.9: TRAIN}),
+        # 110.5 + 1.5 = 112 is not later than 112.
+        case("journal", "trains until the straggler is due", fast(), slow(), told={110.5: TRAIN, 110.6: SYNC}),
+        # By computing times alone the fast one would have until 109; a push of 2.5 s more makes it 108.5.
+        case("journal", "counts the transmission of both", fast(transmission_time=2.5), slow(),
+             told={108.5: TRAIN, 108.6: SYNC}),
+        case("journal", "the longest way makes the straggler, not the slowest computer", fast(**FAR), slow(1),
+             told={100.0: SYNC}),
+        case("journal", "and the slowest computer waits for it", fast(0, **FAR), slow(1), asks=SLOW,
+             told={101.0: TRAIN}),
+        case("journal", "the straggler synchronises after its step", fast(), slow(1), asks=SLOW, told={100.0: SYNC}),
+        # since moves on with the straggler's query, so by the clock alone there would be 12 s more.
+        *(case("journal", f"synchronises after {steps} of the straggler's steps", fast(), slow(steps, since=110.0),
+               told={110.0: SYNC}) for steps in (1, 2, 7)),
+        case("journal", "synchronises when the straggler was told to", fast(), slow(action=SYNC), told={100.0: SYNC}),
+        case("journal", "trains until the straggler has entered the round", fast(round=5),
+             slow(1, round=4, action=SYNC), told={500.0: TRAIN}),
+        case("journal", "waits for no straggler that is a round ahead", fast(round=4), slow(round=5),
+             told={100.0: SYNC}),
+        case("journal", "trains while a step time is not known", *UNKNOWN, told={100.0: TRAIN}),
+        case("journal", "so does the slowest that is known", *UNKNOWN, asks=SLOW, told={100.0: TRAIN}),
+        case("journal", "until it is", fast(), slow(1), worker(2, 1, 3.0), asks=SLOW, told={103.0: SYNC}),
+        case("journal", "has no tolerance", fast(), slow(), epsilon=100.0, told={110.5: TRAIN}),
+        case("journal", "equal workers each do one step", worker(0, 1, 2.0), worker(1, 0, 2.0), worker(2, 0, 2.0),
+             told={102.0: SYNC}),
+        case("journal", "whoever is first", worker(0, 0, 2.0), worker(1, 1, 2.0), worker(2, 0, 2.0), asks=1,
+             told={101.9: SYNC}),
+        case("journal", "no update is waited for", fast(), uploading(), told={110.0: SYNC}),
+        case("journal", "takes a smoothed step time", fast(), WAVERING, told={101.5: TRAIN}),  # due at 112
+        # A step and a push take 1.5 s, and the straggler's update is there at 112.
+        *(case("upload-aware", f"trains until the update is there, {why}", fast(), straggler,
+               told={110.5: TRAIN, 110.6: SYNC, 500.0: SYNC}) for why, straggler in {
+                   "which was told": uploading(), "whose step is done": slow(1, since=110.0),
+                   "told before the step": slow(0, since=110.0, action=SYNC)}.items()),
+        case("upload-aware", "counts the asker's own push", fast(transmission_time=0.75), uploading(),
+             told={110.25: TRAIN, 110.3: SYNC}),
+        case("upload-aware", "waits for no upload of unknown age", fast(), uploading(since=None), told={110.0: SYNC}),
+        case("preprint", "trains before the first step", fast(0), slow(1, action=SYNC), told={110.0: TRAIN}),
+        case("preprint", "trains until the slowest has entered the round", fast(round=2), slow(1, round=1),
+             told={200.0: TRAIN}),
+        case("preprint", "so does who is behind too", fast(round=1), slow(1, round=1, action=SYNC),
+             worker(2, 1, 1.0, round=2), told={200.0: TRAIN}),
+        case("preprint", "until it is in the newest one", fast(round=1), slow(1, round=2, action=SYNC),
+             worker(2, 1, 1.0, round=2), told={200.0: SYNC}),
+        case("preprint", "the slowest synchronises", fast(), slow(1), asks=SLOW, told={100.0: SYNC}),
+        case("preprint", "synchronises when the slowest was told to", fast(), slow(1, action=SYNC),
+             told={100.0: SYNC}),
+        # At 108.5 the slowest has 10 - 8.5 = 1.5 s left; 1 + 0.5 is not above it.
+        case("preprint", "compares computing time and epsilon with the rest", fast(), slow(), epsilon=0.5,
+             told={108.5: TRAIN, 108.6: SYNC}),
+        case("preprint", "takes the last step time", fast(), WAVERING, told={101.5: SYNC}),  # 0.5 s left
+    ],
+)  # fmt: skip
+def test_a_rule_by_hand(
+    policy: str, rows: tuple[Row, ...], told: dict[float, Action], asks: int, epsilon: float
+) -> None:
+    table = table_of(policy, *rows, epsilon=epsilon)
+    assert {now: decide(policy, table, asks, now) for now in told} == told
 
 
 def test_upload_aware_says_what_it_compares() -> None:
@@ -166,46 +136,6 @@ def test_the_rules_that_a_worker_may_ask_for_are_there() -> None:
     assert {*FIELDS["policy"].arguments["choices"]} <= {*POLICIES}
     assert command_line.parse(["-m", "esync", "--policy", "upload-aware"]).rule == "upload-aware"
     assert command_line.parse(["-m", "esync"]).rule == "journal"
-
-
-# ----------------------------------------------------------------------------------------- the preprint's rule
-
-
-def test_preprint_trains_before_the_first_step() -> None:
-    assert decide("preprint", table_of("preprint", fast(0), slow(1, action=SYNC)), FAST, 110.0) is TRAIN
-
-
-def test_preprint_trains_until_the_slowest_has_entered_the_round() -> None:
-    assert decide("preprint", table_of("preprint", fast(round=2), slow(1, round=1)), FAST, 200.0) is TRAIN
-
-
-def test_preprint_lets_who_is_behind_too_train_until_the_slowest_has_entered_the_newest_round() -> None:
-    ahead = worker(2, 1, 1.0, round=2)
-    table = table_of("preprint", fast(round=1), slow(1, round=1, action=SYNC), ahead)
-    assert decide("preprint", table, FAST, 200.0) is TRAIN
-    table.put(slow(1, round=2, action=SYNC))
-    assert decide("preprint", table, FAST, 200.0) is SYNC
-
-
-def test_preprint_synchronises_the_slowest() -> None:
-    assert decide("preprint", table_of("preprint", fast(), slow(1)), SLOW, 100.0) is SYNC
-
-
-def test_preprint_synchronises_when_the_slowest_was_told_to() -> None:
-    assert decide("preprint", table_of("preprint", fast(), slow(1, action=SYNC)), FAST, 100.0) is SYNC
-
-
-def test_preprint_compares_computing_time_and_epsilon_with_the_rest() -> None:
-    # At 108.5 the slowest has 10 - 8.5 = 1.5 s left; 1 + 0.5 is not above it.
-    table = table_of("preprint", fast(), slow(), epsilon=0.5)
-    assert decide("preprint", table, FAST, 108.5) is TRAIN
-    assert decide("preprint", table, FAST, 108.6) is SYNC
-
-
-def test_preprint_uses_the_last_step_time_and_the_journal_a_smoothed_one() -> None:
-    wavering = slow(step_times=(10.0, 10.0, 2.0))
-    assert decide("preprint", table_of("preprint", fast(), wavering), FAST, 101.5) is SYNC  # 0.5 s left
-    assert decide("journal", table_of("journal", fast(), wavering), FAST, 101.5) is TRAIN  # due at 112
 
 
 # ----------------------------------------------------------------------------------------------- the anchor
@@ -297,11 +227,15 @@ def test_a_single_outlier_never_shows_once_there_are_two_steps(usual: list[float
 # -------------------------------------------------------------------------------------------------- silence
 
 
+def silent(table: Table, now: float) -> list[int]:
+    """The ranks on which decisions count no more from now on."""
+    return [row.rank for row in table.stop_counting_on_the_silent(now)]
+
+
 def test_nobody_counts_on_a_straggler_that_is_silent_for_long() -> None:
     table = table_of("journal", fast(round=2, heard=129.0), slow(1, round=1, heard=0.0))
     assert slow().silence_limit == 120.0  # ten times its own 12 s
-    assert table.stop_counting_on_the_silent(120.0) == []
-    assert [row.rank for row in table.stop_counting_on_the_silent(120.1)] == [SLOW]
+    assert [silent(table, now) for now in (120.0, 120.1)] == [[], [SLOW]]
     assert decide("journal", table, FAST, 120.1) is SYNC
     assert not table.rows[SLOW].counted
     table.put(slow(round=2))
@@ -310,29 +244,24 @@ def test_nobody_counts_on_a_straggler_that_is_silent_for_long() -> None:
 
 def test_a_worker_that_never_came_is_waited_for_half_a_minute_at_most() -> None:
     table = table_of("journal", fast(heard=29.0), Row(1), Row(2))
-    assert SILENCE_S == 30.0
-    table.stop_counting_on_the_silent(30.0)
-    assert decide("journal", table, FAST, 30.0) is TRAIN
-    assert [row.rank for row in table.stop_counting_on_the_silent(30.1)] == [1, 2]
-    assert decide("journal", table, FAST, 30.1) is SYNC
+    for now, gone, told in ((SILENCE_S, [], TRAIN), (30.1, [1, 2], SYNC)):
+        assert silent(table, now) == gone
+        assert decide("journal", table, FAST, now) is told
 
 
 def test_who_is_not_the_slowest_is_looked_at_in_turn() -> None:
     """A silent worker that is fast has its part in a mean, too."""
-    silent = worker(0, 1, 1.0, heard=0.0)
-    table = table_of("journal", silent, *(worker(rank, 1, 1.0 + rank, heard=130.0) for rank in (1, 2, 3)))
-    looks = [[row.rank for row in table.stop_counting_on_the_silent(130.0)] for _ in table.rows]
-    assert looks == [[], [], [], [0]]
+    workers = [worker(0, 1, 1.0, heard=0.0), *(worker(rank, 1, 1.0 + rank, heard=130.0) for rank in (1, 2, 3))]
+    table = table_of("journal", *workers)
+    assert [silent(table, 130.0) for _ in workers] == [[], [], [], [0]]
     assert [row.counted for row in table.rows] == [False, True, True, True]
 
 
 def test_who_waits_for_the_slowest_is_not_silent_before_it_would_be() -> None:
     table = table_of("journal", worker(0, 1, 1.0, heard=0.0), worker(1, 1, 20.0, heard=150.0))
-    assert (table.rows[0].silence_limit, table.rows[1].silence_limit) == (30.0, 200.0)
-    for _ in range(2):
-        assert table.stop_counting_on_the_silent(200.0) == []
-    looks = [[row.rank for row in table.stop_counting_on_the_silent(200.1)] for _ in range(2)]
-    assert sorted(looks) == [[], [0]]
+    assert [row.silence_limit for row in table.rows] == [30.0, 200.0]
+    assert [silent(table, 200.0) for _ in range(2)] == [[], []]
+    assert sorted(silent(table, 200.1) for _ in range(2)) == [[], [0]]
 
 
 # ------------------------------------------------------------------------------------- what holds everywhere

@@ -1,11 +1,9 @@
 """The quorum merge's rule on tables small enough to work out by hand: three or four workers in round 5."""
 
-from __future__ import annotations
-
 import pytest
-from server.policies.quorum import POLICY, merging
+from scripted_job import table_of
+from server.policies.quorum import merging
 from server.row import Row
-from server.state import Table
 from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
@@ -23,11 +21,8 @@ def out(rank: int, **more: object) -> Row:
 
 def answer(quorum: int, grace_s: float | None, now: float, *rows: Row) -> Action:
     """What the last of the workers that are in is told."""
-    table = Table(len(rows), POLICY.delay)
-    for row in rows:
-        table.put(row)
     asker = max((row for row in rows if row.round == 5), key=lambda row: row.rank)
-    decision = merging(quorum, grace_s).decide(table, asker.rank, now)
+    decision = merging(quorum, grace_s).decide(table_of("quorum", *rows), asker.rank, now)
     assert decision.reason
     return decision.action
 

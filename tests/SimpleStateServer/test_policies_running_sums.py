@@ -4,15 +4,12 @@ The rule here is written with fractions, from the paper: a straggler's throughpu
 more than one standard deviation, and (this project's margin) by more than a tenth of it.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server.handlers import Handlers
-from server.messages import Query, Report, Reset, Settings, Status
+from scripted_job import ScriptedJob
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
 from server.row import STEP_TIME_WINDOW, Row
@@ -112,48 +109,6 @@ def test_who_is_marked_is_who_would_be_told_so(policy: str, history: tuple[int, 
     assert marked == left_out | below_the_limit(others)
 
 
-class RecordingHandlers(Handlers):
-    """Compares each new decision with the rule, on the rows as they were when it was made."""
-
-    def _decided(self, job, row, now):  # type: ignore[no-untyped-def]
-        decided = super()._decided(job, row, now)
-        assert decided.action is published(job.settings.policy, job.table.rows, row.rank)
-        return decided
-
-
-@pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
-@settings(max_examples=50)
-@given(
-    num_workers=st.integers(1, 5),
-    said=st.lists(
-        st.tuples(
-            st.integers(0, 4),  # who
-            st.sampled_from(["QUERY", "QUERY", "QUERY", "again", "another step", "REPORT"]),
-            some_seconds,
-            st.sampled_from([0.1, 0.1, 0.1, 40.0]),  # after so many seconds
-        ),
-        max_size=80,
-    ),
-)
-def test_through_messages_each_decision_is_the_published_rules(
-    policy: str, num_workers: int, said: list[tuple[int, str, float, float]]
-) -> None:
-    handlers, now = RecordingHandlers(), 0.0
-    handlers.reset(Reset("w", "a", Settings(num_workers, policy, 0.5)), now)
-    rounds, steps = [1] * num_workers, [0] * num_workers
-    for rank, what, seconds, later in said:
-        rank, now = rank % num_workers, now + later
-        if what == "QUERY":
-            rounds[rank], steps[rank] = rounds[rank] + 1, 1
-        elif what == "another step":
-            steps[rank] += 1
-        status = Status(rank, steps[rank], rounds[rank], seconds, 0.0)
-        if what == "REPORT":
-            handlers.report(Report("w", "a", status, samples=64), now)
-        else:
-            handlers.query(Query("w", "a", status, samples=64), now)
-
-
 def test_sums_are_exact_however_many_terms_come_and_go() -> None:
     """1e6 samples/s that are taken out again leave nothing behind; with floats they would."""
     sums = Throughputs([0.05, 1 / 3])
@@ -171,77 +126,59 @@ def test_a_throughput_has_an_upper_bound() -> None:
     assert throughput(0.5) == 2.0
 
 
-# --------------------------------------------------------------------------------------------------- silent workers
-
-
-class Job:
+class Job(ScriptedJob):
     """A job whose workers do a step of 64 samples each second of virtual time."""
 
     def __init__(self, policy: str, num_workers: int) -> None:
-        self.handlers = Handlers()
-        self.handlers.reset(Reset("w", "a", Settings(num_workers, policy, 0.5)), 0.0)
+        super().__init__(num_workers, policy, transmission_time=0.0)
         self.round = 0
 
-    def step(self, seconds: dict[int, float]) -> dict[int, Action | None]:
-        """All who are named do a step of so many seconds, and ask."""
-        self.round += 1
-        return {
-            rank: self.handlers.query(
-                Query("w", "a", Status(rank, 1, self.round, each), samples=64), float(self.round)
-            ).action
-            for rank, each in seconds.items()
-        }
+    def step(self, *seconds: float, rounds: int = 1) -> list[str]:
+        """The first ranks do a step of so many seconds each, and ask; in so many rounds, of which the last counts."""
+        for _ in range(rounds):
+            self.round += 1
+            told = [self.query(rank, self.round, 1, each, self.round) for rank, each in enumerate(seconds)]
+        return told
 
 
-@pytest.mark.parametrize(
-    ("policy", "told"), [(GREEDY, {0: TRAIN, 1: TRAIN, 2: TRAIN}), (ELASTIC, {0: SYNC, 1: SYNC, 2: TRAIN})]
-)
-def test_a_worker_that_never_came_does_not_hide_a_straggler_for_ever(policy: str, told: dict[int, Action]) -> None:
+@pytest.mark.parametrize(("policy", "told"), [(GREEDY, [TRAIN, TRAIN, TRAIN]), (ELASTIC, [SYNC, SYNC, TRAIN])])
+def test_a_worker_that_never_came_does_not_hide_a_straggler_for_ever(policy: str, told: list[Action]) -> None:
     job = Job(policy, 4)
-    while_waited_for = [job.step({0: 0.05, 1: 0.05, 2: 0.2}) for _ in range(30)]
-    assert all(set(answers.values()) == {SYNC} for answers in while_waited_for)  # worker 3 is not known
-    assert job.step({0: 0.05, 1: 0.05, 2: 0.2})[2] is TRAIN
-    assert job.step({0: 0.05, 1: 0.05, 2: 0.2}) == told
+    for _ in range(30):
+        assert job.step(0.05, 0.05, 0.2) == [SYNC] * 3  # worker 3 is not known
+    assert job.step(0.05, 0.05, 0.2)[2] == TRAIN
+    assert job.step(0.05, 0.05, 0.2) == told
 
 
 @pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
 def test_a_fast_worker_that_fell_silent_does_not_hide_a_straggler_for_ever(policy: str) -> None:
     """It made the deviation so large that nobody was far below the mean."""
     job = Job(policy, 5)
-    others = {0: 0.05, 1: 0.05, 2: 0.05, 3: 0.09}
-    for _ in range(STEP_TIME_WINDOW):
-        answers = job.step({**others, 4: 0.001})
-    assert set(answers.values()) == {SYNC}
+    others = (0.05, 0.05, 0.05, 0.09)
+    assert job.step(*others, 0.001, rounds=STEP_TIME_WINDOW) == [SYNC] * 5
     for _ in range(30):
-        assert job.step(others)[3] is SYNC
-    job.step(others)  # now worker 4's turn comes to be looked at
-    assert job.step(others)[3] is TRAIN
-    back = job.step({**others, 4: 0.001})
-    assert job.step({**others, 4: 0.001})[3] is SYNC and back[4] is SYNC
+        assert job.step(*others)[3] == SYNC
+    job.step(*others)  # now worker 4's turn comes to be looked at
+    assert job.step(*others)[3] == TRAIN
+    assert job.step(*others, 0.001)[4] == SYNC
+    assert job.step(*others, 0.001)[3] == SYNC
 
 
 def test_a_slow_worker_that_fell_silent_does_not_keep_the_others_under_asp_for_ever() -> None:
     job = Job(GREEDY, 4)
-    others = {0: 0.05, 1: 0.05, 2: 0.05}
-    for _ in range(STEP_TIME_WINDOW + 1):
-        answers = job.step({**others, 3: 0.2})
-    assert set(answers.values()) == {TRAIN}
+    assert job.step(0.05, 0.05, 0.05, 0.2, rounds=STEP_TIME_WINDOW + 1) == [TRAIN] * 4
     for _ in range(30):
-        assert set(job.step(others).values()) == {TRAIN}
-    assert set(job.step(others).values()) == {SYNC}
+        assert job.step(0.05, 0.05, 0.05) == [TRAIN] * 3
+    assert job.step(0.05, 0.05, 0.05) == [SYNC] * 3
 
 
 def test_who_is_left_out_is_not_called_silent() -> None:
     """It waits for the end of the phase, and counts for nobody meanwhile."""
     job = Job(ELASTIC, 4)
-    others = {0: 0.05, 1: 0.05, 2: 0.05}
-    for _ in range(STEP_TIME_WINDOW):
-        answers = job.step({**others, 3: 0.2})
-    assert answers[3] is TRAIN
+    assert job.step(0.05, 0.05, 0.05, 0.2, rounds=STEP_TIME_WINDOW)[3] == TRAIN
     for _ in range(100):
-        assert set(job.step(others).values()) == {SYNC}
-    assert job.handlers.jobs.latest is not None
-    assert job.handlers.jobs.latest.table.rows[3].counted
+        assert job.step(0.05, 0.05, 0.05) == [SYNC] * 3
+    assert job.job.rows[3].counted
 
 
 def test_a_row_that_is_put_twice_counts_once() -> None:

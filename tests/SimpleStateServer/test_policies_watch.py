@@ -1,13 +1,11 @@
 """What each rule means to someone who watches: its name, what SYNC is, and which workers are marked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest
+from scripted_job import table_of
 from server.policies import POLICIES, Sync
 from server.row import STEP_TIME_WINDOW, Row
-from server.state import Table
 from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
@@ -21,9 +19,7 @@ def worker(rank: int, seconds: float, **more: object) -> Row:
 
 
 def marked(policy: str, *rows: Row) -> Mapping[int, str]:
-    table = Table(len(rows), POLICIES[policy].delay)
-    for row in rows:
-        table.put(row)
+    table = table_of(policy, *rows)
     return POLICIES[policy].marks(table.rows, table.slowest.rank)
 
 
@@ -57,12 +53,8 @@ def test_captions_tell_the_rules_of_an_algorithm_apart() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_nobody_is_marked_while_no_step_time_is_known(policy: str) -> None:
+def test_nobody_is_marked_while_no_step_time_is_known_nor_where_all_are_silent(policy: str) -> None:
     assert marked(policy, Row(0), Row(1)) == {}
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_nobody_is_marked_where_all_are_silent(policy: str) -> None:
     assert marked(policy, *(row._replace(counted=False) for row in ONE_OF_FOUR)) == {}
 
 

@@ -1,10 +1,8 @@
 """What each message does to the state, on a virtual clock and without HTTP."""
 
-from __future__ import annotations
-
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -66,6 +64,13 @@ def query(
     return Query(f"worker-{rank}", job, status, **more)  # type: ignore[arg-type]
 
 
+def code_of(call: Callable[..., object], *arguments: object) -> str:
+    """Of the Conflict that it raises."""
+    with pytest.raises(Conflict) as refusal:
+        call(*arguments)
+    return refusal.value.code
+
+
 def test_the_first_round_needs_no_known_times() -> None:
     """Workers of 1 s and 4 s: the fast one trains until the slow one has done its first step."""
     handlers = job_of(2)
@@ -86,18 +91,14 @@ def test_later_rounds_fill_the_stragglers_step() -> None:
     assert answers == [TRAIN, TRAIN, TRAIN, SYNC]
 
 
-def test_a_test_step_before_the_first_round_makes_the_time_known() -> None:
+def test_a_test_step_before_the_first_round_makes_the_time_known_and_zero_means_that_none_is() -> None:
     handlers = job_of(2)
+    handlers.report(Report("worker-1", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
+    assert shown(handlers).rows[1].step_time is None
     for rank, seconds in ((0, 1.0), (1, 4.0)):
         handlers.report(Report(f"worker-{rank}", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
     assert handlers.query(query(0, 1, 1), now=1.0).action is TRAIN
     assert handlers.query(query(0, 1, 2), now=3.5).action is SYNC
-
-
-def test_a_computation_time_of_zero_in_a_report_means_that_none_is_known() -> None:
-    handlers = job_of(2)
-    handlers.report(Report("worker-1", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
-    assert shown(handlers).rows[1].step_time is None
 
 
 def test_a_repeated_query_changes_nothing_and_gets_the_same_answer() -> None:
@@ -120,13 +121,6 @@ def test_a_repeated_report_does_not_restart_the_stragglers_clock() -> None:
     assert shown(handlers).rows[1].since == 5.0
 
 
-def test_a_query_that_a_later_one_has_overtaken_gets_the_later_answer() -> None:
-    handlers = job_of(1)
-    assert handlers.query(query(0, 1, 3), now=3.0).action is SYNC
-    assert handlers.query(query(0, 1, 2), now=3.1).action is SYNC
-    assert shown(handlers).rows[0].local_iteration == 3
-
-
 def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
     handlers = job_of(2)
     for rank, seconds in ((0, 4.0), (1, 1.0)):
@@ -138,35 +132,42 @@ def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
     assert handlers.query(query(0, 1, 2, 4.0), now=8.0).action is SYNC
 
 
-def test_a_report_that_comes_after_its_rounds_first_query_moves_nothing_back() -> None:
+def test_what_comes_after_later_queries_moves_nothing_back_and_gets_the_later_answer() -> None:
     handlers = job_of(1)
-    handlers.query(query(0, 2, 1), now=1.0)
-    handlers.report(report(0, 2), now=1.1)
+    assert handlers.query(query(0, 2, 3), now=3.0).action is SYNC
+    assert handlers.query(query(0, 2, 2), now=3.1).action is SYNC
+    handlers.report(report(0, 2), now=3.2)
     row = shown(handlers).rows[0]
-    assert (row.round, row.local_iteration, row.action) == (2, 1, SYNC)
+    assert (row.round, row.local_iteration, row.action) == (2, 3, SYNC)
 
 
-@pytest.mark.parametrize("message", [report(0, 2), query(0, 2, 9)], ids=["report", "query"])
-def test_a_message_of_an_earlier_round_is_refused_and_moves_nothing_back(message: Report | Query) -> None:
+@pytest.mark.parametrize("steps", [0, 9], ids=["report", "query"])
+@pytest.mark.parametrize(("round", "code"), [(2, "stale"), (5, "round-ahead"), (10**9, "round-ahead")])
+def test_a_message_of_another_round_than_this_or_the_next_is_refused_and_changes_nothing(
+    steps: int, round: int, code: str
+) -> None:
     handlers = job_of(1)
     enter(handlers, 0, 3, now=1.0)
     before = [*shown(handlers).rows]
-    with pytest.raises(Conflict, match="is in round 3 already") as refusal:
-        (handlers.report if isinstance(message, Report) else handlers.query)(message, now=2.0)  # type: ignore[arg-type]
-    assert refusal.value.code == "stale"
+    message = query(0, round, steps) if steps else report(0, round)
+    with pytest.raises(Conflict, match="is in round 3") as refusal:
+        handlers.handle(message, 2.0)
+    assert refusal.value.code == code
     assert shown(handlers).rows == before
 
 
-def test_a_repeated_reset_changes_nothing_even_from_another_sender() -> None:
+def test_with_the_jobs_settings_a_message_may_be_of_any_round() -> None:
+    handlers = job_of(2)
+    handlers.report(report(0, 9, settings=Settings(2, "journal", 0.5)), now=90.0)
+    assert shown(handlers).rows[0].round == 9
+
+
+def test_a_repeated_reset_changes_nothing_even_from_another_sender_and_one_with_other_settings_is_refused() -> None:
     handlers = job_of(2)
     enter(handlers, 0, 7)
     answer = handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5)), now=2.0)
     assert answer.reason == "the job has 2 worker(s) and is in round 7"
     assert shown(handlers).table.round == 7
-
-
-def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
-    handlers = job_of(2)
     with pytest.raises(Conflict, match="num_workers=2") as refusal:
         handlers.reset(Reset("server-0", "a", Settings(3, "journal", 0.5)), now=1.0)
     assert refusal.value.code == "job-settings"
@@ -192,14 +193,13 @@ def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_
     for rank in range(3):
         enter(handlers, rank, 7)
     handlers.report(report(0, 8, accuracy=0.5), now=2.0)
-    handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5, resumed=1, generation=2)), now=3.0)
-    handlers.reset(Reset("worker-0", "a", Settings(2, "journal", 0.5, resumed=1, generation=2)), now=3.0)  # once more
-    with pytest.raises(Conflict, match="is in generation 2 of its workers, this is of generation 1") as late:
-        handlers.query(query(2, 8, 1, settings=Settings(3, "journal", 0.5)), now=4.0)
-    assert late.value.code == "stale"
-    with pytest.raises(Conflict, match="is in generation 2") as late:
-        handlers.reset(Reset("worker-0", "a", Settings(3, "journal", 0.5)), now=4.0)
-    assert late.value.code == "stale"
+    for sender in ("worker-1", "worker-0"):
+        handlers.reset(Reset(sender, "a", Settings(2, "journal", 0.5, resumed=1, generation=2)), now=3.0)
+    of_before = Settings(3, "journal", 0.5)
+    for message in (query(2, 8, 1, settings=of_before), Reset("worker-0", "a", of_before)):
+        with pytest.raises(Conflict, match="is in generation 2 of its workers, this is of generation 1") as late:
+            handlers.handle(message, 4.0)
+        assert late.value.code == "stale"
     for rank in range(2):  # in whatever round they are
         handlers.report(report(rank, 9 + rank, settings=Settings(2, "journal", 0.5, generation=2)), now=5.0)
     job = shown(handlers)
@@ -217,9 +217,9 @@ def test_a_message_with_the_jobs_settings_begins_it_moves_it_on_and_may_be_of_an
     more = Settings(3, "journal", 0.5, generation=2)
     handlers.report(report(2, 80, settings=more), now=7.0)
     assert (len(shown(handlers).rows), shown(handlers).settings.generation) == (3, 2)
-    assert code_of(lambda: handlers.report(report(1, 71, settings=settings), now=8.0)) == "stale"
+    assert code_of(handlers.report, report(1, 71, settings=settings), 8.0) == "stale"
     other = msgspec.structs.replace(more, policy="preprint")
-    assert code_of(lambda: handlers.report(report(2, 81, settings=other), now=8.0)) == "job-settings"
+    assert code_of(handlers.report, report(2, 81, settings=other), 8.0) == "job-settings"
     with pytest.raises(BadMessage, match="'rank' is 2; give 0 to 1"):
         report(2, 1, settings=settings)
 
@@ -247,7 +247,7 @@ def test_a_straggler_without_which_the_others_go_on_holds_nobody_until_it_is_hea
         handlers.report(report(rank, 3, settings=settings), now=65.0)
     told = Status(1, 1, 3, 2.0, 0.0)
     assert handlers.query(Query("worker-1", "a", told, settings), now=67.0).action is TRAIN
-    assert code_of(lambda: handlers.report(report(2, 3, settings=settings), now=68.0)) == "other-sender"
+    assert code_of(handlers.report, report(2, 3, settings=settings), 68.0) == "other-sender"
     with pytest.raises(BadMessage, match="rank 3 is not in this job; give 0 to 2"):
         handlers.report(report(1, 3, lost=(3,)), now=69.0)
 
@@ -259,13 +259,10 @@ def test_a_worker_is_there_whatever_its_own_message_says_of_it() -> None:
 
 
 def test_messages_before_the_first_job_are_refused() -> None:
-    with pytest.raises(Conflict) as refusal:
-        Handlers().query(query(0, 1, 1), now=0.0)
-    assert refusal.value.code == "unknown-job"
-    with pytest.raises(Conflict) as refusal:
-        Handlers().query(query(0, 1, 1, job=None), now=0.0)
-    assert refusal.value.code == "no-job"
-    assert Handlers().jobs.latest is None
+    handlers = Handlers()
+    assert code_of(handlers.query, query(0, 1, 1), 0.0) == "unknown-job"
+    assert code_of(handlers.query, query(0, 1, 1, job=None), 0.0) == "no-job"
+    assert handlers.jobs.latest is None
 
 
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
@@ -287,16 +284,14 @@ def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_
 
 
 def test_after_a_restart_nobody_is_asked_to_wait_for_a_worker_that_is_in_the_aggregation_already() -> None:
-    handlers = Handlers()
-    handlers.reset(Reset("worker-0", "a", Settings(3, "journal", 0.5, resumed=True)), now=0.0)
-    assert handlers.query(query(0, 7, 5, 1.0), now=0.0).action is SYNC  # the slowest of those that were heard
-    handlers.report(report(0, 8), now=1.0)
-    handlers.report(report(1, 8), now=1.0)
+    handlers = job_of(3, resumed=True)
+    assert handlers.query(query(0, 7, 5), now=0.0).action is SYNC  # the slowest of those that were heard
+    for rank in (0, 1):
+        handlers.report(report(rank, 8), now=1.0)
     handlers.query(query(1, 8, 1, 4.0), now=5.0)
-    handlers.report(report(0, 9), now=6.0)
-    handlers.report(report(1, 9), now=6.0)
-    handlers.report(report(2, 9), now=6.0)
-    assert handlers.query(query(0, 9, 1, 1.0), now=7.0).action is TRAIN  # and now all count
+    for rank in range(3):
+        handlers.report(report(rank, 9), now=6.0)
+    assert handlers.query(query(0, 9, 1), now=7.0).action is TRAIN  # and now all count
 
 
 def test_a_job_may_be_taken_over_by_several_workers_at_once() -> None:
@@ -331,46 +326,29 @@ def test_a_straggler_that_cannot_tell_of_the_round_counts_as_having_entered_it_w
     assert shown(handlers).rows[1].counted  # the others' rounds go on, so it lives
 
 
-def code_of(call: Callable[[], object]) -> str:
-    """Of the Conflict that it raises."""
-    with pytest.raises(Conflict) as refusal:
-        call()
-    return refusal.value.code
-
-
 def test_a_rank_speaks_for_one_sender_until_the_next_generation() -> None:
     handlers = job_of(2)
     handlers.report(report(1, 1), now=0.0)
     for round in range(1, 401):
-        stranger = Report("worker-1-b", "a", Status(1, 0, round))
-        assert code_of(lambda said=stranger: handlers.report(said, now=1.0)) == "other-sender"  # type: ignore[misc]
+        assert code_of(handlers.report, Report("worker-1-b", "a", Status(1, 0, round)), 1.0) == "other-sender"
     assert handlers.query(query(1, 1, 1, 4.0), now=4.0).action is TRAIN
     handlers.reset(Reset("server-0", "a", Settings(2, "journal", 0.5, generation=2)), now=5.0)
     handlers.report(Report("worker-1-b", "a", Status(1, 0, 7)), now=5.0)
-    assert code_of(lambda: handlers.report(report(1, 8), now=5.0)) == "other-sender"
+    assert code_of(handlers.report, report(1, 8), 5.0) == "other-sender"
 
 
 def test_a_job_that_was_begun_with_a_token_takes_no_message_without_it() -> None:
     handlers = job_of(2, token="s3cret")
+    later = Reset("x", "a", Settings(2, "journal", 0.5, generation=2), token="s3cret")
     for token in ("", "s3cre", "another"):
-        later = Reset("x", "a", Settings(2, "journal", 0.5, generation=2), token=token)
-        for call in (handlers.reset, handlers.report, handlers.query):
-            message = {"reset": later, "report": report(1, 1, token=token), "query": query(1, 1, 1, token=token)}
-            said = message[call.__name__]
-            assert code_of(lambda call=call, said=said: call(said, now=0.0)) == "token"  # type: ignore[misc]
-    handlers.reset(Reset("x", "a", Settings(2, "journal", 0.5, generation=2), token="s3cret"), now=1.0)
-    assert code_of(lambda: handlers.report(report(1, 1), now=1.0)) == "token"
+        wrong = msgspec.structs.replace(later, token=token)
+        for message in (wrong, report(1, 1, token=token), query(1, 1, 1, token=token)):
+            assert code_of(handlers.handle, message, 0.0) == "token"
+    handlers.reset(later, now=1.0)
+    assert code_of(handlers.report, report(1, 1), 1.0) == "token"
     assert handlers.query(query(1, 1, 1, 4.0, token="s3cret"), now=5.0).action is SYNC
     handlers = job_of(2)  # of a job without one any will do
     assert handlers.query(query(1, 1, 1, 4.0, token="s3cret"), now=4.0).action is TRAIN
-
-
-def test_a_round_beyond_the_next_one_is_refused_unless_the_message_has_the_jobs_settings() -> None:
-    handlers = job_of(2)
-    enter(handlers, 0, 5)
-    assert code_of(lambda: handlers.report(report(0, 9), now=90.0)) == "round-ahead"
-    handlers.report(report(0, 9, settings=Settings(2, "journal", 0.5)), now=90.0)
-    assert shown(handlers).rows[0].round == 9
 
 
 def test_the_table_keeps_what_a_status_page_shows() -> None:
@@ -439,69 +417,55 @@ def test_the_work_for_a_decision_grows_by_no_more_than_a_constant_when_the_worke
 
 conversations = st.lists(
     st.tuples(
-        st.sampled_from(["report", "query"]),
-        st.integers(0, 2),  # rank
-        st.integers(1, 3),  # round
-        st.integers(0, 4),  # local steps
-        st.integers(0, 320).map(lambda number: number / 64),  # step time
+        st.sampled_from([Report, Query]),
+        st.builds(
+            Status,
+            st.integers(0, 2),  # rank
+            st.integers(0, 4),  # local steps
+            st.integers(1, 3),  # round
+            st.integers(0, 320).map(lambda number: number / 64),  # step time
+            st.just(0.25),
+        ),
         st.integers(0, 2560).map(lambda number: number / 64),  # time since the message before
     ),
     max_size=40,
 )
+Conversation = list[tuple[type[Report | Query], Status, float]]
 
 
-def talk(conversation: list[tuple[str, int, int, int, float, float]], begin: float, policy: str) -> list[object]:
-    """All answers and refusals."""
-    handlers = Handlers()
-    handlers.reset(Reset("server-0", "a", Settings(3, policy, 0.5)), now=begin)
-    now, answers = begin, []
-    for kind, rank, round, steps, seconds, pause in conversation:
+def talk(conversation: Conversation, begin: float, policy: str) -> Iterator[tuple[object, Job]]:
+    """Each answer or refusal, and the job after it."""
+    handlers, now = Handlers(), begin
+    handlers.reset(Reset("server-0", "a", Settings(3, policy, 0.5)), now)
+    for kind, status, pause in conversation:
         now += pause
-        status = Status(rank, steps, round, seconds, 0.25)
         try:
-            if kind == "report":
-                answers.append(handlers.report(Report("w", "a", status), now))
-            else:
-                answers.append(handlers.query(Query("w", "a", status), now))
+            answer: object = handlers.handle(kind("w", "a", status), now)
         except Conflict as refusal:
-            answers.append(refusal.code)
-    return answers
+            answer = refusal.code
+        yield answer, shown(handlers)
+
+
+def answers_to(conversation: Conversation, begin: float, policy: str) -> list[object]:
+    return [answer for answer, _ in talk(conversation, begin, policy)]
 
 
 @pytest.mark.parametrize("policy", ["journal", "preprint"])
 @given(conversation=conversations, shift=st.integers(-4096, 4096).map(float))
-def test_a_conversation_does_not_depend_on_where_the_clock_starts(
-    policy: str, conversation: list[tuple[str, int, int, int, float, float]], shift: float
+def test_a_conversation_depends_neither_on_where_the_clock_starts_nor_on_messages_that_come_twice(
+    policy: str, conversation: Conversation, shift: float
 ) -> None:
-    assert talk(conversation, 0.0, policy) == talk(conversation, shift, policy)
-
-
-@pytest.mark.parametrize("policy", ["journal", "preprint"])
-@given(conversation=conversations)
-def test_sending_every_message_twice_changes_no_answer(
-    policy: str, conversation: list[tuple[str, int, int, int, float, float]]
-) -> None:
-    twice = [message for one in conversation for message in (one, (*one[:5], 0.0))]
-    answers = talk(twice, 0.0, policy)
-    assert answers[::2] == answers[1::2]
-    assert answers[::2] == talk(conversation, 0.0, policy)
+    once = answers_to(conversation, 0.0, policy)
+    assert answers_to(conversation, shift, policy) == once
+    twice = answers_to([each for one in conversation for each in (one, (*one[:2], 0.0))], 0.0, policy)
+    assert twice[::2] == twice[1::2] == once
 
 
 @given(conversation=conversations)
-def test_rounds_and_steps_never_go_back(conversation: list[tuple[str, int, int, int, float, float]]) -> None:
-    handlers = job_of(3)
+def test_rounds_and_steps_never_go_back(conversation: Conversation) -> None:
     seen = [(1, 0)] * 3
-    for kind, rank, round, steps, seconds, _pause in conversation:
-        status = Status(rank, steps, round, seconds, 0.25)
-        try:
-            if kind == "report":
-                handlers.report(Report("w", "a", status), 1.0)
-            else:
-                handlers.query(Query("w", "a", status), 1.0)
-        except Conflict:
-            pass
-        rows = shown(handlers).rows
-        now = [(row.round, row.local_iteration) for row in rows]
+    for _, job in talk(conversation, 0.0, "journal"):
+        now = [(row.round, row.local_iteration) for row in job.rows]
         assert all(after >= before for before, after in zip(seen, now, strict=True))
         seen = now
 
@@ -520,11 +484,8 @@ def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -
     assert handlers.query(query(0, 1, 1, job="b"), now=2.0).action is SYNC
     assert handlers.query(query(0, 1, 1, job="a"), now=2.0).action is TRAIN
     assert ids(handlers) == ["a", "b"]
-    assert [shown(handlers, job).settings.policy for job in ("a", "b", None)] == [
-        "journal",
-        "preprint",
-        "preprint",
-    ]
+    rules = [shown(handlers, job).settings.policy for job in ("a", "b", None)]
+    assert rules == ["journal", "preprint", "preprint"]
 
 
 def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> None:
@@ -537,29 +498,31 @@ def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> 
     assert ended == {"a": None, "init-1": 2.0, "init-2": None}
 
 
+def begin(handlers: Handlers, job: str, now: float = 0.0, at_work: bool = True) -> None:
+    """Begins a job of one worker, which is heard where it is at work."""
+    handlers.reset(Reset("w", job, Settings(1, "journal", 0.5)), now)
+    if at_work:
+        handlers.report(report(0, 1, job), now)
+
+
 def test_the_job_that_ended_first_makes_room_for_the_next() -> None:
     handlers = Handlers(Jobs(max_jobs=3))
     for job in ("a", "b", "c"):
-        handlers.reset(Reset("w", job, Settings(1, "journal", 0.5)), now=0.0)
-        handlers.report(report(0, 1, job), now=0.0)
+        begin(handlers, job)
     for now, job in ((1.0, "c"), (2.0, "b")):
         handlers.report(report(0, 1, job, doing=Activity.ENDED), now=now)
-    handlers.reset(Reset("w", "d", Settings(1, "journal", 0.5)), now=3.0)
+    begin(handlers, "d", now=3.0)
     assert ids(handlers) == ["a", "b", "d"]
 
 
 def test_a_job_that_is_at_work_never_makes_room_but_one_that_nobody_works_on_does() -> None:
     handlers = Handlers(Jobs(max_jobs=2))
-    handlers.reset(Reset("w", "stray", Settings(1, "journal", 0.5)), now=0.0)  # no worker of it has sent anything
-    handlers.reset(Reset("w", "a", Settings(1, "journal", 0.5)), now=0.0)
-    handlers.report(report(0, 1, "a"), now=0.0)
-    handlers.reset(Reset("w", "b", Settings(1, "journal", 0.5)), now=1.0)
-    handlers.report(report(0, 1, "b"), now=1.0)
+    begin(handlers, "stray", at_work=False)
+    begin(handlers, "a")
+    begin(handlers, "b", now=1.0)
     assert ids(handlers) == ["a", "b"]
-    with pytest.raises(Conflict) as refusal:
-        handlers.reset(Reset("w", "c", Settings(1, "journal", 0.5)), now=2.0)
-    assert refusal.value.code == "too-many-jobs"
-    handlers.reset(Reset("w", "c", Settings(1, "journal", 0.5)), now=30.5)  # a was not heard for 30 s
+    assert code_of(begin, handlers, "c", 2.0) == "too-many-jobs"
+    begin(handlers, "c", now=30.5)  # a was not heard for 30 s
     assert ids(handlers) == ["b", "c"]
 
 
@@ -572,39 +535,39 @@ def test_the_workers_of_all_jobs_are_bounded() -> None:
 
 def test_jobs_of_very_many_workers_cannot_begin_as_fast_as_somebody_likes() -> None:
     """Each takes the loop some milliseconds; the workers of a real job ask again."""
-    handlers, refused = Handlers(Jobs(rows_per_s=1000)), 0
-    for number in range(100):
-        try:
-            handlers.reset(Reset("w", f"job-{number}", Settings(400, "journal", 0.5)), now=1.0)
-        except Conflict as problem:
-            assert problem.code == "too-many-jobs"
-            refused += 1
-    assert refused == 98
+    handlers = Handlers(Jobs(rows_per_s=1000))
+    for number in range(2):
+        handlers.reset(Reset("w", f"job-{number}", Settings(400, "journal", 0.5)), now=1.0)
+    for number in range(2, 100):
+        more = Reset("w", f"job-{number}", Settings(400, "journal", 0.5))
+        assert code_of(handlers.reset, more, 1.0) == "too-many-jobs"
     handlers.reset(Reset("w", "later", Settings(400, "journal", 0.5)), now=2.0)
-    with pytest.raises(Conflict):  # a long rest is no leave to begin very many at once
-        handlers.reset(Reset("w", "many", Settings(1001, "journal", 0.5)), now=1000.0)
+    # A long rest is no leave to begin very many at once.
+    assert code_of(handlers.reset, Reset("w", "many", Settings(1001, "journal", 0.5)), 1000.0) == "too-many-jobs"
 
 
 # ------------------------------------------------------------------------------------------- what workers tell
 
 
-def test_that_a_worker_evaluates_may_be_heard_after_it_has_left_and_changes_nothing_then() -> None:
-    handlers = job_of(1)
-    handlers.report(report(0, 1), now=1.0)
+def test_a_job_ends_when_all_its_workers_have_left_and_goes_on_when_one_speaks_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "server")
+    handlers = job_of(2)
+    for rank in (0, 1):
+        handlers.report(report(rank, 1), now=1.0)
     handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
-    handlers.report(report(0, 1, doing=Activity.EVALUATING), now=2.1)
-    assert shown(handlers).ended == 2.0
-
-
-def test_a_round_beyond_the_next_is_refused_and_changes_nothing() -> None:
-    handlers = job_of(1)
-    handlers.report(report(0, 1), now=0.0)
-    before = [*shown(handlers).rows]
-    for message in (report(0, 3), report(0, 10**9), query(0, 3, 1)):
-        with pytest.raises(Conflict) as refusal:
-            (handlers.report if isinstance(message, Report) else handlers.query)(message, now=1.0)  # type: ignore[arg-type]
-        assert refusal.value.code == "round-ahead"
-    assert shown(handlers).rows == before
+    assert shown(handlers).ended is None
+    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
+    handlers.report(report(1, 1, doing=Activity.EVALUATING), now=3.1)  # was told in the background
+    assert shown(handlers).ended == 3.0
+    assert [line for line in caplog.messages if "has ended" in line] == [
+        "job a has ended: all 2 worker(s) have left | round 1 | 3.0 s"
+    ]
+    handlers.query(query(1, 1, 1), now=4.0)
+    assert (shown(handlers).ended, shown(handlers).is_at_work(4.0)) == (None, True)
+    handlers.report(report(1, 1, doing=Activity.ENDED), now=5.0)
+    assert shown(handlers).ended == 5.0
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.startswith(("sync-switch", "wbsp"))])
@@ -617,12 +580,10 @@ def test_rounds_of_batches_or_releases_may_skip(policy: str) -> None:
 
 def test_what_a_worker_has_done_is_by_its_own_count_where_it_tells_it() -> None:
     handlers = job_of(1)
-    handlers.query(query(0, 1, 1, total=Total(7, 448, 3.5)), now=0.0)
-    row = shown(handlers).rows[0]
-    assert (row.steps, row.samples, row.computing) == (7, 448, 3.5)
-    handlers.query(query(0, 1, 2, total=Total(6, 384, 3.0)), now=0.0)  # overtaken
-    row = shown(handlers).rows[0]
-    assert (row.steps, row.samples, row.computing) == (7, 448, 3.5)
+    for steps, total in ((1, Total(7, 448, 3.5)), (2, Total(6, 384, 3.0))):  # the second one is overtaken
+        handlers.query(query(0, 1, steps, total=total), now=0.0)
+        row = shown(handlers).rows[0]
+        assert (row.steps, row.samples, row.computing) == (7, 448, 3.5)
 
 
 def test_an_evaluation_lasts_until_the_worker_speaks_again() -> None:
@@ -635,20 +596,6 @@ def test_an_evaluation_lasts_until_the_worker_speaks_again() -> None:
     handlers.report(report(0, 2), now=8.0)
     row = shown(handlers).rows[0]
     assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Activity.TRAINING, None, 5.0)
-
-
-def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "server")
-    handlers = job_of(2)
-    for rank in (0, 1):
-        handlers.report(report(rank, 1), now=1.0)
-    handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
-    assert shown(handlers).ended is None
-    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
-    assert shown(handlers).ended == 3.0
-    assert [line for line in caplog.messages if "has ended" in line] == [
-        "job a has ended: all 2 worker(s) have left | round 1 | 3.0 s"
-    ]
 
 
 def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
@@ -668,10 +615,9 @@ def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
 
 def test_before_the_first_evaluation_a_restart_loses_no_accuracy() -> None:
     handlers = job_of(2, resumed=True)
-    handlers.report(report(1, 57, elapsed=100.0), now=5.0)
-    assert shown(handlers).history_lost
-    handlers.report(report(0, 57, elapsed=100.0, accuracies=()), now=7.0)
-    assert not shown(handlers).history_lost
+    for rank, more in ((1, {}), (0, {"accuracies": ()})):
+        handlers.report(report(rank, 57, elapsed=100.0, **more), now=5.0 + rank)
+        assert shown(handlers).history_lost is (rank == 1)
 
 
 def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() -> None:
@@ -716,26 +662,11 @@ def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
     handlers.reset(PublishedReset("published", "init-1", Settings(4, "journal", 0.5)), 0.0)
     handlers.report(Report("worker-0", None, Status(0, round=1)), 0.5)
     handlers.reset(Reset("worker-0", "a", Settings(10, "journal", 0.5)), 1.0)
-    handlers.report(Report("worker-0", "a", Status(0, round=1)), 1.0)
+    handlers.report(report(0, 1), 1.0)
     handlers.reset(Reset("worker-0", "idle", Settings(2, "journal", 0.5)), 1.0)
-    for message in (
-        PublishedReset("published", "init-2", Settings(11, "journal", 0.5)),
-        Reset("w", "b", Settings(7, "wbsp", 0.5)),
-    ):
-        with pytest.raises(Conflict) as caught:
-            handlers.reset(message, 2.0)
-        assert caught.value.code == "too-many-jobs"
-    assert [job.id for job in handlers.jobs] == ["init-1", "a", "idle"]
-    assert handlers.query(Query("worker-0", None, Status(0, 1, 1, 1.0)), 3.0).job == "init-1"
+    too_many = PublishedReset("published", "init-2", Settings(11, "journal", 0.5))
+    for message in (too_many, Reset("w", "b", Settings(7, "wbsp", 0.5))):
+        assert code_of(handlers.reset, message, 2.0) == "too-many-jobs"
+    assert ids(handlers) == ["init-1", "a", "idle"]
+    assert handlers.query(query(0, 1, 1, job=None), 3.0).job == "init-1"
     assert handlers.jobs.published is not None and handlers.jobs.published.ended is None
-
-
-def test_a_job_whose_worker_speaks_after_all_have_left_goes_on() -> None:
-    handlers = job_of(2)
-    for rank in range(2):
-        handlers.report(report(rank, 1, doing=Activity.ENDED), now=1.0)
-    assert shown(handlers).ended == 1.0
-    handlers.query(query(1, 1, 1), now=2.0)
-    assert (shown(handlers).ended, shown(handlers).is_at_work(2.0)) == (None, True)
-    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
-    assert shown(handlers).ended == 3.0

@@ -1,7 +1,5 @@
 """What a state server keeps of the generations of workers, in a folder, and what a restarted one makes of it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections import Counter

@@ -1,8 +1,8 @@
 """The metrics for Prometheus: of several jobs, of many workers, and what their labels say."""
 
-from __future__ import annotations
-
 import re
+import shutil
+import subprocess
 import time
 
 import pytest
@@ -13,9 +13,10 @@ from scripted_job import ENDED, ScriptedJob
 from server.messages import Limits, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
 from server.worker import Device
-from state_server_process import StateServerProcess
+from state_server_process import StateServerProcess, clients, query, report, running_state_server
 
 TIMEOUT_S = 10
+PROMTOOL = shutil.which("promtool")
 
 
 def exposed(job: ScriptedJob, now: float) -> str:
@@ -41,23 +42,29 @@ def test_every_metric_of_a_job_has_its_name_and_values() -> None:
     text = exposed(job, 2.0)
     assert list(text_string_to_metric_families(text))
     found = samples(text)
-    assert found['esync_messages_total{type="QUERY"}'] == 1
-    assert found['esync_decisions_total{action="TRAIN"}'] == 1
-    assert found['esync_jobs{state="at work"}'] == 1
-    assert found['esync_job_info{algorithm="ESync",job="a",policy="journal"}'] == 1
-    assert found['esync_round{job="a"}'] == 1
-    assert found['esync_test_accuracy{job="a"}'] == found['esync_best_test_accuracy{job="a"}'] == 0.75
-    assert found['esync_limit_rounds{job="a"}'] == 100
-    assert found['esync_limit_seconds{job="a"}'] == 3600
-    assert found['esync_target_accuracy{job="a"}'] == 0.9
-    assert found['esync_workers_in_state{job="a",state="training"}'] == 1
-    assert found['esync_workers_in_state{job="a",state="not seen yet"}'] == 1
-    assert found['esync_samples_total{job="a"}'] == 192
-    assert found['esync_worker_step_time_seconds{job="a",rank="0"}'] == 0.25
-    assert found['esync_worker_samples_total{job="a",rank="0"}'] == 192
-    assert found['esync_worker_silence_seconds{job="a",rank="0"}'] == 1.0
-    assert found['esync_worker_computing_share{job="a",rank="0"}'] == 0.75
+    assert found | EXPOSED == found
     assert 'esync_worker_step_time_seconds{job="a",rank="1"}' not in found  # it is not known
+
+
+EXPOSED = {
+    'esync_messages_total{type="QUERY"}': 1,
+    'esync_decisions_total{action="TRAIN"}': 1,
+    'esync_jobs{state="at work"}': 1,
+    'esync_job_info{algorithm="ESync",job="a",policy="journal"}': 1,
+    'esync_round{job="a"}': 1,
+    'esync_test_accuracy{job="a"}': 0.75,
+    'esync_best_test_accuracy{job="a"}': 0.75,
+    'esync_limit_rounds{job="a"}': 100,
+    'esync_limit_seconds{job="a"}': 3600,
+    'esync_target_accuracy{job="a"}': 0.9,
+    'esync_workers_in_state{job="a",state="training"}': 1,
+    'esync_workers_in_state{job="a",state="not seen yet"}': 1,
+    'esync_samples_total{job="a"}': 192,
+    'esync_worker_step_time_seconds{job="a",rank="0"}': 0.25,
+    'esync_worker_samples_total{job="a",rank="0"}': 192,
+    'esync_worker_silence_seconds{job="a",rank="0"}': 1.0,
+    'esync_worker_computing_share{job="a",rank="0"}': 0.75,
+}
 
 
 def test_labels_do_not_change_when_a_worker_says_where_it_runs() -> None:
@@ -75,9 +82,14 @@ def test_jobs_stand_side_by_side_and_one_that_has_ended_keeps_its_totals() -> No
     job.handlers.reset(Reset("w", "b", Settings(3, "wbsp", 0.5)), 2.0)
     job.report(0, 1, 3.0, doing=ENDED)
     found = samples(exposed(job, 4.0))
-    assert (found['esync_workers{job="a"}'], found['esync_workers{job="b"}']) == (1, 3)
-    assert (found['esync_jobs{state="at work"}'], found['esync_jobs{state="ended"}']) == (1, 1)
-    assert found['esync_samples_total{job="a"}'] == 64
+    names = (
+        'workers{job="a"}',
+        'workers{job="b"}',
+        'jobs{state="at work"}',
+        'jobs{state="ended"}',
+        'samples_total{job="a"}',
+    )
+    assert [found[f"esync_{name}"] for name in names] == [1, 3, 1, 1, 64]
     assert not [name for name in found if name.startswith("esync_worker_") and 'job="a"' in name]
 
 
@@ -126,3 +138,20 @@ def test_metrics_are_served_before_and_during_a_job_with_those_of_the_process(st
         assert time.monotonic() < give_up, text
     assert re.search(r'^esync_workers\{job="init-\w+"\} 6', text, re.MULTILINE)
     assert re.search(r'^esync_request_seconds_count\{path="/metrics"\} [1-9]', text, re.MULTILINE)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_promtool_finds_nothing_to_complain_about(num_workers: int) -> None:
+    with running_state_server(command=("serve",)) as server:
+        made = clients(server, num_workers) if num_workers else []
+        for client in made:
+            client._progress.measured(1, 0.5)
+            report(client, 1, 0.1, 0.01)
+        for client in made[1:]:  # of the first one nothing but its REPORT is known
+            query(client, 1, 1, 0.1, 0.01)
+        requests.post(f"{server.url}/message/", data=b"{", timeout=10)  # and one that is refused
+        metrics = requests.get(f"{server.url}/metrics", timeout=10)
+    assert metrics.status_code == 200
+    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=metrics.content, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b""), metrics.text[:2000]

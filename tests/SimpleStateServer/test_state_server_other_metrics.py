@@ -1,14 +1,12 @@
 """A job whose metric is not the accuracy: its messages, its curve, what the page and Prometheus get."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from scripted_job import ScriptedJob
 from server import wire
-from server.errors import BadMessage
+from server.errors import BadMessage, Conflict
 from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import StateCollector
 
@@ -23,15 +21,15 @@ def understood(**fields: Any) -> Any:
     return wire.understand(message, ["journal"])
 
 
-def test_the_names_that_workers_can_have_are_those_that_the_server_takes() -> None:
-    for name in ("R2", "a" * 40, "top 5 @(x)%/+-_.", "a" * 41, " a", "a ", "", "<i>", "a\n", "ä"):
-        try:
-            assert understood(metric={"name": name, "more_is_better": True}).settings.metric.name == name
-            taken = True
-        except BadMessage as error:
-            assert error.field == "name"
-            taken = False
-        assert taken == bool(NAME.fullmatch(name)), name
+@pytest.mark.parametrize("name", ["R2", "a" * 40, "top 5 @(x)%/+-_.", "a" * 41, " a", "a ", "", "<i>", "a\n", "ä"])
+def test_the_names_that_workers_can_have_are_those_that_the_server_takes(name: str) -> None:
+    fields = {"metric": {"name": name, "more_is_better": True}}
+    if NAME.fullmatch(name):
+        assert understood(**fields).settings.metric.name == name
+    else:
+        with pytest.raises(BadMessage) as refused:
+            understood(**fields)
+        assert refused.value.field == "name"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +59,8 @@ def test_a_job_tells_values_of_its_own_metric_alone() -> None:
         job.report(0, 1, 0.5, accuracies=((1, 0.5, 0.5),))
     assert job.job.curve.points == plain.job.curve.points == ()
     assert job.job.rows[0].heard is None  # nothing of it was taken over
+    with pytest.raises(Conflict, match="metric Metric"):  # the same reset by another metric is of another job
+        job.handlers.reset(Reset("server-0", "a", Settings(1, "journal", 0.5)), 1.0)
 
 
 def test_the_best_is_that_of_the_metrics_direction_also_after_a_restart() -> None:
@@ -95,10 +95,3 @@ def test_prometheus_has_the_metrics_name_as_a_label() -> None:
     for sample in ("target_metric{%s} 0.25", "test_metric{%s} 4.5", "best_test_metric{%s} 4.0"):
         assert "esync_" + sample % 'job="a",metric="rmse"' in text.splitlines()
     assert 'accuracy{job="a"}' not in text
-
-
-def test_the_same_reset_by_another_metric_is_another_job() -> None:
-    job = ScriptedJob(1, metric=RMSE)
-    again = Reset("server-0", "a", Settings(1, "journal", 0.5))
-    with pytest.raises(Exception, match="metric Metric"):
-        job.handlers.reset(again, 1.0)

@@ -1,7 +1,5 @@
 """The event loop's parts by themselves: connections, bounds and requests, with a transport and a clock of our own."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os
@@ -31,12 +29,8 @@ class FakeLoop:
     def __init__(self) -> None:
         self.now = 0.0
         self.turns: list[Any] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_soon(self, call: Any) -> None:
-        self.turns.append(call)
+        self.time = lambda: self.now
+        self.call_soon = self.turns.append
 
     def run(self) -> None:
         while self.turns:
@@ -47,19 +41,14 @@ class FakeTransport:
     """Keeps what is written."""
 
     def __init__(self, address: str = "10.0.0.1") -> None:
-        self.address = address
+        self.get_extra_info = lambda name: (address, 1234)
+        self.can_write_eof = lambda: True
         self.written = b""
         self.is_closed = self.is_aborted = self.has_ended = self.is_paused = False
-
-    def get_extra_info(self, name: str) -> Any:
-        return (self.address, 1234)
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.written += data
-
-    def can_write_eof(self) -> bool:
-        return True
 
     def write_eof(self) -> None:
         self.has_ended = True
@@ -96,9 +85,12 @@ class House:
         (counted,) = self._traffic.refused.collect()
         return [int(one.labels["status"]) for one in counted.samples if one.name.endswith("_total") and one.value]
 
-    def connect(self, address: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
+    def connect(self, *sent: bytes, address: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
+        """A connection on which this has come."""
         connection, transport = Connection(self.connections, self.loop), FakeTransport(address)  # type: ignore[arg-type]
         connection.connection_made(transport)  # type: ignore[arg-type]
+        for data in sent:
+            connection.data_received(data)
         return connection, transport
 
 
@@ -132,10 +124,8 @@ def test_requests_are_the_same_wherever_their_bytes_are_cut(bodies: list[bytes],
 
 def test_whoever_sends_many_requests_at_once_gets_one_answered_a_turn() -> None:
     house = House()
-    greedy, transport = house.connect()
-    other, _ = house.connect()
-    greedy.data_received(post("/greedy") * 100)
-    other.data_received(post("/other"))
+    _, transport = house.connect(post("/greedy") * 100)
+    house.connect(post("/other"))
     assert [request.path for request in house.asked] == ["/greedy", "/other"]
     assert transport.is_paused  # no more is read until all of it is answered
     house.loop.run()
@@ -143,10 +133,9 @@ def test_whoever_sends_many_requests_at_once_gets_one_answered_a_turn() -> None:
     assert not transport.is_paused
 
 
-def test_whoever_does_not_take_its_answers_gets_no_more_and_is_closed() -> None:
+def test_whoever_does_not_take_its_answers_gets_no_more_and_is_closed_unless_it_takes_them_again() -> None:
     house = House(request_s=10)
-    connection, _ = house.connect()
-    connection.data_received(post() * 3)
+    connection, transport = house.connect(post() * 3)
     connection.pause_writing()
     house.loop.run()
     assert len(house.asked) == 1
@@ -155,12 +144,19 @@ def test_whoever_does_not_take_its_answers_gets_no_more_and_is_closed() -> None:
     connection.resume_writing()
     house.loop.run()
     assert len(house.asked) == 3
+    assert not transport.is_paused
+    connection.data_received(post() * 2)
+    house.loop.run()
+    assert len(house.asked) == 5
+    connection.pause_writing()
+    connection.resume_writing()
+    assert not transport.is_paused
+    assert connection.overdue(11.0) == ""
 
 
 def test_whoever_asks_on_and_takes_no_answers_is_not_read_any_more_and_is_closed() -> None:
     house = House(request_s=10)
-    connection, transport = house.connect()
-    connection.data_received(post())
+    connection, transport = house.connect(post())
     connection.pause_writing()
     assert transport.is_paused  # or its next requests would pile up in this process's memory
     for moment in range(1, 11):
@@ -172,91 +168,96 @@ def test_whoever_asks_on_and_takes_no_answers_is_not_read_any_more_and_is_closed
     assert connection.overdue(11.0) != ""  # since it took something last, whatever else it says
 
 
-def test_whoever_takes_its_answers_again_is_read_again() -> None:
-    house = House()
-    connection, transport = house.connect()
-    connection.data_received(post())
-    connection.pause_writing()
-    connection.resume_writing()
-    assert not transport.is_paused
-    connection.data_received(post() * 2)
-    house.loop.run()
-    assert len(house.asked) == 3
-    assert connection.overdue(11.0) == ""
-
-
 def test_a_connection_that_is_closed_for_another_one_has_no_turn_any_more() -> None:
     house = House(connections_per_address=1)
-    greedy, transport = house.connect()
-    greedy.data_received(post() * 3)
+    _, transport = house.connect(post() * 3)
     house.connect()
     assert transport.is_aborted
     house.loop.run()
     assert len(house.asked) == 1
 
 
-def test_a_connection_is_kept_unless_the_client_does_not_want_it() -> None:
+H2 = b"Host: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "has_body", "is_closed"),
+    [
+        (post("/a", b"", "Connection: close"), True, True),
+        (b"GET /healthz HTTP/1.1\r\n" + H2, True, True),  # whoever would rather speak HTTP/2 is answered in HTTP/1
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", False, False),
+    ],
+    ids=["the client does not want it", "HTTP/2", "HEAD"],
+)
+def test_a_connection_is_kept_or_not_and_the_answer_to_a_head_has_no_body(
+    sent: bytes, has_body: bool, is_closed: bool
+) -> None:
     house = House()
-    connection, transport = house.connect()
-    connection.data_received(post("/a", b"", "Connection: close"))
-    assert b"Connection: close" in transport.written
-    assert transport.is_closed
-
-
-def test_whoever_would_rather_speak_http_2_is_answered_in_http_1() -> None:
-    house = House()
-    connection, transport = house.connect()
-    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
-    connection.data_received(f"GET /healthz HTTP/1.1\r\nHost: a\r\n{upgrade}\r\n\r\n".encode())
-    assert transport.written.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert transport.is_closed
-
-
-def test_the_answer_to_a_head_has_no_body() -> None:
-    house = House()
-    connection, transport = house.connect()
-    connection.data_received(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+    _, transport = house.connect(sent)
     head, _, body = transport.written.partition(b"\r\n\r\n")
-    assert b"Content-Length: 13" in head
-    assert body == b""
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    path = house.asked[0].path
+    assert f"Content-Length: {len(json_answer({'path': path}).body)}".encode() in head
+    assert bool(body) is has_body
+    assert (b"Connection: close" in head, transport.is_closed) == (is_closed, is_closed)
 
 
 # --------------------------------------------------------------------------------------------------- bounds
 
 
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
+MANY = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 300) for number in range(60))
+
+
+@pytest.mark.parametrize("piece", [10**6, 1000])
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65537\r\n\r\n", 413),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10001\r\n" + b"x" * 65537, 413),
         (b"GET /" + b"x" * 20_000, 431),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 102, 431),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 20_000, 431),
+        (HEAD + MANY + b"\r\n", 431),
+        (HEAD + (b"X-Long: " + b"y" * 20_000) * 20, 431),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: many\r\n\r\n", 400),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     ],
-    ids=["long body", "long chunks", "long target", "many headers", "long header", "TLS", "no length", "connect"],
+    ids=[
+        *("long body", "long chunks", "long target", "whole long target", "many headers", "long header"),
+        *("large headers", "long headers", "TLS", "no length", "connect"),
+    ],
 )
-def test_what_is_too_much_or_no_request_is_refused_at_once_and_the_connection_ends(sent: bytes, status: int) -> None:
+def test_what_is_too_much_or_no_request_is_refused_at_once_and_the_connection_ends(
+    sent: bytes, status: int, piece: int
+) -> None:
     house = House()
     connection, transport = house.connect()
-    connection.data_received(sent)
-    house.loop.run()
+    for at in range(0, len(sent), piece):
+        if not house.refused:
+            connection.data_received(sent[at : at + piece])
+            house.loop.run()
     assert house.refused == [status]
     assert transport.written.startswith(f"HTTP/1.1 {status} ".encode())
     assert transport.has_ended and not transport.is_aborted  # so that the sender can read it
-    connection.data_received(b"x" * LINGER_BYTES)
-    assert not transport.is_aborted
-    connection.data_received(b"x")
-    assert transport.is_aborted
+    for more, is_aborted in ((b"x" * LINGER_BYTES, False), (b"x", True)):
+        connection.data_received(more)
+        assert transport.is_aborted is is_aborted
     assert not any(request.body for request in house.asked)
+
+
+def test_a_body_beside_a_head_does_not_count() -> None:
+    house = House()
+    house.connect((post(body=b"{" * 60_000) + HEAD + b"\r\n") * 3)
+    house.loop.run()
+    assert (len(house.asked), house.refused) == (6, [])
 
 
 def test_a_request_must_arrive_in_time_however_often_a_piece_of_it_comes() -> None:
     house = House(request_s=10, idle_s=300)
-    connection, _ = house.connect()
-    connection.data_received(post() + post()[:10])  # a whole one, and the beginning of the next
+    connection, _ = house.connect(post() + post()[:10])  # a whole one, and the beginning of the next
     for second in range(1, 10):
         house.loop.now = float(second)
         connection.data_received(b"x")
@@ -276,20 +277,18 @@ def test_an_idle_connection_is_closed_later() -> None:
 def test_beyond_an_addresss_bound_its_longest_silent_connection_closes() -> None:
     house = House(connections_per_address=3)
     (worker, kept), (_, first), (_, second) = (house.connect() for _ in range(3))
-    _, elsewhere = house.connect("10.0.0.2")
+    _, elsewhere = house.connect(address="10.0.0.2")
     worker.data_received(post())  # has just spoken
     house.connect()
-    assert [kept.is_aborted, first.is_aborted, second.is_aborted] == [False, True, False]
-    assert not elsewhere.is_aborted
+    assert [each.is_aborted for each in (kept, first, second, elsewhere)] == [False, True, False, False]
     assert len(house.connections) == 4
 
 
 def test_beyond_the_bound_of_all_the_address_with_the_most_loses_one() -> None:
     house = House(connections=3)
-    _, worker = house.connect("10.0.0.2")
-    (_, first), (_, second) = (house.connect("10.0.0.1") for _ in range(2))
-    house.connect("10.0.0.1")
-    assert [worker.is_aborted, first.is_aborted, second.is_aborted] == [False, True, False]
+    _, worker = house.connect(address="10.0.0.2")
+    (_, first), (_, second), _ = (house.connect() for _ in range(3))
+    assert [each.is_aborted for each in (worker, first, second)] == [False, True, False]
     assert len(house.connections) == 3
 
 
@@ -377,40 +376,32 @@ def test_jobs_that_begin_and_end_for_ever_do_not_fill_the_log(
 
 
 def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "manage.py", *arguments],
-        cwd=SERVER_FOLDER,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    command = [sys.executable, "manage.py", *arguments]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, cwd=SERVER_FOLDER, env=environment, capture_output=True, text=True, timeout=30)
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("address", "environment", "says"),
     [
-        ({"ESYNC_LOG_LEVEL": "loud"}, "ESYNC_LOG_LEVEL='LOUD' is unknown; choose from DEBUG, INFO"),
-        ({"ESYNC_POLICY": "best"}, "ESYNC_POLICY='best' is unknown; choose from journal"),
-        ({"ESYNC_TOKEN": "sécret"}, "ESYNC_TOKEN has a letter that an HTTP header cannot carry"),
-        ({"ESYNC_MAX_JOBS": "0"}, "ESYNC_MAX_JOBS='0'; give a whole number from 1"),
+        ("127.0.0.1:0", {"ESYNC_LOG_LEVEL": "loud"}, "ESYNC_LOG_LEVEL='LOUD' is unknown; choose from DEBUG, INFO"),
+        ("127.0.0.1:0", {"ESYNC_POLICY": "best"}, "ESYNC_POLICY='best' is unknown; choose from journal"),
+        ("127.0.0.1:0", {"ESYNC_TOKEN": "sécret"}, "ESYNC_TOKEN has a letter that an HTTP header cannot carry"),
+        ("127.0.0.1:0", {"ESYNC_MAX_JOBS": "0"}, "ESYNC_MAX_JOBS='0'; give a whole number from 1"),
+        ("a..b:0", {"DJANGO_SETTINGS_MODULE": "of.another.project"}, "a..b"),
+        ("host.invalid:0", {}, "host.invalid"),
+        ("127.0.0.1:65536", {}, "127.0.0.1"),
+        ("nowhere", {}, "nowhere"),
+        ("two\nlines:10010", {}, "two"),
     ],
 )
-def test_a_wrong_variable_is_one_line_and_nothing_starts(environment: dict[str, str], says: str) -> None:
-    finished = start("serve", "127.0.0.1:0", **environment)
+def test_a_wrong_variable_or_address_is_one_line_and_nothing_starts(
+    address: str, environment: dict[str, str], says: str
+) -> None:
+    finished = start("serve", address, **environment)
     assert finished.returncode == 2
     (line,) = finished.stderr.strip().splitlines()
-    assert line.startswith(f"error: {says}")
-
-
-@pytest.mark.parametrize("address", ["a..b:0", "host.invalid:0", "127.0.0.1:65536"])
-def test_a_wrong_address_is_one_line_too(address: str) -> None:
-    finished = start("serve", address)
-    assert finished.returncode == 2
-    (line,) = finished.stderr.strip().splitlines()
-    assert line.startswith("error: ")
-    assert address.rpartition(":")[0] in line
+    assert line.startswith("error: ") and says in line
 
 
 def test_djangos_own_check_finds_nothing() -> None:

@@ -1,7 +1,5 @@
 """What each worker is said to do, under each policy: on a virtual clock, from messages alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,9 +8,6 @@ from server.messages import Report, Status, Total
 from server.worker import Activity
 
 TRAINING, WAITING, EXCHANGING, SILENT = "training", "waiting", "pushing and pulling", "silent"
-
-
-# ------------------------------------------------------------------------------------ ESync: SYNC is to aggregate
 
 
 @pytest.mark.parametrize("policy", ["journal", "upload-aware"])
@@ -83,24 +78,14 @@ def test_a_lost_worker_is_silent_after_some_seconds_and_those_that_wait_for_it_a
     assert job.states(100.0) == [WAITING, SILENT]
 
 
-def test_a_worker_whose_step_time_is_not_known_has_longer() -> None:
+def test_who_evaluates_exchanges_or_has_no_known_step_time_is_silent_only_after_long() -> None:
     job = ScriptedJob(1)
     job.report(0, 1, 0.0)
-    assert job.states(29.0) == [TRAINING]
-    assert job.states(31.0) == [SILENT]
-
-
-def test_an_evaluation_may_last_and_is_silent_in_the_end() -> None:
-    job = two_in_step()
-    job.report(0, 1, 3.5, doing=EVALUATING)
-    assert job.states(300.0)[0] == "evaluating"
-    assert job.states(304.0)[0] == SILENT
-
-
-def test_all_that_exchange_are_silent_only_after_long() -> None:
+    assert [job.states(now)[0] for now in (29.0, 31.0)] == [TRAINING, SILENT]
     job = two_in_step()  # a published worker evaluates here without a word
-    assert job.states(20.0) == [EXCHANGING] * 2
-    assert job.states(34.0) == [SILENT] * 2
+    assert [job.states(now) for now in (20.0, 34.0)] == [[EXCHANGING] * 2, [SILENT] * 2]
+    job.report(0, 1, 3.5, doing=EVALUATING)
+    assert [job.states(now)[0] for now in (300.0, 304.0)] == ["evaluating", SILENT]
 
 
 def test_nobody_waits_for_who_has_left_and_a_job_that_has_ended_has_no_other_state() -> None:
@@ -121,9 +106,6 @@ def test_after_a_restart_nobody_is_said_to_wait_for_those_that_may_wait_themselv
     assert job.states(1.5) == [EXCHANGING, "not seen yet"]
 
 
-# -------------------------------------------------------------------------------------- WBSP: SYNC is to release
-
-
 def test_under_wbsp_nobody_waits() -> None:
     job = ScriptedJob(3, "wbsp")
     job.all_report(1, 0.0)
@@ -136,12 +118,9 @@ def test_under_wbsp_nobody_waits() -> None:
     assert job.states(4.6) == [TRAINING] * 3
 
 
-# ---------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
-
-
-def in_step(policy: str = "sync-switch-none", num_workers: int = 3) -> ScriptedJob:
+def in_step(num_workers: int = 3) -> ScriptedJob:
     """All began a step at 0.5 and ended it at 1.0; they exchange 0.1 s."""
-    job = ScriptedJob(num_workers, policy, transmission_time=0.1)
+    job = ScriptedJob(num_workers, "sync-switch-none", transmission_time=0.1)
     job.all_report(1, 0.5)
     for rank in range(num_workers):
         assert job.query(rank, 1, 1, 0.5, 1.0, way="BSP") == "SYNC"
@@ -197,33 +176,28 @@ def test_under_asp_all_train_whatever_others_do() -> None:
     assert job.states(10.5) == [TRAINING, SILENT, SILENT]
 
 
-def test_what_greedy_takes_for_asp_is_training() -> None:
-    job = ScriptedJob(4, "sync-switch-greedy", transmission_time=0.1)
+def one_slow(policy: str) -> ScriptedJob:
+    """Worker 3 takes 5 s a step and the three others 0.5 s; at 36 s all have done six, and the rule has seen it."""
+    job = ScriptedJob(4, policy, transmission_time=0.1)
     job.all_report(1, 0.0)
-    for step in range(1, 7):
-        for rank in range(4):
-            action = job.query(rank, step, 1, 5.0 if rank == 3 else 0.5, 6.0 * step, way="BSP")
-    assert action == "TRAIN"
-    assert job.states(37.0)[3] == TRAINING
+    assert job.step_in_turn(range(1, 7), 0.5, 0.5, 0.5, 5.0, first=6.0, every=6.0, way="BSP")[3] == "TRAIN"
+    return job
+
+
+def test_what_greedy_takes_for_asp_is_training() -> None:
+    assert one_slow("sync-switch-greedy").states(37.0)[3] == TRAINING
 
 
 def test_whom_elastic_leaves_out_is_left_out_and_neither_awaited_nor_silent() -> None:
-    job = ScriptedJob(4, "sync-switch-elastic", transmission_time=0.1)
-    job.all_report(1, 0.0)
-    for step in range(1, 7):
-        for rank in range(4):
-            action = job.query(rank, step, 1, 5.0 if rank == 3 else 0.5, 6.0 * step, way="BSP")
-    assert action == "TRAIN"
-    for step in range(7, 200):
-        for rank in range(3):
-            job.query(rank, step, 1, 0.5, 36.0 + 0.6 * (step - 6), way="BSP")
+    job = one_slow("sync-switch-elastic")
+    job.step_in_turn(range(7, 200), 0.5, 0.5, 0.5, first=36.6, every=0.6, way="BSP")
     now = 36.0 + 0.6 * 193 + 0.1
     assert job.states(now) == [TRAINING, TRAINING, TRAINING, "left out"]
+    timeline = job.status(now)["timeline"]
+    assert [kind for kind, *_ in timeline["lanes"][3]["spans"]] == ["left-out"]
+    assert dict(timeline["legend"])["left-out"] == "left out"
     job.query(0, 200, 1, 0.5, now + 0.5)
     assert job.whom(0, now + 0.51) == "workers 1 and 2"
-
-
-# ------------------------------------------------------------------------------- no rule: the workers tell themselves
 
 
 def tell(job: ScriptedJob, rank: int, round: int, now: float, computed: float, **more: Any) -> None:
@@ -242,17 +216,13 @@ def test_who_waits_without_a_rule_says_so_and_the_times_are_those_that_were_told
     assert job.states(9.0) == [WAITING, TRAINING]
     assert job.whom(0, 9.0) == "worker 1"
     shown = job.status(9.0)
-    assert [worker["computing_share"] for worker in shown["workers"]] == [0.571, 0.988]
+    about = [(each["computing_share"], each["mark"]) for each in shown["workers"]]
+    assert about == [(0.571, ""), (0.988, "slowest")]
     assert shown["workers"][0]["transmission_time_s"] is None
-    assert [worker["mark"] for worker in shown["workers"]] == ["", "slowest"]
     kinds = [kind for kind, *_ in shown["timeline"]["lanes"][0]["spans"]]
     assert kinds == ["computing", "waiting"] * 4
-    assert [(round, value) for _, value, round in shown["losses"]] == [
-        (1, 1.0),
-        (2, 1.75),
-        (3, pytest.approx(11 / 12)),
-        (4, 0.625),
-    ]
+    losses = [(round, value) for _, value, round in shown["losses"]]
+    assert losses == [(1, 1.0), (2, 1.75), (3, pytest.approx(11 / 12)), (4, 0.625)]
     assert job.states(200.0) == [WAITING, SILENT]
 
 

@@ -1,7 +1,5 @@
 """The examples of job files: short, plain, and trained in virtual time and by real processes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
@@ -9,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from cluster_processes import ROOT, device_folders, run_cluster
@@ -53,18 +50,14 @@ def commands(example: Path, program: str) -> list[list[str]]:
 
 
 @every_example
-def test_an_example_is_at_most_40_lines_which_import_nothing_of_this_project(example):
+def test_an_example_is_at_most_40_lines_which_begin_with_its_command_and_import_nothing_of_this_project(example):
     assert len(example.read_text().splitlines()) <= 40
+    (command,) = commands(example, "scripts/local_cluster.sh")
+    assert local_cluster.parse(command).job_file == example
     tree = ast.parse(example.read_text())
     modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert modules and not {module.split(".")[0] for module in modules} & {*OWN_MODULES}
-
-
-@every_example
-def test_an_example_begins_with_the_command_that_trains_it(example):
-    (command,) = commands(example, "scripts/local_cluster.sh")
-    assert local_cluster.parse(command).job_file == example
 
 
 def test_the_page_shows_the_examples_as_they_are():
@@ -132,9 +125,6 @@ def test_the_job_of_readme_is_whole(tmp_path):
     assert metric == Metric("test-loss", more_is_better=False) and value < 0.4  # that of the mean target: 10 / 12
 
 
-# ------------------------------------------------------------------------------------------------------ trained
-
-
 def simulated(base: Path, *arguments: str) -> tuple[str, Path]:
     """A job in virtual time in this process; returns the hash of the weights, and the log folder of its worker 0."""
     _, (run,) = simulate.parse([*arguments, "--log-base", str(base)])
@@ -178,19 +168,13 @@ def setting(request):
 def saved(folder: Path, example: Path, monkeypatch) -> tuple[Metric, float]:
     """The metric of the best model of a job, which the network of the example loads by its library's own means."""
     about = read_json(folder / "best.json")
-    network, parameters = as_module(example, monkeypatch).network(), str(folder / about["parameters"])
+    monkeypatch.syspath_prepend(str(example.parent))
+    network, parameters = importlib.import_module(example.stem).network(), str(folder / about["parameters"])
     if "torch" in example.stem:
-        torch = pytest.importorskip("torch")
-        network.load_state_dict(torch.load(parameters))
+        network.load_state_dict(pytest.importorskip("torch").load(parameters))
     else:
         network.load_parameters(parameters)
-    metric, value = logged_value(about)
-    return metric, value
-
-
-def as_module(example: Path, monkeypatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(example.parent))
-    return importlib.import_module(example.stem)
+    return logged_value(about)
 
 
 @every_example

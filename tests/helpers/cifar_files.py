@@ -1,7 +1,5 @@
 """Small CIFAR-10 and CIFAR-100 in both published forms, made of random images. Not a test itself."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import NamedTuple
@@ -39,11 +37,11 @@ def write_binary(form: Form, folder: Path, number: int = 4) -> None:
         (folder / f"{name}.bin").write_bytes(np.column_stack([labels, images]).tobytes())
 
 
-def write_python(form: Form, folder: Path, number: int = 4) -> None:
-    """The files of the python archive, with so many images each."""
+def write_python(form: Form, folder: Path) -> None:
+    """The files of the python archive, with four images each."""
     folder.mkdir(parents=True)
     for name in form.files:
-        images, labels = arrays(form, name, number)
+        images, labels = arrays(form, name)
         lists = {key.encode(): column.tolist() for key, column in zip(form.labels, labels.T, strict=True)}
         content = pickle.dumps({b"data": images, **lists}, protocol=2)
         # The published files were written with numpy 1; numpy 2 names its core otherwise.

@@ -1,7 +1,5 @@
 """Real processes of a real cluster on 127.0.0.1, for tests: started here, and none left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

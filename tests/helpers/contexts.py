@@ -1,7 +1,5 @@
 """A trainer's context from fields of all its groups. Not a test itself."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable
 from dataclasses import fields, replace

@@ -5,8 +5,6 @@ w are the global weights, x those of a worker, n_k the samples that worker k hol
 An algorithm is a generator of events: after each it has written the weights of the workers concerned.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator, Sequence
@@ -81,9 +79,6 @@ def steps(workers: Workers, limit_s: float) -> Iterator[tuple[float, int]]:
         heapq.heappush(ends, (now + workers[rank].step_s, rank))
 
 
-# ---------------------------------------------------------------------------------------------- all in one round
-
-
 def sync(workers: Workers, limit_s: float, rate: float, momentum: float = 0.0) -> None:
     """SSGD: v <- mu v + mean of the gradients; w <- w - rate v."""
     velocity: float | np.ndarray = 0.0
@@ -131,9 +126,6 @@ def _rounds(workers: Workers, limit_s: float, count: int) -> int:
 def _mean(workers: Workers, each: Sequence[np.ndarray]) -> np.ndarray:
     """Weighed by n_k / n."""
     return sum(worker.share * array for worker, array in zip(workers, each, strict=True)) / len(workers)
-
-
-# ------------------------------------------------------------------------------------------------ each by itself
 
 
 def asynchronous(

@@ -7,8 +7,6 @@ Every rank takes its equal part of the same three big batches. In the asynchrono
 so that the order of the updates is known.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import tempfile
@@ -144,12 +142,9 @@ def train(algorithm: str, trainer: Trainer, meet: Callable[[], object]) -> list[
     return [weight.copy() for weight in trainer.parameters.weights]
 
 
-def train_alone(path: str) -> None:
+def train_alone() -> list[np.ndarray]:
     """Plain SGD on the big batches. SSGD divides the sum of two workers' gradients by two: so does this."""
-    trainer = by_flags("local", learning_rate=LEARNING_RATE / 2)(a_context(0, 1))
-    with tempfile.TemporaryDirectory() as folder:
-        Loop(trainer).run(lambda: Path(folder))
-    np.savez(path, *(weight for weight in trainer.parameters.weights))
+    return train("sync", by_flags("local", learning_rate=LEARNING_RATE / 2)(a_context(0, 1)), lambda: None)
 
 
 def train_in_cluster(algorithm: str, path: str) -> None:
@@ -228,7 +223,4 @@ def dcasgd_of_mxnet(strength: float, num_workers: int = 2) -> list[list[np.ndarr
 if __name__ == "__main__":
     setup_logging("worker")
     prepare_environment()
-    if sys.argv[1] == "local":
-        train_alone(sys.argv[2])
-    else:
-        train_in_cluster(sys.argv[1], sys.argv[2])
+    train_in_cluster(*sys.argv[1:])

@@ -1,7 +1,5 @@
 """main.py as a user calls it with a mistake: one line of error. Not a test itself."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

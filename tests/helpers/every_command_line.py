@@ -4,8 +4,6 @@ CASE: --help, --no-such-flag, or "value", a wrong value for the first flag that 
 case -> [exit code, stdout, stderr], or null where no flag refuses it. The modules are imported once, before the forks.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

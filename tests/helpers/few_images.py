@@ -1,7 +1,5 @@
 """A tenth of Fashion-MNIST in MNIST's files: jobs read and evaluate it in a tenth of the time. Not a test itself."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

@@ -5,8 +5,6 @@ usage: foreign_mxnet.py PROGRAM STORE SECONDS
 Prints "trained" once a step is done, and checks that what it trains has moved.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -1,12 +1,10 @@
 """Small log trees, devices and curves, with times and sizes that can be summed in the head. Not a test itself."""
 
-from __future__ import annotations
-
 import json
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +86,12 @@ def write_sync(base: Path, mode: str = "sync", accuracies: Sequence[float] = (0.
     return folder
 
 
-def published_device(rounds: int, round_s: float, samples: int = 64, accuracy: bool = False) -> dict[str, Any]:
-    """A device in a summary of the published program, which has whole seconds and no other keys.
-
-    Rounds of `round_s` seconds, a quarter of which is aggregation.
-    """
+def published_device(rounds: int, round_s: float, accuracy: bool = False) -> dict[str, Any]:
+    """A device in a summary of the published program, which has whole seconds and no other keys: rounds of 64 samples
+    and `round_s` seconds, a quarter of which is aggregation."""
     return {
         "accuracy_list": [round(0.9 * number / rounds, 3) for number in range(1, rounds + 1)] if accuracy else [],
-        "num_samples_list": [samples] * rounds,
+        "num_samples_list": [64] * rounds,
         "self_iters_list": [1] * rounds,
         "elapsed_time_list": [round(number * round_s) for number in range(1, rounds + 1)],
         "aggregate_time_list": [round_s / 4] * rounds,
@@ -118,13 +114,13 @@ def six_published_devices(base: Path) -> Path:
     return write_published(base, MODES["async"], hosts)
 
 
-def device(**lists: Any) -> Device:
+def device(warn: Callable[[str], object] = pytest.fail, /, **lists: Any) -> Device:
     """Two rounds of 64 samples, 8 s in all; `lists` come on top or instead."""
     lists = {
         "accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
         "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5],
     } | lists  # fmt: skip
-    return device_json.read(lists, "here", pytest.fail)
+    return device_json.read(lists, "here", warn)
 
 
 def evaluated(curve: Sequence[tuple[float, float]], **more: Any) -> Device:

@@ -1,7 +1,5 @@
 """A cluster in this process, in virtual time: the real trainers, networks small enough to follow by hand."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

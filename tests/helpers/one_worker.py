@@ -1,7 +1,5 @@
 """One worker of a job for tests: a small network, one batch, and a clock that a test moves. Not a test itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

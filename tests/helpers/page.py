@@ -1,7 +1,5 @@
 """A state server that is only told: keeps what a worker's notices say. Not a test itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -7,8 +7,6 @@ the slowest device searched for at each question, DEBUG, and a line of log for e
 `django-admin startproject` it has only the one for an answer's length, so it is no slower than the published one.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

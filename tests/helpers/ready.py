@@ -1,7 +1,5 @@
 """Images as batches of the trainers. Not a test itself."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

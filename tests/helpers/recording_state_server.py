@@ -1,7 +1,5 @@
 """A state server of the tests' own that writes down what it is told: it answers, or passes all on to a real one."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

@@ -1,7 +1,5 @@
 """The logs of a worker's sound rounds as they stand in its files, for tests of what workers write."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

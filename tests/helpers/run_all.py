@@ -1,7 +1,5 @@
 """Workers of a test on a virtual clock. Not a test itself."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,29 +1,31 @@
-"""A job on a virtual clock: a test says what its workers say and when, and looks at what is shown."""
-
-from __future__ import annotations
+"""A job on a virtual clock: a test says what its workers say and when, and looks at what is shown; and its table."""
 
 from typing import Any
 
 from server.handlers import Handlers
 from server.jobs import Job, Jobs
 from server.messages import Limits, Query, Report, Reset, Settings, Status
+from server.policies import POLICIES
+from server.row import Row
+from server.state import Table
 from server.status import status
-from server.worker import Activity
+from server.worker import Action, Activity, Decision
 from server.worker_states import WorkerStates, states_of
 
 EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
 
 
-class ScriptedJob:
-    """One job of a state server; `now` is in seconds on the server's clock.
+def table_of(policy: str, *rows: Row, **more: Any) -> Table:
+    """A state table with these rows, as the policy compares them."""
+    table = Table(len(rows), POLICIES[policy].delay, **more)
+    for row in rows:
+        table.put(row)
+    return table
 
-    Args:
-        num_workers: N.
-        policy: its rule.
-        transmission_time: that all workers tell (s).
-        limits: when the job ends.
-        more: what else its RESET says.
-    """
+
+class ScriptedJob:
+    """One job of a state server; `now` is in seconds on the server's clock, `more` what else its RESET says, and
+    `transmission_time` what all workers tell (s)."""
 
     def __init__(
         self,
@@ -50,6 +52,19 @@ class ScriptedJob:
         for row in self.job.rows:
             self.report(row.rank, round, now)
 
+    def step_in_turn(self, steps: range, *seconds: float, first: float, every: float, **more: Any) -> list[str]:
+        """All the first ranks do a step a round, in rounds of these numbers; returns what they are told in the last.
+
+        Args:
+            seconds: that each one's step takes.
+            first: when the first of these steps has ended, and
+            every: seconds later the next.
+        """
+        for number, step in enumerate(steps):
+            now = first + number * every
+            told = [self.query(rank, step, 1, each, now, **more) for rank, each in enumerate(seconds)]
+        return told
+
     def query(self, rank: int, round: int, steps: int, seconds: float, now: float, **more: Any) -> str:
         """A worker has done its `steps`-th step of a round, which took `seconds`; returns what it is told."""
         told = Status(rank, steps, round, seconds, self._transmission_time)
@@ -57,6 +72,14 @@ class ScriptedJob:
         action = self.handlers.query(message, now).action
         assert action is not None
         return action.value
+
+    def tell(
+        self, rank: int, round: int, steps: int, seconds: float, now: float, action: str, way: str = "BSP"
+    ) -> None:
+        """A worker says where it is, how long its last step took, and what the server part on the hub has decided."""
+        told = Status(rank, steps, round, seconds, self._transmission_time)
+        decision = Decision(Action(action), f"because of round {round}")
+        self.handlers.report(Report(f"worker-{rank}", self.id, told, samples=64, decision=decision, way=way), now)
 
     @property
     def job(self) -> Job:

@@ -1,7 +1,5 @@
 """Workers of a cluster in memory some of whose gradients are spoilt on purpose, and what SSGD makes of the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small programs that stand for the roles of a job, and the roles that run them. Not a test itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

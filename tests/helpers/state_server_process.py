@@ -1,7 +1,5 @@
 """A real state server process for tests: `with running_state_server() as server: requests.get(server.url)`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A worker that joins a job as this project's workers do, and sums ones over the workers."""
 
-from __future__ import annotations
-
 from algorithms import TransportKind
 from trainer.engine import mx
 from trainer.rendezvous import roles

@@ -1,11 +1,10 @@
 """A cluster in virtual time that computes nothing: the real ESync trainer, and what each worker did in each round."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from run_all import run_all
@@ -149,7 +148,9 @@ def follow(
         folders = [Path(folder) / str(rank) for rank in range(len(workers))]
         for each in folders:
             each.mkdir()
-        run_all(clock, [_run(trainer, each) for trainer, each in zip(trainers, folders, strict=True)], until)
+        run_all(
+            clock, [partial(Loop(one).run, lambda at=at: at) for one, at in zip(trainers, folders, strict=True)], until
+        )
     return Outcome(_rounds([trainer.noted for trainer in trainers]), state_server, trainers[0].noted[0].began)
 
 
@@ -159,10 +160,6 @@ def _pace_of(worker: Worker, trainers: Sequence[_Watched], rank: int) -> Callabl
         return worker.pace(trainer.rounds, trainer.steps + 1) if trainer.rounds else 1.0
 
     return pace
-
-
-def _run(trainer: _Watched, folder: Path) -> Callable[[], object]:
-    return lambda: Loop(trainer).run(lambda: folder)
 
 
 def _rounds(noted: Sequence[Sequence[_Noted]]) -> list[list[Round]]:

@@ -1,7 +1,5 @@
 """A dataset of few images that is learnt at once. Not a test itself."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

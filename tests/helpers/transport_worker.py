@@ -4,8 +4,6 @@ python tests/helpers/transport_worker.py SCENARIO OUTPUT.json     as a worker of
 python tests/helpers/transport_worker.py SCENARIO OUTPUT.json RANK LISTENER HOST:PORT...     with a ring over TCP
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Runs a cluster file without gradients (simulate.py -n none), and measures what its logs say."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 python tests/helpers/wbsp_worker.py STATE_SERVER_PORT OVERLAP STEP_TIME OUTPUT.npz
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

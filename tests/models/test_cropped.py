@@ -1,7 +1,5 @@
 """Convolutions without the taps that meet nothing but padding give what the whole ones give."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given

@@ -1,7 +1,5 @@
 """LeNet's filled convolutions and its pooling give what those of gluon give."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The papers' networks on images of CIFAR's form, in virtual time and on real clusters."""
 
-from __future__ import annotations
-
 import pytest
 from cifar_files import CIFAR10, CIFAR100, write_binary
 from cluster_processes import device_folders, run_cluster

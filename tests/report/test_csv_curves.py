@@ -1,7 +1,5 @@
 """Curves of other programs from CSV files, beside ours."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -34,9 +34,6 @@ def explained(figure):
     return [text.get_text() for legend in figure.legends[1:] for text in legend.get_texts()]
 
 
-# ------------------------------------------------------------------------------------------------- where they are
-
-
 def test_a_mark_is_on_the_curve_of_its_mode_at_the_time_of_the_event():
     curves = {SWITCH: [(4.0, 0.5), (8.0, 1.0)], WBSP: FAST}
     events = {SWITCH: [Event(2.0, "resume", ""), Event(5.0, "switch", "BSP to ASP"), Event(7.0, "switch", "")]}
@@ -47,16 +44,10 @@ def test_a_mark_is_on_the_curve_of_its_mode_at_the_time_of_the_event():
     ]
 
 
-def test_releases_before_the_first_evaluation_have_no_marks():
+def test_neither_releases_before_the_first_evaluation_nor_a_mode_without_a_curve_have_marks():
     events = {WBSP: [Event(1.0, "release", ""), Event(4.0, "release", "")]}
     assert place_marks({WBSP: [(4.0, 0.5), (8.0, 1.0)]}, events) == [Marks(WBSP, "release", [(4.0, 0.5)], every=1)]
-
-
-def test_a_mode_without_a_curve_has_no_marks():
     assert place_marks({WBSP: FAST, WBSP_PCC: []}, {SWITCH: releases(3), WBSP_PCC: releases(3)}) == []
-
-
-# -------------------------------------------------------------------------------------------------- many of them
 
 
 @pytest.mark.parametrize(
@@ -90,24 +81,16 @@ def test_the_legend_says_how_many_of_the_releases_are_drawn(count, text):
     assert explained(accuracy_figure({WBSP: FAST}, {WBSP: releases(count)})) == [text]
 
 
-# -------------------------------------------------------------------------------------------------- what is drawn
-
-
-def test_the_marks_are_in_the_figure_in_the_colour_of_their_curve():
-    figure = accuracy_figure({WBSP: FAST, SWITCH: [(4.0, 0.5), (8.0, 1.0)]}, {SWITCH: [Event(5.0, "switch", "")]})
-    [line] = lines_of(figure, "switch")
-    assert line.get_xydata().tolist() == [[5.0, 0.625]]
+@pytest.mark.parametrize("end_s", [8.0, 1200.0])  # which is an axis in minutes
+def test_the_marks_are_in_the_figure_in_the_colour_of_their_curve(end_s):
+    curve, event = [(end_s / 2, 0.5), (end_s, 1.0)], Event(0.625 * end_s, "switch", "")
+    [line] = lines_of(accuracy_figure({WBSP: FAST, SWITCH: curve}, {SWITCH: [event]}), "switch")
+    assert line.get_xydata().tolist() == [[5.0 if end_s == 8.0 else 12.5, 0.625]]
     assert to_hex(line.get_markeredgecolor()) == SWITCH.algorithm.look.colour.lower()
     assert line.get_linestyle() == "None"
 
 
-def test_marks_follow_the_axis_into_minutes():
-    figure = accuracy_figure({SWITCH: [(600.0, 0.5), (1200.0, 1.0)]}, {SWITCH: [Event(900.0, "switch", "")]})
-    [line] = lines_of(figure, "switch")
-    assert line.get_xydata().tolist() == [[15.0, 0.75]]
-
-
-def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
+def test_each_kind_is_explained_once_in_a_colour_of_no_mode_and_has_a_look_of_its_own():
     events = [Event(5.0, kind, "") for kind in EVENTS]
     figure = accuracy_figure({WBSP: FAST, SWITCH: FAST}, {WBSP: events, SWITCH: events})
     assert explained(figure) == list(EVENTS)
@@ -115,15 +98,8 @@ def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
     assert len(colours) == 1
     assert not colours & {algorithm.look.colour.lower() for algorithm in metrics.COMPARED}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["WBSP", "Sync-Switch"]
-
-
-def test_every_kind_has_a_look_of_its_own():
-    figure = accuracy_figure({WBSP: FAST}, {WBSP: [Event(5.0, kind, "") for kind in EVENTS]})
     looks = {(line.get_marker(), line.get_markersize()) for kind in EVENTS for line in lines_of(figure, kind)}
     assert len(looks) == len(EVENTS)
-
-
-def test_a_figure_without_events_has_one_legend():
     assert len(accuracy_figure({WBSP: FAST}, {}).legends) == 1
 
 
@@ -134,8 +110,7 @@ def test_only_the_events_of_the_device_that_evaluated_are_drawn(tmp_path):
     write_device(folder / "b" / "cpu", [sync_round(1, 6.0, events=[other])])
     assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
     runs = draw.read_summaries(tmp_path / NETWORK, tmp_path, pytest.fail)
-    device = draw.evaluator(SWITCH, runs[SWITCH], 1, pytest.fail)
-    run = Run(runs, {}, {SWITCH: device})
+    run = Run(runs, {}, {SWITCH: draw.evaluator(SWITCH, runs[SWITCH], 1, pytest.fail)})
     [(_, curves, draw_on), _] = curve_figures(NETWORK, [run], pytest.fail)
     figure = Figure()
     draw_on(figure, curves)

@@ -107,17 +107,14 @@ def test_throughput_is_all_samples_over_the_longest_elapsed_time():
     assert metrics.throughput(workers) == 51.2
 
 
-def test_traffic_is_pushed_and_pulled_megabytes_of_all_workers_over_the_run():
+def counted(pushed, pulled):
+    return device(bytes_pushed_list=[pushed] * 2, bytes_pulled_list=[pulled] * 2)
+
+
+def test_traffic_is_pushed_and_pulled_megabytes_of_all_workers_over_the_run_if_all_have_counted():
     # (1 + 1 + 2 + 2) + (3 + 3 + 4 + 4) = 20 MB in 8 s.
-    workers = [
-        device(bytes_pushed_list=[1_000_000] * 2, bytes_pulled_list=[2_000_000] * 2),
-        device(bytes_pushed_list=[3_000_000] * 2, bytes_pulled_list=[4_000_000] * 2),
-    ]
-    assert metrics.traffic(workers) == 2.5
-
-
-def test_traffic_is_unknown_where_one_worker_did_not_count():
-    assert metrics.traffic([device(bytes_pushed_list=[1, 1], bytes_pulled_list=[1, 1]), device()]) is None
+    assert metrics.traffic([counted(1_000_000, 2_000_000), counted(3_000_000, 4_000_000)]) == 2.5
+    assert metrics.traffic([counted(1, 1), device()]) is None
     assert metrics.traffic([device(bytes_pushed_list=[1, 1])]) is None
 
 
@@ -126,21 +123,22 @@ def test_computing_ratio_is_computing_time_over_elapsed_time():
     assert metrics.computing_ratio(device()) is None
 
 
+def of_rounds(elapsed_s, **more):
+    """A published device with rounds that end at these seconds."""
+    lists = dict.fromkeys(("num_samples_list", "self_iters_list", "aggregate_time_list"), [1] * len(elapsed_s))
+    return device(**lists, elapsed_time_list=elapsed_s, **more)
+
+
 def test_published_traffic_is_the_models_size_once_a_worker_and_round():
     # 2 rounds of one worker and 3 of the other: 5 * 4 MB in 10 s.
-    other = device(num_samples_list=[1] * 3, self_iters_list=[1] * 3, elapsed_time_list=[1.0, 2.0, 10.0],
-                   aggregate_time_list=[0.0] * 3)  # fmt: skip
+    other = of_rounds([1.0, 2.0, 10.0])
     assert metrics.published_traffic([device(), other], 4e6) == 2.0
     assert metrics.published_traffic([device(), other], None) is None
     # What the summary says goes before: (2 * 1 + 3 * 4) MB in 10 s.
     assert metrics.published_traffic([device(parameter_bytes=1_000_000), other], 4e6) == 1.4
-
-
-def test_the_published_traffic_of_the_published_throughput_is_the_published_one():
     # ResNet-18 under SSGD: 45 samples/s in batches of 64 are 31 MB/s in the paper's figures.
     rounds = round(45 / 64 * 1000)
-    lists = dict.fromkeys(("num_samples_list", "self_iters_list", "aggregate_time_list"), [1] * rounds)
-    worker = device(**lists, elapsed_time_list=[1000.0 * number / rounds for number in range(1, rounds + 1)])
+    worker = of_rounds([1000.0 * number / rounds for number in range(1, rounds + 1)])
     assert round(metrics.published_traffic([worker], MODEL_BYTES["resnet18-v1"])) == 31
 
 
@@ -154,30 +152,26 @@ def test_a_round_below_half_a_second_does_not_cost_the_device():
     assert [one.elapsed_s for one in its.rounds] == [0, 0, 0, 1]
 
 
-def test_the_lost_share_is_that_of_the_steps_of_all_workers():
-    # 5 of 100 and 1 of 20; the mean of the two shares would be another number.
-    workers = [device(steps_list=[60, 40], lost_steps_list=[0, 5]), device(steps_list=[10, 10], lost_steps_list=[1, 0])]
-    assert metrics.lost_share(workers) == 6 / 120
-    workers = [device(steps_list=[60, 40], lost_steps_list=[0, 6]), device(steps_list=[5, 5], lost_steps_list=[5, 0])]
-    assert metrics.lost_share(workers) == 11 / 110
-
-
-def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_there_are_no_steps():
-    assert metrics.lost_share([device(steps_list=[1, 1], lost_steps_list=[0, 0]), device()]) is None
-    assert metrics.lost_share([device(steps_list=[1, 1])]) is None
-    assert metrics.lost_share([device(steps_list=[0, 0], lost_steps_list=[0, 0])]) is None
+@pytest.mark.parametrize(
+    ("workers", "share"),
+    [
+        ([([60, 40], [0, 5]), ([10, 10], [1, 0])], 6 / 120),  # 5 of 100 and 1 of 20: no mean of the two shares
+        ([([60, 40], [0, 6]), ([5, 5], [5, 0])], 11 / 110),
+        ([([1, 1], [0, 0]), None], None),  # one did not count
+        ([([1, 1], None)], None),
+        ([([0, 0], [0, 0])], None),  # there are no steps
+    ],
+)
+def test_the_lost_share_is_that_of_the_steps_of_all_workers(workers, share):
+    lists = [dict(zip(("steps_list", "lost_steps_list"), of or (), strict=False)) for of in workers]
+    given = [{name: its for name, its in of.items() if its is not None} for of in lists]
+    assert metrics.lost_share([device(**of) for of in given]) == share
 
 
 @pytest.mark.parametrize(
     ("elapsed_s", "accuracy"),
-    [
-        (1.0, 0.5),  # before the first evaluation
-        (4.0, 0.5),
-        (5.0, 0.625),  # a quarter of the way from 0.5 to 1
-        (8.0, 1.0),
-        (10.0, 0.875),  # half-way down to 0.75
-        (99.0, 0.75),  # after the last
-    ],
+    # Before the first evaluation; a quarter of the way from 0.5 to 1; half-way down to 0.75; after the last.
+    [(1.0, 0.5), (4.0, 0.5), (5.0, 0.625), (8.0, 1.0), (10.0, 0.875), (99.0, 0.75)],
 )
 def test_a_point_between_two_evaluations_is_on_the_line_between_them(elapsed_s, accuracy):
     assert metrics.value_at([(4.0, 0.5), (8.0, 1.0), (12.0, 0.75)], elapsed_s) == accuracy
@@ -189,14 +183,13 @@ def test_no_point_of_a_curve_is_above_its_best_or_below_its_worst_accuracy(curve
     assert min(accuracies) - 1e-9 <= metrics.value_at(curve, elapsed_s) <= max(accuracies) + 1e-9
 
 
-def by_s(curve, target):
-    return metrics.reached(curve, target).by_s
-
-
-def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above_the_target():
-    assert by_s(SLOW, 0.8) == 24.0  # at the target is enough
-    assert by_s(SLOW, 0.6) == 24.0  # nothing is interpolated
-    assert by_s(SLOW, 0.81) == by_s([], 0.1) == math.inf
+@pytest.mark.parametrize(
+    ("curve", "target", "by_s"),
+    # At the target is enough, and nothing is interpolated.
+    [(SLOW, 0.8, 24.0), (SLOW, 0.6, 24.0), (SLOW, 0.81, math.inf), ([], 0.1, math.inf)],
+)
+def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above_the_target(curve, target, by_s):
+    assert metrics.reached(curve, target).by_s == by_s
 
 
 def every(step_s, target_s):
@@ -249,20 +242,15 @@ def test_a_time_that_was_rounded_to_0_and_two_runs_that_did_not_arrive_give_no_s
         assert metrics.speed_up(*sides) is None
 
 
-def test_the_evaluating_device_is_the_one_with_accuracies():
-    devices = {("a", "cpu"): device(), ("b", "gpu3"): device(accuracy_list=[0.1, 0.2])}
-    assert metrics.evaluating_device(devices, pytest.fail) is devices["b", "gpu3"]
-    assert metrics.evaluating_device({("a", "cpu"): device()}, pytest.fail) is None
-
-
-def test_of_several_devices_with_accuracies_the_longest_curve_counts_and_the_user_is_told():
+def test_the_evaluating_device_is_the_one_with_accuracies_the_longest_of_several_of_which_the_user_is_told():
+    devices = {("a", "cpu"): device()}
+    assert metrics.evaluating_device(devices, pytest.fail) is None
+    devices["a", "gpu3"] = device(accuracy_list=[0.1, 0.2], rank=1)
+    assert metrics.evaluating_device(devices, pytest.fail) is devices["a", "gpu3"]
+    devices["b", "cpu"] = device(accuracy_list=[0.3], accuracy_time_list=[8.0], rank=0)
     warnings = []
-    devices = {
-        ("a", "cpu"): device(accuracy_list=[0.1, 0.2], rank=1),
-        ("b", "cpu"): device(accuracy_list=[0.3], accuracy_time_list=[8.0], rank=0),
-    }
-    assert metrics.evaluating_device(devices, warnings.append) is devices["a", "cpu"]
-    assert warnings == ["2 devices have accuracies; those of a/cpu are used"]
+    assert metrics.evaluating_device(devices, warnings.append) is devices["a", "gpu3"]
+    assert warnings == ["2 devices have accuracies; those of a/gpu3 are used"]
 
 
 def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve():
@@ -280,17 +268,20 @@ def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve():
 # -------------------------------------------------------------------------------------------------- devices
 
 
-def test_the_times_of_the_accuracies_are_taken_from_the_summary():
-    assert device(accuracy_list=[0.7], accuracy_time_list=[8.0]).curve == [(8.0, 0.7)]
-
-
-def test_published_summaries_with_an_accuracy_a_round_need_no_times_of_their_own():
-    assert device(accuracy_list=[0.5, 0.7]).curve == [(4.0, 0.5), (8.0, 0.7)]
+@pytest.mark.parametrize(
+    ("lists", "curve"),
+    [
+        ({"accuracy_list": [0.7], "accuracy_time_list": [8.0]}, [(8.0, 0.7)]),
+        ({"accuracy_list": [0.5, 0.7]}, [(4.0, 0.5), (8.0, 0.7)]),  # published, with one a round
+        ({"accuracy_list": [0.7]}, []),  # not known, and not guessed
+    ],
+)
+def test_the_times_of_the_accuracies_are_taken_from_the_summary(lists, curve):
+    assert device(**lists).curve == curve
 
 
 def test_accuracies_of_every_so_many_rounds_get_the_times_of_those_rounds():
-    lists = dict.fromkeys(("num_samples_list", "self_iters_list", "aggregate_time_list"), [1] * 5)
-    published = device(**lists, elapsed_time_list=[1.0, 2.0, 3.0, 4.0, 5.0], accuracy_list=[0.5, 0.7])
+    published = of_rounds([1.0, 2.0, 3.0, 4.0, 5.0], accuracy_list=[0.5, 0.7])
     assert published.curve == []
     assert published.evaluated_every(2).curve == [(2.0, 0.5), (4.0, 0.7)]
     assert published.evaluated_every(1).curve == published.evaluated_every(3).curve == []  # 5 and 1 would be there
@@ -298,24 +289,14 @@ def test_accuracies_of_every_so_many_rounds_get_the_times_of_those_rounds():
     assert known.evaluated_every(2) is known
 
 
-def test_times_that_are_not_known_are_not_guessed():
-    assert device(accuracy_list=[0.7]).curve == []
-
-
 def test_a_device_survives_its_json():
-    original = device(
-        accuracy_list=[0.7],
-        accuracy_time_list=[8.0],
-        bytes_pushed_list=[1, 2],
-        rank=0,
-        steps_list=[3, 4],
-        lost_steps_list=[0, 1],
-        event_list=[[4.0, "switch", "BSP to ASP"]],
-    )
+    lists = {"accuracy_list": [0.7], "accuracy_time_list": [8.0], "bytes_pushed_list": [1, 2], "rank": 0}
+    lists |= {"steps_list": [3, 4], "lost_steps_list": [0, 1], "event_list": [[4.0, "switch", "BSP to ASP"]]}
+    original = device(**lists)
     assert original.events == [Event(4.0, "switch", "BSP to ASP")]
     written = device_json.written(original)
-    assert device_json.read(written, "here", pytest.fail) == original
-    assert device_json.read(written | {"key of a later version": 1}, "here", pytest.fail) == original
+    for more in ({}, {"key of a later version": 1}, {"parameter_bytes": "big"}):
+        assert device_json.read(written | more, "here", pytest.fail) == original
 
 
 @pytest.mark.parametrize(
@@ -349,12 +330,6 @@ def test_lists_that_do_not_fit_are_refused(change, complaint):
 )
 def test_what_cannot_be_is_left_out_and_told_and_the_rest_counts(change, complaint):
     told = []
-    lists = {"accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
-             "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5]}  # fmt: skip
-    its = device_json.read(lists | change, "here", told.append)
+    its = device(told.append, **change)
     assert len(its.rounds) + len(its.events) == 1 + ("event_list" in change)
     assert len(told) == 1 and told[0].startswith("here: ") and complaint in told[0]
-
-
-def test_a_size_of_the_model_that_is_none_is_unknown():
-    assert device(parameter_bytes="big").parameter_bytes is None

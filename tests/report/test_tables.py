@@ -8,6 +8,7 @@ from report.runs import Run
 from scripts import demo
 
 OFTEN = [(1.0 * n, 0.02 * n) for n in range(1, 51)]  # to 0.8 in 40 s, evaluated every second
+MEET = "ESync and SSGD are not told apart: "
 MOVED = {"event_list": [[12.0, "evaluator", "evaluated in the worker from 12 s on"]]}
 
 
@@ -15,29 +16,29 @@ def named(curves, **more):
     return {metrics.MODES[name.replace("_", "-")]: evaluated(curve, **more) for name, curve in curves.items()}
 
 
-def speed_up_line(target=0.8, **curves):
-    """In virtual time, where the evaluations are a grid."""
-    return tables.speed_up_lines([times_of(named(curves, virtual=True), target)], target)
+def speed_up_lines(target=0.8, virtual=True, **curves):
+    """In virtual time, where the evaluations are a grid, or in real time."""
+    return tables.speed_up_lines([times_of(named(curves, virtual=virtual), target)], target)
 
 
-def real_line(**curves):
-    [line] = tables.speed_up_lines([times_of(named(curves), 0.8)], 0.8)
-    return line.removeprefix("ESync, i.i.d.: ")
-
-
-def test_a_speed_up_is_said_with_the_times_behind_it():
-    assert speed_up_line(esync=FAST, sync=SLOW) == ["ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)"]
-
-
-def test_a_lower_bound_is_rounded_down_and_says_why():
-    # 25.2 s / 8 s is 3.15: "> 3.2x" would be a claim too many.
-    [line] = speed_up_line(esync=FAST, sync=[(25.2, 0.7)])
-    assert line == "ESync, i.i.d.: > 3.1x: SSGD had not reached 0.80 after 25.2 s (ESync 8.0 s)"
-
-
-def test_an_upper_bound_is_rounded_up_and_says_why():
-    [line] = speed_up_line(esync=[(31.0, 0.7)], sync=SLOW)  # 24 s / 31 s is 0.774
-    assert line == "ESync, i.i.d.: < 0.78x: ESync had not reached 0.80 after 31.0 s (SSGD 24.0 s)"
+@pytest.mark.parametrize(
+    ("curves", "text"),
+    [
+        ({"esync": FAST, "sync": SLOW}, "3.0x (ESync 8.0 s, SSGD 24.0 s)"),
+        # 25.2 s / 8 s is 3.15: "> 3.2x" would be a claim too many.
+        ({"esync": FAST, "sync": [(25.2, 0.7)]}, "> 3.1x: SSGD had not reached 0.80 after 25.2 s (ESync 8.0 s)"),
+        # 24 s / 31 s is 0.774.
+        ({"esync": [(31.0, 0.7)], "sync": SLOW}, "< 0.78x: ESync had not reached 0.80 after 31.0 s (SSGD 24.0 s)"),
+        ({"esync": [(96.0, 0.9)], "sync": [(6.0, 0.9)]}, "0.06x (ESync 96.0 s, SSGD 6.0 s)"),
+        ({"esync": FAST, "sync": NEVER, "target": 0.925},
+         "unknown: neither reached 0.925; at best ESync 0.8000, SSGD 0.6000"),
+        ({"esync": [(0.0, 0.9)], "sync": SLOW},
+         "unknown: a time to 0.80 is 0 s, rounded to whole seconds in the summary"),
+        ({"esync": FAST}, "unknown: no summary of SSGD on i.i.d. data"),
+    ],
+)  # fmt: skip
+def test_a_speed_up_is_said_with_the_times_behind_it_and_its_bounds_to_the_side_where_they_hold(curves, text):
+    assert speed_up_lines(**curves) == [f"ESync, i.i.d.: {text}"]
 
 
 @pytest.mark.parametrize(
@@ -54,23 +55,16 @@ def test_an_upper_bound_is_rounded_up_and_says_why():
         # An interval begins after its lower end: these do not meet.
         ({"esync": [(9.0, 0.1), (24.0, 0.9)], "sync": [(24.0, 0.1), (60.0, 0.8)]}, "1.0..6.7x (ESync 9.0..24.0 s, "
          "SSGD 24.0..60.0 s)"),
+        # These do.
+        ({"esync": [(10.2, 0.1), (60.7, 0.9)], "sync": [(12.0, 0.2), (30.1, 0.8)]}, f"{MEET}10.2..60.7 s and "
+         "12.0..30.1 s"),
+        ({"esync": [(60.7, 0.9)], "sync": FAST}, f"{MEET}0.0..60.7 s and 4.0..8.0 s"),
+        ({"esync": OFTEN, "sync": [(at + 0.5, value) for at, value in OFTEN]}, f"{MEET}39.0..40.0 s and 39.5..40.5 s"),
+        ({"esync": FAST, "sync": [(6.0, 0.1)]}, f"{MEET}4.0..8.0 s and > 6.0 s"),
     ],
 )  # fmt: skip
-def test_a_speed_up_by_wide_intervals_is_a_range(curves, text):
-    assert real_line(**curves) == text
-
-
-@pytest.mark.parametrize(
-    ("curves", "times"),
-    [
-        ({"esync": [(10.2, 0.1), (60.7, 0.9)], "sync": [(12.0, 0.2), (30.1, 0.8)]}, "10.2..60.7 s and 12.0..30.1 s"),
-        ({"esync": [(60.7, 0.9)], "sync": FAST}, "0.0..60.7 s and 4.0..8.0 s"),
-        ({"esync": OFTEN, "sync": [(at + 0.5, value) for at, value in OFTEN]}, "39.0..40.0 s and 39.5..40.5 s"),
-        ({"esync": FAST, "sync": [(6.0, 0.1)]}, "4.0..8.0 s and > 6.0 s"),
-    ],
-)
-def test_runs_whose_intervals_meet_are_not_told_apart(curves, times):
-    assert real_line(**curves) == f"ESync and SSGD are not told apart: {times}"
+def test_a_speed_up_by_wide_intervals_is_a_range_and_none_where_they_meet(curves, text):
+    assert speed_up_lines(virtual=None, **curves) == [f"ESync, i.i.d.: {text}"]
 
 
 def test_a_run_that_its_worker_evaluated_is_not_told_apart_from_others_and_is_marked():
@@ -108,31 +102,13 @@ def test_the_bounds_of_a_factor_are_rounded_to_the_side_on_which_they_hold(gain,
     assert tables.factor_text(gain) == text
 
 
-def test_a_slow_down_keeps_two_decimals():
-    assert speed_up_line(esync=[(96.0, 0.9)], sync=[(6.0, 0.9)])[0].startswith("ESync, i.i.d.: 0.06x")
-
-
-def test_a_target_that_no_run_reached_is_reported_with_the_best_accuracies():
-    [line] = speed_up_line(esync=FAST, sync=NEVER, target=0.925)
-    assert line == "ESync, i.i.d.: unknown: neither reached 0.925; at best ESync 0.8000, SSGD 0.6000"
-
-
 def test_each_split_is_compared_with_ssgd_on_the_same_split():
-    lines = speed_up_line(esync=FAST, sync=SLOW, esync_niid=FAST, async_niid=[], sync_niid=FAST, local=FAST)
+    lines = speed_up_lines(esync=FAST, sync=SLOW, esync_niid=FAST, async_niid=[], sync_niid=FAST, local=FAST)
     assert lines == [
         "ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)",
         "ESync, non-i.i.d.: 1.0x (ESync 8.0 s, SSGD 8.0 s)",
         "ASGD, non-i.i.d.: unknown: ASGD has no accuracies",
     ]
-
-
-def test_a_time_that_was_rounded_to_0_is_not_compared():
-    [line] = speed_up_line(esync=[(0.0, 0.9)], sync=SLOW)
-    assert line == "ESync, i.i.d.: unknown: a time to 0.80 is 0 s, rounded to whole seconds in the summary"
-
-
-def test_without_ssgd_there_is_nothing_to_compare_with():
-    assert speed_up_line(esync=FAST) == ["ESync, i.i.d.: unknown: no summary of SSGD on i.i.d. data"]
 
 
 def test_the_table_is_aligned_and_marks_what_is_unknown():
@@ -193,43 +169,42 @@ def first_line(virtual=True, **curves):
     return demo.first_line(times_of(named(curves, virtual=virtual), 0.8), 0.8)
 
 
-def test_the_first_is_named_with_how_many_times_as_fast_it_was_as_each_of_the_others_in_this_one_run():
-    line = first_line(sync=NEVER, alone=SLOW, esync=[(16.0, 0.8)], esync_outer=FAST)
-    assert line == (
-        "ESync, outer Nesterov was first: test accuracy 0.80 after 8.0 s, 2.0x as fast as ESync (16.0 s), "
-        f"3.0x as fast as Alone (24.0 s), > {NEVER[-1][0] / 8:.1f}x as fast as SSGD (not within {NEVER[-1][0]:.1f} s); "
-        "this is one run of one seed: another day may order them otherwise"
-    )
-
-
-def test_the_first_of_a_real_run_is_named_where_all_others_are_told_apart():
-    line = first_line(virtual=None, sync=NEVER, alone=SLOW, esync=[(9.0, 0.1), (16.0, 0.8)], esync_outer=FAST)
-    assert line == (
-        "ESync, outer Nesterov was first: test accuracy 0.80 after 4.0..8.0 s, 1.1..4.0x as fast as ESync "
-        "(9.0..16.0 s), 1.5..6.0x as fast as Alone (12.0..24.0 s), > 1.2x as fast as SSGD (not within 10.0 s); "
-        "this is one run of one seed: another day may order them otherwise"
-    )
-
-
-def test_where_others_are_not_told_apart_from_the_soonest_none_is_first_and_the_rest_is_told():
-    line = first_line(virtual=None, alone=SLOW, esync=[(6.0, 0.1), (60.7, 0.8)], esync_outer=FAST, sync=[])
-    assert line == (
-        "no algorithm is told to be first at test accuracy 0.80: ESync, outer Nesterov and ESync are not told apart: "
-        "4.0..8.0 s and 6.0..60.7 s; ESync, outer Nesterov: 1.5..6.0x as fast as Alone (12.0..24.0 s), SSGD was never "
-        "evaluated; this is one run of one seed: another day may order them otherwise"
-    )
+@pytest.mark.parametrize(
+    ("virtual", "curves", "said"),
+    [
+        (
+            True,
+            {"sync": NEVER, "esync": [(16.0, 0.8)]},
+            "ESync, outer Nesterov was first: test accuracy 0.80 after 8.0 s, 2.0x as fast as ESync (16.0 s), "
+            f"3.0x as fast as Alone (24.0 s), > {NEVER[-1][0] / 8:.1f}x as fast as SSGD (not within 10.0 s)",
+        ),
+        (
+            None,
+            {"sync": NEVER, "esync": [(9.0, 0.1), (16.0, 0.8)]},
+            "ESync, outer Nesterov was first: test accuracy 0.80 after 4.0..8.0 s, 1.1..4.0x as fast as ESync "
+            "(9.0..16.0 s), 1.5..6.0x as fast as Alone (12.0..24.0 s), > 1.2x as fast as SSGD (not within 10.0 s)",
+        ),
+        (
+            None,
+            {"sync": [], "esync": [(6.0, 0.1), (60.7, 0.8)]},
+            "no algorithm is told to be first at test accuracy 0.80: ESync, outer Nesterov and ESync are not told "
+            "apart: 4.0..8.0 s and 6.0..60.7 s; ESync, outer Nesterov: 1.5..6.0x as fast as Alone (12.0..24.0 s), SSGD "
+            "was never evaluated",
+        ),
+    ],
+)
+def test_the_first_is_named_where_all_others_are_told_apart_with_how_many_times_as_fast_it_was(virtual, curves, said):
+    line = first_line(virtual=virtual, alone=SLOW, esync_outer=FAST, **curves)
+    assert line == f"{said}; this is one run of one seed: another day may order them otherwise"
 
 
 def test_of_curves_of_an_evaluation_each_none_is_first():
     """The evaluations of a machine with other work: one of each, at the end."""
-    line = first_line(
-        virtual=None, sync=[(57.1, 0.9)], alone=[(56.0, 0.9)], esync=[(60.7, 0.9)], esync_outer=[(55.0, 0.1)]
-    )
+    curves = {"sync": [(57.1, 0.9)], "alone": [(56.0, 0.9)], "esync": [(60.7, 0.9)], "esync_outer": [(55.0, 0.1)]}
+    line = first_line(virtual=None, **curves)
     assert line.startswith("no algorithm is told to be first") and line.count("are not told apart") == 3
-    assert (
-        "x as fast" not in line
-        and "Alone and ESync, outer Nesterov are not told apart: 0.0..56.0 s and > 55.0 s" in line
-    )
+    assert "Alone and ESync, outer Nesterov are not told apart: 0.0..56.0 s and > 55.0 s" in line
+    assert "x as fast" not in line
 
 
 def test_without_an_algorithm_at_the_target_none_is_first():

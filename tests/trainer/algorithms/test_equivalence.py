@@ -1,12 +1,9 @@
 """What the algorithms must have in common, with the real trainers, in processes and in memory."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from cluster_processes import ROOT, cluster
-from equivalence_worker import dcasgd_of_mxnet, train_in_memory
+from equivalence_worker import dcasgd_of_mxnet, train_alone, train_in_memory
 
 pytestmark = pytest.mark.cluster
 
@@ -46,10 +43,8 @@ def asgd(folder):
     return trained(folder / "async", "async")
 
 
-def test_ssgd_on_two_half_batches_equals_one_big_batch(folder, ssgd):
-    path = folder / "local.npz"
-    subprocess.run([sys.executable, PROGRAM, "local", str(path)], check=True, timeout=120)
-    alone = load(path)
+def test_ssgd_on_two_half_batches_equals_one_big_batch(ssgd):
+    alone = train_alone()
     assert largest_difference(ssgd[0], ssgd[1]) == 0  # replicas stay equal to the last bit
     assert largest_difference(ssgd[0], alone) < 1e-6
     assert max(np.abs(weight).max() for weight in alone) > 0.1  # and these are not zeros
