@@ -10,7 +10,10 @@ class Page:
 
     Attributes:
         told: (round, steps, step_s, transmission_s, decision) of each notice.
+        left: what the farewell of its worker told.
     """
+
+    left: tuple[int, ...] | None = None
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -32,5 +35,6 @@ class Page:
     def tell_doing(self) -> None:
         """What a worker does now."""
 
-    def leave(self, *about: Any) -> None:
+    def leave(self, *about: int) -> None:
         """A worker has left."""
+        self.left = about

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cluster_processes import device_folders, run_cluster
 from contexts import by_flags
 from memory_cluster import StateServer, Worker, batch, gradient, normalised, train
-from ready import endless, labels_of
-from round_records import computing_seconds, read_rounds
+from round_records import read_rounds
 
 import simulate
 from algorithm_row import OwnGradientSteps
@@ -23,7 +20,6 @@ from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.simulation import virtual_cluster
-from utils import RUN_FILE, read_json
 
 ETA, B = 0.5, 4  # learning rate; samples of each worker's batch at first
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -167,21 +163,6 @@ def test_while_the_state_server_is_gone_all_go_on_with_their_sizes() -> None:
 # ----------------------------------------------------------------------------------------------------- batches
 
 
-def test_batches_of_changing_size_are_the_same_samples_in_the_same_order() -> None:
-    samples = Samples(np.arange(20, dtype=np.uint8), np.arange(20, dtype=np.uint8))
-
-    def drawn(sizes: list[int]) -> list[int]:
-        batches = endless(samples, np.arange(20), 5, seed=3)
-        found = []
-        for size in sizes:
-            batches.resize(size)
-            found.append(labels_of(next(batches)).tolist())
-        assert [len(each) for each in found] == sizes
-        return list(itertools.chain.from_iterable(found))
-
-    assert drawn([5] * 12) == drawn([1, 19, 7, 30, 3])
-
-
 # ----------------------------------------------------------------------------------------- whole virtual clusters
 
 
@@ -212,37 +193,4 @@ def test_a_worker_that_becomes_ten_times_slower_has_small_batches_within_ten_ste
         assert begins[changed + 11] - begins[changed + 10] < 0.1
 
 
-def test_on_nine_ways_machines_all_compute_and_train_five_times_the_samples_of_ssgd(tmp_path: Path) -> None:
-    def numbers(mode: str) -> tuple[list[float], float]:
-        logs = simulated(tmp_path, mode, "nine-ways-per-sample", 20)
-        ends_s = [records[-1]["total_time"] for records in logs]
-        ratios = [sum(map(computing_seconds, records)) / end_s for records, end_s in zip(logs, ends_s, strict=True)]
-        return ratios, sum(record["num_samples"] for records in logs for record in records) / max(ends_s)
-
-    balanced, samples_per_s = numbers("lb-bsp")
-    ssgd, ssgds_samples_per_s = numbers("sync")
-    assert min(balanced) > 0.85
-    assert min(ssgd) == pytest.approx(0.1, abs=0.01)
-    assert samples_per_s > 5 * ssgds_samples_per_s
-
-
 # ------------------------------------------------------------------------------------------------ a real cluster
-
-
-@pytest.mark.cluster
-def test_on_a_real_cluster_the_slow_worker_gets_small_batches_and_all_stay_equal(tmp_path: Path) -> None:
-    (tmp_path / "three.csv").write_text("step_time_s,sample_time_s\n0,0.0008\n0,0.0008\n0,0.008\n")
-    flags = ["--max-rounds", "30", "-e", "30", "-l", "0.002"]
-    run_cluster(tmp_path, "-m", "lb-bsp", "-n", "mlp", "--cluster", str(tmp_path / "three.csv"), worker_flags=flags)
-    folders = device_folders(tmp_path / "mlp" / "lb-bsp")
-    logs = [list(read_rounds(folder, pytest.fail)) for folder in folders]
-    sizes = [[record["num_samples"] for record in records] for records in logs]
-    assert [each[0] for each in sizes] == [64, 64, 64]
-    # 9, 92 and 91 where the times are as told; on a busy machine a fast one may be slower.
-    assert sizes[2][-1] < 32 < min(sizes[0][-1], sizes[1][-1])
-    # But where the answer came sooner for one worker than for another.
-    assert sum(sum(of_round) == 3 * 64 for of_round in zip(*sizes, strict=True)) > 15
-    lengths = [after["total_time"] - before["total_time"] for before, after in itertools.pairwise(logs[0])]
-    assert min(lengths) < 0.5 <= logs[0][0]["total_time"]  # 64 samples of 8 ms
-    assert len({read_json(folder / RUN_FILE)["final_weights_sha256"] for folder in folders}) == 1
-    assert max(record.get("accuracy", 0.0) for records in logs for record in records) > 0.25  # chance is 0.1

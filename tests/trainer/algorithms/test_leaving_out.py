@@ -27,7 +27,6 @@ from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
-from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
@@ -84,28 +83,6 @@ def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_le
     second = after_steps(ZERO, 0, 0, factor=1.5)  # 2 * 3/4 of the samples
     weight = second - ETA / 2 * gradient(ZERO, batch(1)) - ETA * 1.5 * gradient(second, batch(0))  # that had begun
     np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0), **CLOSE)  # now worker 0 has all samples
-
-
-def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
-    """Worker 1 is lost at 3.6 s, after its step of a round; the others know at their next push."""
-    trained, _ = run(by_flags("async"), (1.0, 1.2, 2.5), {1: 3}, rounds=6, config=asynchronous(table=1))
-    first, *others = (gradient(ZERO, batch(rank)) for rank in range(3))
-    weight = ZERO - ETA / 3 * (first + sum(others))  # at 3 s, by worker 0
-    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
-    weight = weight - ETA / 3 * (first + sum(others))  # at 3.6 s, by worker 1
-    weight = weight - ETA / 2 * (first + others[1])  # at 5 s, by worker 2; worker 0 ends at 6 s
-    for _ in range(2):  # at 10 and 15 s
-        weight = weight - ETA * gradient(weight, batch(2))
-    np.testing.assert_allclose(trained.weights(2), weight, **CLOSE)
-
-
-@pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
-def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], leaving: dict[int, int]) -> None:
-    trained, ended_s = run(
-        by_flags("ssp"), (1.0, 4.0, 2.0), killed, 3, leaving, config=asynchronous("ssp", staleness=0)
-    )
-    assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
-    assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
 
 
 @pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
@@ -256,55 +233,6 @@ def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answere
     versions.add_worker(1)
     assert versions.arrive(1) == Arrival((), (1,))  # no other gradient can come
     assert (versions.version, versions.dropped) == (2, [0, 0])
-
-
-def test_a_job_with_backup_workers_goes_on() -> None:
-    trained, ended_s = run(by_flags("backup"), (1.0, 2.5), {1: 1}, rounds=3, config=BACKUP)
-    weight = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1))) / 2
-    np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0, 0), **CLOSE)
-    assert ended_s[0] == 4.5
-
-
-def test_a_round_under_bsp_ends_with_the_loss_of_the_last_for_whom_it_waits() -> None:
-    schedule = Schedule("10", [1, 2], 3, "none")
-    assert [schedule.arrive(rank, out_of_step=False, wants_stop=False) for rank in (0, 2)] == [Outcome((), ())] * 2
-    assert schedule.remove_worker(1) == Outcome((0, 2), (0, 2))
-    assert (schedule.protocol, [phase.done for phase in schedule.phases]) == (SyncProtocol.ASP, [3, 0])
-    arrived = [schedule.arrive(rank, out_of_step=False, wants_stop=False) for rank in (0, 0, 0, 0, 0)]
-    assert [step.apply for step in arrived] == [(0,)] * 5  # ASP does the batches of the lost as well
-    assert arrived[3].answered == (0,)
-    assert arrived[4].answered == ()  # one part is left, and worker 2 has it
-    assert schedule.arrive(2, out_of_step=False, wants_stop=False) == Outcome((2,), (0, 2))
-    assert schedule.finished
-
-
-def test_asp_ends_with_the_loss_of_the_last_in_flight() -> None:
-    schedule = Schedule("01", [1, 1], 2, "none")
-    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome((0,), ())
-    assert schedule.remove_worker(1).answered == (0,)
-    assert not schedule.over
-
-
-def test_greedy_goes_back_to_bsp_when_the_straggler_is_lost() -> None:
-    schedule = Schedule("10", [4, 6], 3, "greedy")
-    schedule.arrive(2, out_of_step=True, wants_stop=False)  # so all go over to ASP
-    assert schedule.protocol is SyncProtocol.ASP
-    assert schedule.remove_worker(2) == Outcome((), ())
-    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome(
-        (0,), ()
-    )  # it waits for the other one's last
-    assert schedule.arrive(1, out_of_step=False, wants_stop=False) == Outcome((1,), (0, 1))
-    assert schedule.protocol is SyncProtocol.BSP
-    arrived = [schedule.arrive(rank, out_of_step=False, wants_stop=False) for _ in range(4) for rank in (0, 1)]
-    assert [step.apply for step in arrived[1::2]][:3] == [(0, 1)] * 3
-
-
-def test_who_alone_was_left_out_takes_part_again() -> None:
-    schedule = Schedule("1", [3], 2, "elastic")
-    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome((), ())
-    assert schedule.arrive(1, out_of_step=True, wants_stop=False).answered == (0,)
-    assert schedule.left_out == {1}
-    assert schedule.remove_worker(0) == Outcome((1,), (1,))
 
 
 # ------------------------------------------------------------------------------------------------ who does what

@@ -37,15 +37,6 @@ def test_throughputs_count_the_samples_of_a_step() -> None:
     assert (decision.action, decision.reason[:42]) == (Action.TRAIN, "worker 2 is a straggler: 16 samples/s, the")
 
 
-def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> None:
-    decisions = PolicyRunner("wbsp", 2, 0.0)
-    decisions.uploaded(1, upload(step_s=4.0), 1.0)
-    for now, released in ((30.0, False), (50.0, True)):  # ten of its steps, of 4 s
-        decisions.uploaded(0, upload(step_s=1.0), now)
-        decisions.exclude_silent(now)
-        assert (decisions.decide(0, now).reason.startswith("is the slowest")) is released
-
-
 @pytest.mark.parametrize("module", ["coordinator.state_server_path", "algorithms.decoupled", "algorithms.sync_switch"])
 def test_a_hub_needs_no_django(module: str) -> None:
     code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"

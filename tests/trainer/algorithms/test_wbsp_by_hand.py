@@ -58,13 +58,6 @@ def trained(
     return train(TransportKind.HUB, workers, build, rounds, network, config=Config(mode="wbsp")), pages
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_nobody_waits(overlap: bool) -> None:
-    done, _ = trained(overlap, rounds=3)
-    begun_s = 3 * 2.5  # three test steps of the slower one
-    assert [done.ended_s[rank] - begun_s for rank in (0, 1)] == pytest.approx([3.0, 7.5])
-
-
 @pytest.mark.parametrize("samples", [(1, 1), (3, 1)], ids=["equal", "unequal"])
 def test_a_release_is_the_initial_model_and_the_weighed_mean_of_all_uploads(
     samples: tuple[int, int],
@@ -82,6 +75,8 @@ def test_a_release_is_the_initial_model_and_the_weighed_mean_of_all_uploads(
     v3 = step(second, 1)
     np.testing.assert_allclose(done.weights(0), first, **CLOSE)
     np.testing.assert_allclose(done.weights(1), second + slow * v3 / 2, **CLOSE)
+    begun_s = 3 * 2.5  # three test steps of the slower one
+    assert [done.ended_s[rank] - begun_s for rank in (0, 1)] == pytest.approx([3.0, 7.5])  # nobody waits
 
 
 def test_a_schedule_follows_the_samples_that_the_server_has_got_and_the_own_ones_since() -> None:
@@ -171,6 +166,7 @@ def test_the_page_is_told_of_each_upload_the_round_the_steps_in_it_and_the_decis
     told = [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in slow.told]
     assert told == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (4, 0, "SYNC")]
     assert slow.told[-1][4][1] == "is the slowest: reaches the server in 2.5 s"
+    assert fast.left == slow.left == ()
 
 
 LATENCY_S = 0.01
