@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import memory_cluster
 import numpy as np
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, device_folders, running, wait_for
 from contexts import by_flags
 from few_images import on_few_images
-from memory_cluster import Killed, Trained, Worker, batch, gradient, train
-from page import Page
+from memory_cluster import CLOSE, ZERO, Killed, Trained, Worker, batch, gradient, train
 from round_records import read_rounds
 
 from algorithms import MEMBERS, TransportKind
@@ -36,15 +36,10 @@ from trainer.trainer import Trainer
 from utils import LEFT, RUN_FILE, STOPPED, read_json
 
 ETA = 0.5
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 
 
 def after_steps(weight: np.ndarray, *ranks: int, factor: float = 1.0) -> np.ndarray:
-    """SGD on these workers' batches, one after the other."""
-    for rank in ranks:
-        weight = weight - factor * ETA * gradient(weight, batch(rank))
-    return weight
+    return memory_cluster.after_steps(weight, *ranks, eta=factor * ETA)
 
 
 def run(
@@ -58,14 +53,9 @@ def run(
     config: Config,
 ) -> tuple[Trained, list[float]]:
     """Returns, too, when each worker's last round ended, since training began."""
-
-    def with_page(context: Context) -> Trainer:
-        context.peers.state_server = Page()  # type: ignore[assignment]
-        return build(context)
-
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
     more = {"killed": killed, "leaving": leaving, "back_s": back_s, "config": config}
-    trained = train(TransportKind.HUB, workers, with_page, rounds, **more)
+    trained = train(TransportKind.HUB, workers, build, rounds, **more)
     return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
 
 

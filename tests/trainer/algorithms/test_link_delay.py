@@ -12,7 +12,6 @@ from page import Page
 
 from algorithms import OWNERS
 from config import Config
-from trainer.algorithms.esync import ESyncTrainer
 from trainer.context import Context
 from trainer.emulation import COMPUTE, NETWORK, Slowdown
 from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
@@ -38,16 +37,12 @@ class StateServer(Page):
         pass
 
 
-def esync(context: Context) -> ESyncTrainer:
-    return by_flags("esync", local_lr=0.001, global_lr=1.0, query="blocking")(context)
-
-
 TRAINERS: dict[str, Callable[[Context], Trainer]] = {
     "sync": by_flags("sync", learning_rate=0.001),
     "async": by_flags("async"),
     "ssp": by_flags("ssp"),
     "local-sgd": by_flags("local-sgd", local_lr=0.001, global_lr=1.0, sync_every=2),
-    "esync": esync,
+    "esync": by_flags("esync", local_lr=0.001, global_lr=1.0, query="blocking"),
     "wbsp": by_flags("wbsp", local_lr=0.001, wbsp_overlap=0),
     "decoupled": by_flags("decoupled", local_lr=0.001, sync_every=2),
     "async-local": by_flags("async-local", local_lr=0.001),

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contexts import by_flags, emulate
-from memory_cluster import Trained, Worker, batch, gradient, train
-from page import Page
+from contexts import by_flags
+from memory_cluster import CLOSE, ZERO, Worker, batch, gradient, train
 
 from algorithms import TransportKind
 from config import Config
@@ -19,14 +18,11 @@ from flag_values import parse_schedule
 from rates import CONSTANT, Ramp
 from trainer.algorithms.sync_switch import PhaseRule, SyncSwitchTrainer, phase_rules
 from trainer.command_line import parse
-from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
 
 ETA, MU = 0.5, 0.9
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 
 Happened = list[tuple[float, str, str]]  # seconds since training began, kind, text
 
@@ -35,9 +31,7 @@ class Cluster:
     """A run of Sync-Switch.
 
     Attributes:
-        happened: by rank.
-        ended_s: by rank, when its rounds ended, since training began.
-        pages: by rank, what the state server is told.
+        happened, ended_s, pages: by rank, what happened when, when rounds ended, what the state server is told.
     """
 
     def __init__(
@@ -56,9 +50,7 @@ class Cluster:
         **more: Any,  # flags
     ) -> None:
         self.happened: list[Happened] = [[] for _ in steps_s]
-        self.ended_s: list[list[float]] = [[] for _ in steps_s]
-        self.pages = [Page() for _ in steps_s]
-        happened, ended_s = self.happened, self.ended_s
+        happened = self.happened
         phases = {"switch_order": order, "train_steps": steps, "straggler_policy": policy}
         config = Config(mode="sync-switch", learning_rate=ETA, momentum=momentum, **phases, **more)
 
@@ -66,25 +58,13 @@ class Cluster:
             def _add_event(self, kind, text):
                 happened[self.membership.rank].append((round(self.measure.elapsed_s, 3), kind.name, text))
 
-            def synchronize(self, wants_stop: bool) -> bool:
-                stop = super().synchronize(wants_stop)
-                ended_s[self.membership.rank].append(round(self.measure.elapsed_s, 3))
-                return stop
-
-        def build(context: Context) -> SyncSwitchTrainer:
-            mine = context.peers.membership().rank
-            emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
-            context.peers.state_server = self.pages[mine]  # type: ignore[assignment]
-            return by_flags("sync-switch", Noted)(context)
-
         workers = [
             Worker([batch(rank, size)], step_s=step_s, samples=(samples or [1] * len(steps_s))[rank], link=link)
             for rank, step_s in enumerate(steps_s)
         ]
-        self.trained: Trained = train(TransportKind.HUB, workers, build, rounds, config=config)
-
-    def weights(self, rank: int) -> np.ndarray:
-        return self.trained.weights(rank)
+        build = by_flags("sync-switch", Noted)
+        trained = train(TransportKind.HUB, workers, build, rounds, trace=trace, config=config)
+        self.ended_s, self.pages, self.weights = trained.rounds_ended_s, trained.pages, trained.weights
 
 
 def test_a_phase_under_bsp_and_one_under_asp_with_momentum_and_unequal_parts() -> None:

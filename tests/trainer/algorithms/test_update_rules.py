@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
+from memory_cluster import CLOSE, ZERO, StateServer, Trained, Worker, after_steps, batch, gradient, normalised, train
 
 from algorithm_row import Averaging
 from algorithms import TransportKind
@@ -15,14 +15,6 @@ from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.steps import PLAIN, Rule
 
 ETA = 0.5
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
-
-
-def local_steps(weight: np.ndarray, batches: list, eta: float = ETA) -> np.ndarray:
-    for samples in batches:
-        weight = weight - eta * gradient(weight, samples)
-    return weight
 
 
 @pytest.mark.parametrize("samples", [(1, 1), (3, 1)], ids=["equal", "unequal"])
@@ -33,9 +25,7 @@ def test_ssgd_steps_along_the_sum_of_the_gradients_weighed_by_the_samples_that_w
     for _ in range(2):
         both = [2 * count / sum(samples) * gradient(expected, batch(rank)) for rank, count in enumerate(samples)]
         expected = expected - ETA / 2 * sum(both)
-    for rank in (0, 1):
-        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
-    np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
+    trained.assert_all_have(expected)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +42,11 @@ def test_the_outer_optimiser_steps_along_the_weighed_mean_of_the_updates(samples
     trained = train(TransportKind.SUM, workers, build, rounds=3)
     expected, velocity = ZERO, ZERO
     for _ in range(3):
-        models = [local_steps(expected, [batch(rank), batch(rank + 1)]) for rank in range(3)]
+        models = [after_steps(expected, rank, rank + 1, eta=ETA) for rank in range(3)]
         mean = sum(count / sum(samples) * model for count, model in zip(samples, models, strict=True))
         velocity = beta * velocity + expected - mean
         expected = expected - rate * (expected - mean + beta * velocity if nesterov else velocity)
-    for rank in range(3):
-        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
-        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+    trained.assert_all_have(expected)
 
 
 SHARES = (0.5, 0.4, 0.1)  # of the samples, by rank
@@ -133,9 +121,7 @@ def test_fednova_divides_by_the_norm_of_a_k_and_begins_each_round_without_veloci
         outer_velocity = outer * outer_velocity + update
         expected = expected + rate * (update + outer * outer_velocity)
         seen += sum(steps)
-    for rank in range(3):
-        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
-        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+    trained.assert_all_have(expected)
 
 
 def test_without_fednova_the_velocity_of_local_steps_lasts_from_round_to_round() -> None:
@@ -180,11 +166,9 @@ def test_esync_adds_the_mean_of_what_all_have_done_and_nothing_of_a_step_that_wa
     trained = train(TransportKind.SUM, workers, build, rounds=2, state_server=server)
     expected = ZERO
     for _ in range(2):
-        updates = [local_steps(expected, [batch(rank)] * (1 if rank == 3 else 4)) - expected for rank in range(4)]
+        updates = [after_steps(expected, *[rank] * (1 if rank == 3 else 4), eta=ETA) - expected for rank in range(4)]
         expected = expected + rate * sum(updates) / 4
-    for rank in range(4):
-        np.testing.assert_allclose(trained.weights(rank), expected, rtol=1e-4, atol=1e-5)
-        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+    trained.assert_all_have(expected, rtol=1e-4, atol=1e-5)
     job = server.running.handlers.jobs.latest
     assert job is not None and job.ended is not None  # all have taken leave
 

@@ -659,15 +659,3 @@ def test_the_others_wait_for_a_silent_worker_by_the_length_of_their_rounds(job):
     assert one.sum(1.0) == [1.0]
     assert time.monotonic() - began < SILENT_S / 2
     assert lost_of(one.link.changes) == {1}
-
-
-def test_a_worker_that_missed_the_last_sum_of_a_killed_hub_gets_a_state(job):
-    hub, (one, other) = job(mode="sync")
-    sums_of(one, other)
-    hub.kill()
-    other.sums._number -= 1  # the hub was killed before its answer came
-    new = RunningHub(mode="sync", port=hub.port)
-    catches_up(lambda: other.sum(1.0), one)
-    assert other.sums.taken is not None
-    assert sums_of(one, other) == [[2.0]] * 2
-    new.kill()

@@ -246,28 +246,13 @@ def test_at_a_hub_that_was_started_again_a_sum_that_all_have_missed_is_made_agai
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_who_waits_for_a_state_hears_when_nobody_is_left_that_has_one(is_done: bool) -> None:
+def test_who_needs_a_state_hears_when_nobody_is_left_that_has_one(is_done: bool) -> None:
+    """Worker 2 waits for it when the others go; worker 1 comes later."""
     sums = after_a_sum(3)
     sums.lose(2)
     sums.join(2)
     assert sums.lose(1) == {}
     assert (sums.end(0) if is_done else sums.lose(0)) == {2: ({OVER: is_done}, [])}
-
-
-# ------------------------------------------------------------------------------------------- in virtual time
-
-ETA = 0.5
-RULE = Rule(momentum=0.9, weight_decay=0.01)
-
-
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_newcomer_hears_at_once_when_nobody_is_left_that_has_a_state(is_done: bool) -> None:
-    sums = after_a_sum(2)
-    sums.lose(1)
-    if is_done:
-        sums.end(0)
-    else:
-        sums.lose(0)
     assert sums.join(1) == ({OVER: is_done}, [])
 
 
@@ -282,24 +267,17 @@ def test_where_all_of_the_first_sum_are_lost_it_begins_again_with_those_that_hav
     assert sums.send(1, 0, 3.0) == summed(5.0, 0, 1)
 
 
-def ssgd(context: Context) -> Trainer:
-    return by_flags("sync", learning_rate=ETA)(context)
+# ------------------------------------------------------------------------------------------- in virtual time
+
+ETA = 0.5
+RULE = Rule(momentum=0.9, weight_decay=0.01)
 
 
-def local_sgd(context: Context) -> Trainer:
-    return by_flags("local-sgd", local_lr=ETA, global_lr=0.7, sync_every=2, outer_momentum=0.6, outer_nesterov=1)(
-        context
-    )
-
-
-def esync(context: Context) -> Trainer:
-    return by_flags("esync", local_lr=ETA, global_lr=0.7, query="blocking")(context)
-
-
+OUTER = {"local_lr": ETA, "global_lr": 0.7}
 MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the state server's rule
-    "sync": (ssgd, ""),
-    "local-sgd": (local_sgd, ""),
-    "esync": (esync, "journal"),
+    "sync": (by_flags("sync", learning_rate=ETA), ""),
+    "local-sgd": (by_flags("local-sgd", sync_every=2, outer_momentum=0.6, outer_nesterov=1, **OUTER), ""),
+    "esync": (by_flags("esync", query="blocking", **OUTER), "journal"),
 }
 
 

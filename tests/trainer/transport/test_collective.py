@@ -12,8 +12,6 @@ from run_all import run_all
 
 from trainer.collectives.mesh import Parcel, follow
 from trainer.collectives.schedules import SUMS, ring
-from trainer.engine import mx
-from trainer.jobs.gluon import GluonNetwork
 from trainer.simulation import virtual_mesh
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
@@ -27,22 +25,21 @@ from utils import PeerLost
 # ------------------------------------------------------------------------------------------------- flat buffers
 
 
-def test_a_small_model_is_one_buffer() -> None:
-    assert plan([600, 24, 9600, 64]) == [[3, 2, 1, 0]]
+SOME, HALF = LEFT_OVER, FULL // 4
 
 
-def test_large_arrays_are_buffers_by_themselves_and_the_last_layers_go_first() -> None:
-    some = LEFT_OVER
-    assert plan([some, IN_PLACE, some, 2 * IN_PLACE, some]) == [[3], [1], [4, 2, 0]]
-
-
-def test_a_full_buffer_leaves_before_those_of_earlier_layers() -> None:
-    half = FULL // 4
-    assert plan([half - 1] * 6) == [[5, 4, 3, 2, 1], [0]]
-
-
-def test_a_few_bytes_more_make_no_buffer_of_their_own() -> None:
-    assert plan([3 * IN_PLACE, 2 * IN_PLACE, 4 * IN_PLACE, 4]) == [[2], [0], [1, 3]]
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([600, 24, 9600, 64], [[3, 2, 1, 0]]),  # a small model is one buffer
+        # Large arrays are buffers by themselves, and the last layers go first.
+        ([SOME, IN_PLACE, SOME, 2 * IN_PLACE, SOME], [[3], [1], [4, 2, 0]]),
+        ([HALF - 1] * 6, [[5, 4, 3, 2, 1], [0]]),  # a full one leaves before those of earlier layers
+        ([3 * IN_PLACE, 2 * IN_PLACE, 4 * IN_PLACE, 4], [[2], [0], [1, 3]]),  # a few bytes more make none of their own
+    ],
+)
+def test_arrays_are_packed_into_buffers(sizes: list[int], groups: list[list[int]]) -> None:
+    assert plan(sizes) == groups
 
 
 @given(st.lists(st.integers(1, 2 * FULL), min_size=1, max_size=30))
@@ -66,26 +63,6 @@ def test_what_a_buffer_takes_it_gives_back_and_a_large_array_is_its_own_buffer()
         np.testing.assert_array_equal(array, was + 1)
     *_, largest = arrays
     assert any(np.shares_memory(buffer.take(arrays), largest) for buffer in buffers_of(arrays))
-
-
-@pytest.mark.parametrize("channels", [4, 512])  # packed, and large enough to be a buffer by itself
-def test_weights_in_the_layout_that_an_inference_pass_leaves_are_taken_and_given_in_their_own_order(channels) -> None:
-    block, inputs = (
-        mx.gluon.nn.Conv2D(channels, 3, in_channels=channels, use_bias=False),
-        mx.nd.ones((2, channels, 8, 8)),
-    )
-    block.initialize()
-    network = GluonNetwork(block, mx.cpu())
-    before = network.weights[0].copy()
-    once = network.layers(inputs).asnumpy()
-    weights = network.weights
-    for buffer in buffers_of(weights):
-        content = buffer.take(weights)
-        np.testing.assert_array_equal(content, before.reshape(-1))
-        content *= 2
-        buffer.give(weights)
-    np.testing.assert_array_equal(network.weights[0], 2 * before)
-    np.testing.assert_allclose(network.layers(inputs).asnumpy(), 2 * once, rtol=1e-4, atol=1e-4)
 
 
 def test_only_float32_is_added_up() -> None:
@@ -153,29 +130,24 @@ def test_what_the_kernels_hold_goes_one_after_the_other_and_stays_what_it_was() 
     assert done_s == pytest.approx([1.0 + 2.0, 2.0 + 2.0])
 
 
-def test_no_link_is_faster_than_the_network() -> None:
+@pytest.mark.parametrize(
+    ("name", "number", "link", "bytes_per_s", "seconds"),
+    [
+        ("ring", 4, WorkerLink(1000.0, 0.25), float("inf"), 6 * 0.5 + 1.5 * 4000 / 1000),
+        ("butterfly", 4, WorkerLink(1000.0, 0.25), float("inf"), 4 * 0.5 + 1.5 * 4000 / 1000),
+        ("ring", 2, WorkerLink(), 50.0, 2 * 2000 / 50),  # no link is faster than the network
+    ],
+)
+def test_a_sum_takes_its_steps_and_its_bytes(name, number, link, bytes_per_s, seconds) -> None:
     clock = VirtualClock()
-    network = MemoryNetwork(clock, [WorkerLink(), WorkerLink()], bytes_per_s=50.0)
-    buffers = [np.ones(50, np.float32) for _ in range(2)]
-    run_all(
-        clock, [lambda rank=rank: follow(ring(2, rank), MemoryMesh(network, rank), buffers[rank]) for rank in (0, 1)]
-    )
-    assert clock.now() == pytest.approx(2 * 100 / 50)
-
-
-@pytest.mark.parametrize(("name", "steps", "buffers"), [("ring", 6, 1.5), ("butterfly", 4, 1.5)])
-def test_a_sum_takes_its_steps_and_its_bytes(name: str, steps: int, buffers: float) -> None:
-    clock, number = VirtualClock(), 4
-    network = MemoryNetwork(clock, [WorkerLink(1000.0, 0.25)] * number)
+    network = MemoryNetwork(clock, [link] * number, bytes_per_s=bytes_per_s)
     data = [np.ones(1000, np.float32) for _ in range(number)]
-    run_all(
-        clock,
-        [
-            lambda rank=rank: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank])
-            for rank in range(number)
-        ],
-    )
-    assert clock.now() == pytest.approx(steps * 0.5 + buffers * 4000 / 1000)
+
+    def work(rank: int) -> Callable[[], object]:
+        return lambda: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank])
+
+    run_all(clock, [work(rank) for rank in range(number)])
+    assert clock.now() == pytest.approx(seconds)
 
 
 # ------------------------------------------------------------------------------------------------- the transport

@@ -194,18 +194,11 @@ def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> N
 # --------------------------------------------------------------------------------------------------- training
 
 
-def ssgd(context: Context) -> Trainer:
-    return by_flags("sync", learning_rate=ETA)(context)
-
-
-def esync(context: Context) -> Trainer:
-    return by_flags("esync", local_lr=SMALL, global_lr=1.0, query="blocking", normalise=1)(context)
-
-
+ssgd = by_flags("sync", learning_rate=ETA)
 SMALL = 0.05  # a step, with which a rounding stays one
 MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the policy
     "sync": (by_flags("sync", learning_rate=SMALL), ""),
-    "esync": (esync, "journal"),
+    "esync": (by_flags("esync", local_lr=SMALL, global_lr=1.0, query="blocking", normalise=1), "journal"),
     "local-sgd": (by_flags("local-sgd", local_lr=SMALL, global_lr=1.0, sync_every=2), ""),
     "lb-bsp": (by_flags("lb-bsp", learning_rate=SMALL), "lb-bsp"),
 }
@@ -295,7 +288,7 @@ def test_without_number_checks_the_infinity_ends_the_job(exchange: str) -> None:
     def build(context: Context) -> Trainer:
         if context.peers.membership().rank == 1:
             context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, 1e5)
-        return by_flags("sync", learning_rate=ETA)(context)
+        return ssgd(context)
 
     with pytest.raises(JobError, match=DIVERGED):
         train(
