@@ -174,16 +174,13 @@ def test_a_stream_is_a_workers_own_and_continues_at_its_position():
     assert drawn(batches, 1) == [13]
 
 
-def test_a_stream_that_ends_is_one_line():
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_stream_that_ends_is_one_line_when_the_next_batch_is_needed(prepares):
+    batches = streamed(lambda *given: itertools.islice(stream(*given), 3))
+    drawn(batches, 3)
+    if prepares:
+        batches.prepare()
     with pytest.raises(SetupError, match="ended after 3 batches: make it endless"):
-        drawn(streamed(lambda *given: itertools.islice(stream(*given), 3)), 4)
-
-
-def test_the_end_of_a_stream_is_an_error_when_the_next_batch_is_needed():
-    batches = streamed(lambda *given: itertools.islice(stream(*given), 1))
-    next(batches)
-    batches.prepare()
-    with pytest.raises(SetupError, match="ended after 1 batches"):
         next(batches)
 
 

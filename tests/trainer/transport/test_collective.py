@@ -17,7 +17,7 @@ from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.transport import flat
-from trainer.transport.collective import CollectiveTransport
+from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.counter import num_bytes
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
 from utils import PeerLost
@@ -46,6 +46,12 @@ def test_arrays_are_packed_into_buffers(sizes: list[int], groups: list[list[int]
 def test_every_array_is_in_one_buffer(sizes: list[int]) -> None:
     groups = plan(sizes)
     assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
+
+
+def summed(shared: CollectiveSums, arrays: list[np.ndarray], timed: bool = False) -> float | None:
+    """Adds them up; how long it took where that is asked."""
+    shared.begin_sum(arrays)
+    return shared.finish_sum(arrays, timed)
 
 
 def arrays_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -184,8 +190,7 @@ def test_arrays_of_all_sizes_are_summed_on_all_workers(name: str, number: int, m
             np.testing.assert_array_equal(array, given_)
         for round_ in range(2):
             arrays = [np.full(shape, index + place.rank + round_, np.float32) for index, shape in enumerate(shapes)]
-            shared.begin_sum(arrays)
-            shared.finish_sum(arrays)
+            summed(shared, arrays)
             for index, array in enumerate(arrays):
                 assert (array == sum(index + rank + round_ for rank in range(number))).all()
 
@@ -202,8 +207,7 @@ def test_a_timed_sum_tells_the_time_of_the_collective_and_not_of_the_wait_for_th
         seen = []
         for _ in range(2):
             place.clock.sleep(100.0 * place.rank)
-            shared.begin_sum(arrays)
-            seen.append(shared.finish_sum(arrays, timed=True))
+            seen.append(summed(shared, arrays, timed=True))
         took_s.append(tuple(seen))
 
     together(2, work, link)
@@ -218,10 +222,7 @@ def test_all_are_told_the_same_time_the_longest_although_one_gets_its_sum_later(
     def work(place: CollectiveTransport) -> None:
         shared, arrays = place.sums(), [np.ones(100, np.float32)]
         shared.broadcast(arrays)
-        took_s[place.rank] = []
-        for _ in range(3):
-            shared.begin_sum(arrays)
-            took_s[place.rank].append(shared.finish_sum(arrays, timed=True))
+        took_s[place.rank] = [summed(shared, arrays, timed=True) for _ in range(3)]
 
     together(3, work, WorkerLink(400.0), name="butterfly")
     assert took_s[1][0] == pytest.approx(took_s[2][0] + 1.0)
@@ -237,8 +238,7 @@ def test_without_a_timed_first_sum_no_later_one_waits_for_a_barrier() -> None:
         shared.broadcast(arrays)
         for moment in (100.0, 200.0):
             place.clock.sleep(moment - place.clock.now())
-            shared.begin_sum(arrays)
-            assert shared.finish_sum(arrays) is None
+            assert summed(shared, arrays) is None
             ended_s.append(place.clock.now() - moment)
 
     together(2, work, WorkerLink(400.0, 0.5))
@@ -266,8 +266,7 @@ def test_traffic_is_what_a_workers_own_link_carries_each_way_as_large_as_the_arr
     def work(place: CollectiveTransport) -> None:
         shared, arrays = place.sums(), [np.ones(2, np.float32), np.ones(1, np.float32)]
         shared.broadcast(arrays)
-        shared.begin_sum(arrays)
-        shared.finish_sum(arrays)
+        summed(shared, arrays)
         sent[place.rank] = shared.take_traffic()
 
     together(3, work, name="butterfly", size_of=lambda array: 500 * array.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,11 @@ def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> l
     network = MemoryNetwork(clock, [WorkerLink()] * number)
     groups = [MeshGroup(MemoryMesh(network, rank), SUMS[name]) for rank in range(number)]
     mine = [buffer.copy() for buffer in buffers]
-    run_all(
-        clock,
-        [
-            lambda rank=rank: groups[rank].all_reduce(mine[rank], mine[rank].nbytes, num_halves)
-            for rank in range(number)
-        ],
-    )
+
+    def work(rank: int) -> None:
+        groups[rank].all_reduce(mine[rank], mine[rank].nbytes, num_halves)
+
+    run_all(clock, [partial(work, rank) for rank in range(number)])
     return mine
 
 
@@ -114,15 +113,12 @@ def test_a_message_of_both_kinds_is_as_long_as_its_numbers() -> None:
             sizes.append(len(out.array))
             super().exchange(to, out, source, into, adds)
 
+    def work(rank: int) -> None:
+        halves.follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
+
     clock = VirtualClock()
     network = MemoryNetwork(clock, [WorkerLink()] * 2)
-    run_all(
-        clock,
-        [
-            lambda rank=rank: halves.follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
-            for rank in range(2)
-        ],
-    )
+    run_all(clock, [partial(work, rank) for rank in range(2)])
     assert sizes == [5 * 2 + 1 * 4] * 4
 
 
