@@ -158,7 +158,7 @@ def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(po
     for rank in (0, 1):
         np.testing.assert_allclose(trained.weights(rank), weight, **CLOSE)
     assert ended_s[:2] == [4.9, 4.9]  # 2.5 + 1.2 + 1.2
-    assert trained.trainers[0].finished
+    assert trained.trainers[0].finished == "all 3 steps of 1 phase(s) done"
 
 
 def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
