@@ -49,30 +49,6 @@ ROUNDS = 3
 BIG_BATCH = 32
 LEARNING_RATE = 0.002
 WITH_MOMENTUM = "-with-momentum"  # behind an algorithm's name: and with weight decay
-WITH_ALL = "-with-all"  # these and a schedule
-OF_ALL: dict[str, Any] = {"momentum": 0.5, "weight_decay": 0.01}
-SCHEDULE = "warmup:64"
-
-
-class OneStepARound:
-    """A state server that always says: aggregate."""
-
-    is_refused, round_trip_s = False, 0.0
-
-    def join(self, job, rank, num_workers, progress=None):
-        pass
-
-    def note(self, round_, *told, asks=False):
-        return {"msg_type": "QUERY" if asks else "REPORT", "status": {"round": round_}}
-
-    def send(self, *told):
-        return {"action": "SYNC"}
-
-    def leave(self, *told):
-        pass
-
-    def stop_waiting(self):
-        pass
 
 
 def parts(rank: int, num_workers: int) -> Iterator[Samples]:
@@ -97,45 +73,29 @@ def a_context(rank: int, num_workers: int, **others: Any) -> Context:
 
 
 def kind_of(algorithm: str) -> TransportKind:
-    return TransportKind.SUM if algorithm in ("sync", "esync") else TransportKind.HUB
+    return TransportKind.SUM if algorithm == "sync" else TransportKind.HUB
 
 
 def config_of(algorithm: str, num_workers: int) -> Config:
-    """The flags of a phase of Sync-Switch, or of ASGD. Other trainers get what they need of these from `trainer_of`."""
-    name = algorithm.partition("-")[0]
+    """The flags of SSGD or ASGD."""
     more: dict[str, Any] = {"learning_rate": LEARNING_RATE, "batch_size": BIG_BATCH // num_workers}
-    if algorithm.endswith((WITH_MOMENTUM, WITH_ALL)):
-        more |= OF_ALL
-    if algorithm.endswith(WITH_ALL):
-        more |= {"lr_schedule": SCHEDULE}
-    if name not in ("bsp", "asp"):
-        strength = algorithm.removeprefix("dcasgd-")
-        compensated = {"use_dcasgd": 1, "dcasgd_lambda": float(strength)} if name == "dcasgd" else {}
-        mode = "esync" if kind_of(algorithm) is TransportKind.SUM else "async"
-        return Config(mode=mode, **more, **compensated)
-    if name == "asp":  # it divides the step size by the number of workers
-        more["learning_rate"] *= num_workers
-        return Config(mode="sync-switch", switch_order="0", train_steps=(1000,), **more)
-    return Config(mode="sync-switch", switch_order="1", train_steps=(ROUNDS,), **more)
+    if algorithm.endswith(WITH_MOMENTUM):
+        more |= {"momentum": 0.5, "weight_decay": 0.01}
+    if algorithm.startswith("dcasgd-"):
+        more |= {"use_dcasgd": 1, "dcasgd_lambda": float(algorithm.removeprefix("dcasgd-"))}
+    return Config(mode="sync" if algorithm == "sync" else "async", **more)
 
 
 def trainer_of(algorithm: str, rank: int, num_workers: int, **others: Any) -> Trainer:
-    """An algorithm: sync, esync, async, dcasgd-LAMBDA, or bsp or asp (phases of Sync-Switch); or one WITH_MOMENTUM
-    or WITH_ALL."""
-    state: Any = OneStepARound() if algorithm in ("sync", "esync") else Page()
+    """An algorithm: sync, async, dcasgd-LAMBDA; or one WITH_MOMENTUM."""
     config = config_of(algorithm, num_workers)
-    mine = a_context(rank, num_workers, state_server=state, config=config, **others)
-    if algorithm == "sync":
-        return by_flags("sync", learning_rate=LEARNING_RATE)(mine)
-    if algorithm == "esync":
-        return by_flags("esync", local_lr=LEARNING_RATE, query="blocking")(mine)
-    return by_flags(config.mode)(mine)
+    return by_flags(config.mode)(a_context(rank, num_workers, state_server=Page(), config=config, **others))
 
 
 def train(algorithm: str, trainer: Trainer, meet: Callable[[], object]) -> list[np.ndarray]:
     """Returns the final weights. `meet` waits for the other workers."""
     with tempfile.TemporaryDirectory() as folder:
-        if kind_of(algorithm) is TransportKind.HUB and not algorithm.startswith("bsp"):
+        if kind_of(algorithm) is TransportKind.HUB:
             take_turns(trainer, Path(folder), meet)
         else:
             Loop(trainer).run(lambda: Path(folder))

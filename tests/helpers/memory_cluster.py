@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from contexts import context_of
 from one_worker import Batches
+from page import Page
 from ready import ready
 from round_records import read_rounds
 from run_all import run_all
@@ -24,6 +25,7 @@ from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.datasets.samples import Samples
+from trainer.emulation import Slowdown
 from trainer.engine import mx
 from trainer.hub.server_part import JOB, Answer, Arrays, Message
 from trainer.hub.sums import HubTransport
@@ -38,6 +40,9 @@ from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.steps import PLAIN, Rule
 from trainer.trainer import Trainer
 from trainer.transport.protocol import Transport
+
+ZERO = np.zeros((2, 4))  # the first weights of `dense`
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 
 
 def dense() -> Any:
@@ -72,6 +77,13 @@ def gradient(weight: np.ndarray, samples: Samples) -> np.ndarray:
     return shares.T @ images
 
 
+def after_steps(weight: np.ndarray, *ranks: int, eta: float) -> np.ndarray:
+    """SGD on these workers' batches, one after the other."""
+    for rank in ranks:
+        weight = weight - eta * gradient(weight, batch(rank))
+    return weight
+
+
 @dataclass
 class Worker:
     """One worker of a cluster: what it trains on, how long a step takes and each sample of it, and how many samples it
@@ -92,10 +104,22 @@ class Trained:
     trainers: list[Trainer]
     ended_s: dict[int, float]  # by rank, when each had done all its rounds
     records: list[list[dict[str, Any]]]  # by rank, of the rounds in its log
+    pages: list[Page]  # by rank, where there was no state server
+
+    @property
+    def rounds_ended_s(self) -> list[list[float]]:
+        """By rank, when its rounds ended, since it began to train."""
+        return [[round(record["total_time"], 3) for record in records] for records in self.records]
 
     def weights(self, rank: int = 0) -> np.ndarray:
         """Of the last layer (2, 4), as this worker has them."""
         return self.trainers[rank].parameters.weights[-1].copy()
+
+    def assert_all_have(self, expected: np.ndarray, **close: float) -> None:
+        """All workers have these weights, and to the bit the same ones."""
+        np.testing.assert_allclose(self.weights(), expected, **(close or CLOSE))
+        for rank in range(len(self.trainers)):
+            np.testing.assert_array_equal(self.weights(rank), self.weights())
 
 
 class StateServer:
@@ -148,6 +172,7 @@ def train(
     killed: Mapping[int, int] | None = None,
     back_s: Mapping[int, float] | None = None,
     leaving: Mapping[int, int] | None = None,
+    trace: Mapping[int, Slowdown] | None = None,
     rule: Rule = PLAIN,
     mode: str = Config().mode,
     config: Config | None = None,
@@ -161,6 +186,7 @@ def train(
         killed: by rank, how many rounds a worker does before it is; the others know at once.
         back_s: by rank, seconds until a new process is in the place of one of these.
         leaving: as `killed`, of those that were asked to leave.
+        trace: by rank, when a worker is slower.
         mode: that the flags name.
         config: all flags, with the mode.
     """
@@ -180,6 +206,7 @@ def train(
     else:
         place = partial(in_memory, MemoryNetwork(clock, links, server_bytes_per_s), SUMS[exchange])
     trainers: list[Trainer] = []
+    pages = [Page() for _ in workers]
     ended_s: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
 
@@ -255,10 +282,11 @@ def train(
                 "transport": place(rank),
                 "hub": VirtualExchange(hub, rank),
                 "compression": compression,
-                "state_server": state_server.client(clock) if state_server else None,
+                "state_server": state_server.client(clock) if state_server else pages[rank],
                 "gather": lambda label, mine: [[7, 7]],
                 "config": flags,
                 "rule": rule,
+                "trace": tuple(slow for each, slow in (trace or {}).items() if each == rank),
                 "min_step_s": worker.step_s,
                 "sample_s": worker.sample_s,
                 "clock": clock,
@@ -268,4 +296,4 @@ def train(
         trainers += [build(context(rank)) for rank in range(len(workers))]
         run_all(clock, [work(rank) for rank in range(len(workers))])
         records = [[*read_rounds(Path(folder) / str(rank), warn=print)] for rank in range(len(workers))]
-    return Trained(clock, trainers, ended_s, records)
+    return Trained(clock, trainers, ended_s, records, pages)

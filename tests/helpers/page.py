@@ -1,5 +1,7 @@
 """A state server that is only told: keeps what a worker's notices say. Not a test itself."""
 
+from __future__ import annotations
+
 from typing import Any
 
 
@@ -8,10 +10,16 @@ class Page:
 
     Attributes:
         told: (round, steps, step_s, transmission_s, decision) of each notice.
+        left: what the farewell of its worker told.
     """
+
+    left: tuple[int, ...] | None = None
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
+
+    def join(self, *about: Any) -> None:
+        """Of no worker in particular."""
 
     def tell(
         self,
@@ -24,4 +32,9 @@ class Page:
         """Keeps it."""
         self.told.append((round_, steps, step_s, transmission_s, decision))
 
-    join = tell_doing = leave = lambda self, *about: None  # of no worker in particular
+    def tell_doing(self) -> None:
+        """What a worker does now."""
+
+    def leave(self, *about: int) -> None:
+        """A worker has left."""
+        self.left = about

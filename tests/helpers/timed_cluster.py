@@ -115,16 +115,16 @@ def follow(
     rounds: int,
     policy: str = "journal",
     waits: bool = True,
-    epsilon_s: float = 0.5,
     until: float = LONG_S,
+    anchor: int = 0,
 ) -> Outcome:
     """Does so many rounds, or as many as are possible where a worker falls silent.
 
     Args:
         policy: the state server's rule.
         waits: for the answer to each question.
-        epsilon_s: of the preprint's rule.
         until: virtual seconds.
+        anchor: how many steps of the straggler a round has; 0: as the rule says.
     """
     clock = VirtualClock()
     state_server = InProcessServer(clock)
@@ -135,7 +135,7 @@ def follow(
         membership = Membership(rank, len(workers))
         link = _CutLink(state_server, clock, worker.round_trip_s)
         link.cut = worker.cut
-        client = StateClient(link, clock, policy, epsilon_s, batch_size=1)
+        client = StateClient(link, clock, policy, 0.5, batch_size=1, anchor=anchor)
         config = Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines", max_bad_steps=0)
         settings = run_settings(config, clock=clock, speed=Speed(worker.step_s, pace=_pace_of(worker, trainers, rank)))
         settings.tell_every_s = math.inf

@@ -1,6 +1,6 @@
 """A worker that trains with the real WBSPTrainer and saves all that it uploaded and all that it pulled.
 
-python tests/helpers/wbsp_worker.py STATE_SERVER_PORT OVERLAP STEP_TIME OUTPUT.npz
+python tests/helpers/wbsp_worker.py STEP_TIME OUTPUT.npz
 """
 
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from contexts import by_flags, context_of
 from few_images import few_images
+from page import Page
 from ready import endless, ready
 
 import models
@@ -23,7 +24,6 @@ from trainer.datasets import loading
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.hub import hub_link
-from trainer.hub.server_part import KEPT
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rendezvous.cluster import ClusterSpec
@@ -57,14 +57,13 @@ class Recorded(WBSPTrainer):
         return answer
 
 
-def main(port: str, overlap: str, step_time: str, output: str) -> None:
+def main(step_time: str, output: str) -> None:
     cluster = ClusterSpec.from_environment(has_hub=True)
     assert cluster is not None
     config = Config(mode="wbsp", device_name=f"cpu{Path(output).stem}", start_timeout=60)
     with tempfile.TemporaryDirectory() as folder, hub_link.join(cluster, config, {}) as joined:
         train = loading.load("mnist", str(few_images())).train
         rank, num_workers = joined.rank, joined.num_workers
-        clock = RealClock()
         context = context_of(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
             batches=endless(train, np.arange(rank, 2000, num_workers), BATCH, seed=(0, rank)),
@@ -73,11 +72,10 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             membership=lambda: Membership(rank, num_workers),
             hub=joined.hub,
             config=config,
-            state_server=StateClient(HttpLink("127.0.0.1", port, clock), clock, "wbsp", 0.0),
-            clock=clock,
+            state_server=Page(),
             min_step_s=float(step_time),
         )
-        trainer = by_flags("wbsp", Recorded, local_lr=0.003, wbsp_overlap=int(overlap))(context)
+        trainer = by_flags("wbsp", Recorded, local_lr=0.003, wbsp_overlap=1)(context)
         Loop(trainer).run(lambda: Path(folder))
         save(trainer, output)
 
@@ -93,7 +91,6 @@ def save(trainer: Recorded, path: str) -> None:
         rounds=trainer.rounds,
         steps=np.array([steps for steps, _ in trainer.uploads]),
         uploads=np.stack([flat(update) for _, update in trainer.uploads]),
-        releases=np.array([message[KEPT]["release"] for message, _ in trainer.releases]),
         included=np.array([message["uploads"] for message, _ in trainer.releases]),
         models=np.stack([flat(model) for _, model in trainer.releases]),
     )

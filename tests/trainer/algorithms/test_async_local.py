@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
+from memory_cluster import CLOSE, ZERO, Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
 from config import Config
@@ -18,8 +18,6 @@ from trainer.algorithms.async_local import LocalSteps
 from trainer.algorithms.delayed_nesterov import DelayedNesterov
 
 ETA, EPS, BETA = 0.5, 0.3, 0.6
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 
 
 # --------------------------------------------------------------------------------------------------- on paper

@@ -7,72 +7,57 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contexts import by_flags, emulate
+from contexts import by_flags
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
+from memory_cluster import ZERO, Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
 from config import Config
 from flag_values import parse_schedule
-from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Versions
 from trainer.context import Context
 from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
 from trainer.steps import Rule
+from trainer.trainer import Trainer
 
 ETA = 0.5
 WITH_ALL = {"momentum": 0.5, "weight_decay": 0.01, "batch_size": 4, "lr_schedule": "warmup:30"}
-ZERO = np.zeros((2, 4))
 CLOSE = {"rtol": 1e-3, "atol": 1e-5}  # float32, of gradients that nearly cancel
 
 
-class Cluster:
-    """A run with one backup worker.
+def run(
+    steps_s: Sequence[float],
+    rounds: int,
+    *,
+    samples: Sequence[int] = (),
+    network: Callable[[], Any] = dense,
+    latency_s: float = 0.0,
+    trace: dict[int, Slowdown] | None = None,
+    stop_at_s: dict[int, float] | None = None,
+) -> Trained:
+    """With one backup worker."""
 
-    Attributes:
-        ended_s: by rank, when its rounds ended, since training began.
-        lost: by rank, how many of its steps were.
-    """
+    def build(context: Context) -> Trainer:
+        trainer = by_flags("backup")(context)
+        mine = trainer.membership.rank
+        if stop_at_s and mine in stop_at_s:
+            context.run.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
+        return trainer
 
-    def __init__(
-        self,
-        steps_s: Sequence[float],
-        rounds: int,
-        *,
-        samples: Sequence[int] = (),
-        network: Callable[[], Any] = dense,
-        link: WorkerLink = WorkerLink(),  # noqa: B008
-        trace: dict[int, Slowdown] | None = None,
-        stop_at_s: dict[int, float] | None = None,
-    ) -> None:
-        self.ended_s: list[list[float]] = [[] for _ in steps_s]
-        self.lost = [0 for _ in steps_s]
-        ended_s, lost = self.ended_s, self.lost
+    counts = samples or [1] * len(steps_s)
+    workers = [
+        Worker([batch(rank, 4)], step_s=step_s, samples=counts[rank], link=WorkerLink(latency_s=latency_s))
+        for rank, step_s in enumerate(steps_s)
+    ]
+    config = Config(mode="backup", learning_rate=ETA, backup=1)
+    return train(TransportKind.HUB, workers, build, rounds, network, trace=trace, config=config)
 
-        class Noted(BackupTrainer):
-            def synchronize(self, wants_stop: bool) -> bool:
-                stop = super().synchronize(wants_stop)
-                ended_s[self.membership.rank].append(round(self.measure.elapsed_s, 3))
-                lost[self.membership.rank] += self.notes().get("steps_lost", 0)
-                return stop
 
-        def build(context: Context) -> BackupTrainer:
-            mine = context.peers.membership().rank
-            emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
-            trainer = by_flags("backup", Noted)(context)
-            if stop_at_s and mine in stop_at_s:
-                context.run.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
-            return trainer
-
-        counts = samples or [1] * len(steps_s)
-        workers = [
-            Worker([batch(rank, 4)], step_s=step_s, samples=counts[rank], link=link)
-            for rank, step_s in enumerate(steps_s)
-        ]
-        config = Config(mode="backup", learning_rate=ETA, backup=1)
-        self.trained: Trained = train(TransportKind.HUB, workers, build, rounds, network, config=config)
+def steps_lost(trained: Trained) -> list[int]:
+    """By rank."""
+    return [sum(record.get("steps_lost", 0) for record in records) for records in trained.records]
 
 
 def mean_step(weight: np.ndarray, ranks: Sequence[int], samples: Sequence[int] = (1, 1, 1)) -> np.ndarray:
@@ -83,27 +68,25 @@ def mean_step(weight: np.ndarray, ranks: Sequence[int], samples: Sequence[int] =
 
 @pytest.mark.parametrize("samples", [(1, 1, 1), (5, 3, 1)], ids=["equal", "unequal"])
 def test_the_slow_workers_gradient_never_counts_where_it_never_comes_in_time(samples) -> None:
-    cluster = Cluster((1.0, 1.1, 2.5), rounds=6, samples=samples)
-    assert cluster.ended_s == [[1.1, 2.2, 3.3, 4.4, 5.5, 6.6]] * 2 + [[2.5, 5.0, 7.5]]
-    assert cluster.lost == [0, 0, 3]
+    trained = run((1.0, 1.1, 2.5), rounds=6, samples=samples)
+    assert trained.rounds_ended_s == [[1.1, 2.2, 3.3, 4.4, 5.5, 6.6]] * 2 + [[2.5, 5.0, 7.5]]
+    assert steps_lost(trained) == [0, 0, 3]
     weight = ZERO
     for _ in range(6):
         weight = mean_step(weight, (0, 1), samples)
-    for rank in range(3):  # who is late has the newest version, too
-        np.testing.assert_allclose(cluster.trained.weights(rank), weight, **CLOSE)
+    trained.assert_all_have(weight, **CLOSE)  # who is late has the newest version, too
 
 
 def test_whoever_is_the_last_is_dropped_and_begins_anew_on_the_newest_version() -> None:
     """Worker 0 takes 3.9 s for its second step, of version 1: it is late, and in time again with the third. Worker 2 is
     late with its first and its last, and in time between."""
-    cluster = Cluster((1.0, 1.0, 1.5), rounds=4, trace={0: Slowdown(1.5, 1.0, 2.9)})
-    assert cluster.ended_s == [[1.0, 4.9, 5.9], [1.0, 3.0, 4.5, 5.9], [1.5, 3.0, 4.5, 6.0]]
-    assert cluster.lost == [1, 0, 2]
+    trained = run((1.0, 1.0, 1.5), rounds=4, trace={0: Slowdown(1.5, 1.0, 2.9)})
+    assert trained.rounds_ended_s == [[1.0, 4.9, 5.9], [1.0, 3.0, 4.5, 5.9], [1.5, 3.0, 4.5, 6.0]]
+    assert steps_lost(trained) == [1, 0, 2]
     weight = ZERO
     for ranks in ((0, 1), (1, 2), (1, 2), (0, 1)):
         weight = mean_step(weight, ranks)
-    for rank in range(3):
-        np.testing.assert_allclose(cluster.trained.weights(rank), weight, **CLOSE)
+    trained.assert_all_have(weight, **CLOSE)
 
 
 @pytest.mark.parametrize("flags", [{}, WITH_ALL], ids=["plain", "momentum, decay and schedule"])
@@ -135,22 +118,22 @@ def test_without_backup_workers_it_is_ssgd(network, samples, flags) -> None:
 
 def test_batchnorms_statistics_are_the_mean_over_those_that_counted() -> None:
     """Running mean 0.5 * old + 0.5 * the batch's at each worker; of samples 5 and 3, since the third is late."""
-    cluster = Cluster((1.0, 1.0, 2.5), rounds=1, samples=(5, 3, 1), network=normalised)
+    trained = run((1.0, 1.0, 2.5), rounds=1, samples=(5, 3, 1), network=normalised)
     means = [0.5 * (batch(rank, 4).images / 255).mean() for rank in (0, 1)]
-    for trainer in cluster.trained.trainers:
+    for trainer in trained.trainers:
         running_mean = trainer.parameters.statistics()[0][0]
         assert running_mean == pytest.approx((5 * means[0] + 3 * means[1]) / 8, rel=1e-5)
 
 
 def test_a_stop_request_of_one_that_waits_ends_the_job_with_the_version_that_is_under_way() -> None:
     """It comes at 1.5 s and is told at 2 s, when the wait has news; version 1 has three gradients at 4 s."""
-    cluster = Cluster((1.0, 2.0, 4.0, 10.0), rounds=0, stop_at_s={0: 1.5})
-    assert cluster.ended_s == [[4.0]] * 3 + [[10.0]]
+    trained = run((1.0, 2.0, 4.0, 10.0), rounds=0, stop_at_s={0: 1.5})
+    assert trained.rounds_ended_s == [[4.0]] * 3 + [[10.0]]
 
 
 def test_a_stop_request_of_one_that_is_late_ends_the_job_with_the_next_version() -> None:
-    cluster = Cluster((1.0, 1.0, 2.5), rounds=0, stop_at_s={2: 2.0})
-    assert cluster.ended_s == [[1.0, 2.0, 3.0]] * 2 + [[2.5, 5.0]]
+    trained = run((1.0, 1.0, 2.5), rounds=0, stop_at_s={2: 2.0})
+    assert trained.rounds_ended_s == [[1.0, 2.0, 3.0]] * 2 + [[2.5, 5.0]]
 
 
 LATENCY_S = 0.01
@@ -158,8 +141,8 @@ LATENCY_S = 0.01
 
 def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_pull() -> None:
     """Each takes one latency."""
-    cluster = Cluster((1.0, 1.0, 2.5), rounds=14, link=WorkerLink(latency_s=LATENCY_S))
-    exchanges = np.diff([0.0, *cluster.ended_s[2]]) - 2.5
+    trained = run((1.0, 1.0, 2.5), rounds=14, latency_s=LATENCY_S)
+    exchanges = np.diff([0.0, *trained.rounds_ended_s[2]]) - 2.5
     np.testing.assert_allclose(exchanges / LATENCY_S, [2] * 6, atol=1e-6)
 
 

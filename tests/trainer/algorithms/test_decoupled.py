@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
-from page import Page
+from memory_cluster import ZERO, Trained, Worker, after_steps, batch, dense, normalised, train
 
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.decoupled import DecoupledTrainer
 from trainer.algorithms.inbox import Inbox, mean_of
 from trainer.command_line import check_job, parse
-from trainer.context import Context
 from utils import SetupError
 
 ETA = 0.5
-ZERO = np.zeros((2, 4))
 
 
 def trained(
@@ -31,32 +27,24 @@ def trained(
     samples: Sequence[int] = (),
     killed: dict[int, int] | None = None,
     network: Callable[[], Any] = dense,
-) -> tuple[Trained, list[Page]]:
+) -> Trained:
     """Rounds of two steps, eps = 0.7, beta = 0.9."""
-    pages = [Page() for _ in steps_s]
-
-    def build(context: Context) -> DecoupledTrainer:
-        context.peers.state_server = pages[context.peers.membership().rank]  # type: ignore[assignment]
-        return by_flags("decoupled")(context)
-
     counts = samples or [1] * len(steps_s)
     workers = [Worker([batch(rank)], step_s, samples=counts[rank]) for rank, step_s in enumerate(steps_s)]
     flags = {"quorum": quorum, "grace": "auto" if grace_s is None else grace_s, "local_lr": ETA, "sync_every": 2}
     config = Config(mode="decoupled", global_lr=0.7, outer_momentum=0.9, **flags)
-    return train(TransportKind.HUB, workers, build, rounds, network, killed=killed, config=config), pages
+    return train(TransportKind.HUB, workers, by_flags("decoupled"), rounds, network, killed=killed, config=config)
 
 
 def local(weight: np.ndarray, rank: int) -> np.ndarray:
     """The weights of this worker after the two steps of a round."""
-    for _ in range(2):
-        weight = weight - ETA * gradient(weight, batch(rank))
-    return weight
+    return after_steps(weight, rank, rank, eta=ETA)
 
 
 def test_a_worker_takes_a_release_with_its_next_upload_and_goes_on_from_its_own_weights_before() -> None:
     """Steps of 1 and 2.5 s, K = 2 (all): uploads at 2, 4 and at 5 s, which merges; worker 0 takes that at 6 s. Worker 0
     has three of four samples, so its updates count 1.5 times."""
-    done, (fast, slow) = trained(3, 2, None, (1.0, 2.5), samples=(3, 1))
+    done = trained(3, 2, None, (1.0, 2.5), samples=(3, 1))
     second = local(local(ZERO, 0), 0)
     # 5 s: worker 0 is in with two uploads of 2 steps, S = T = 4, weight 4; worker 1 with one, weight 2.
     velocity = (4 * 1.5 * second + 2 * 0.5 * local(ZERO, 1)) / 6
@@ -69,8 +57,7 @@ def test_a_worker_takes_a_release_with_its_next_upload_and_goes_on_from_its_own_
     # 15 s: worker 0 has ended, so worker 1 alone is no quorum: it keeps its own steps.
     np.testing.assert_allclose(done.weights(1), local(release2, 1), rtol=1e-3)
     told = [
-        [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in page.told]
-        for page in (fast, slow)
+        [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in page.told] for page in done.pages
     ]
     assert told[0] == [(1, 0, None), (1, 2, "TRAIN"), (1, 4, "TRAIN"), (2, 0, "TRAIN")]
     assert told[1] == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (3, 2, "TRAIN")]
@@ -91,14 +78,14 @@ def test_an_update_weighs_as_its_samples_times_its_samples_a_step() -> None:
 @pytest.mark.parametrize("killed", [{}, {2: 0}])
 def test_no_worker_waits_for_another_one_that_is_slow_or_lost(killed: dict[int, int]) -> None:
     """Worker 2 would upload after 20 s."""
-    done, (fast, *_) = trained(4, 2, 0.0, (1.0, 1.0, 10.0), killed=killed)
+    done = trained(4, 2, 0.0, (1.0, 1.0, 10.0), killed=killed)
     begun_s = 3 * 10.0  # three test steps of the slowest
     assert [done.ended_s[rank] - begun_s for rank in (0, 1)] == [4 * 2 * 1.0] * 2
-    assert fast.told[-1][0] >= 4  # three releases and more without worker 2
+    assert done.pages[0].told[-1][0] >= 4  # three releases and more without worker 2
 
 
 def test_running_statistics_are_the_mean_of_the_workers_and_no_momentum_acts_on_them() -> None:
-    done, _ = trained(1, 2, 0.0, (1.0, 2.5), network=normalised)
+    done = trained(1, 2, 0.0, (1.0, 2.5), network=normalised)
     means = [0.75 * (batch(rank).images / 255).mean() for rank in (0, 1)]  # 0.5 * old + 0.5 * batch's, twice
     running = done.trainers[1].parameters.statistics()[0][0]
     assert running == pytest.approx(sum(means) / 2, rel=1e-5)

@@ -56,12 +56,6 @@ def test_processes_and_memory_give_the_same_weights(ssgd, asgd, algorithm):
         assert largest_difference(here, there) < 1e-6
 
 
-def test_model_averaging_after_one_local_step_equals_ssgd(ssgd):
-    averaged = train_in_memory("esync")
-    assert largest_difference(averaged[0], averaged[1]) == 0
-    assert largest_difference(averaged[0], ssgd[0]) < 1e-6
-
-
 def test_dcasgd_on_mxnets_kvstore_is_mxnets_own(folder, asgd):
     strength = 20.0
     here, there = dcasgd_of_mxnet(strength), trained(folder / "dcasgd", f"dcasgd-{strength}")
@@ -73,28 +67,8 @@ def test_dcasgd_on_mxnets_kvstore_is_mxnets_own(folder, asgd):
     assert largest_difference(train_in_memory(f"dcasgd-{strength}")[0], there[0]) > 1e-4  # a backup of each worker
 
 
-def test_the_bsp_phase_of_sync_switch_is_ssgd(ssgd):
-    bsp = train_in_memory("bsp")
-    assert largest_difference(bsp[0], bsp[1]) == 0
-    assert largest_difference(bsp[0], ssgd[0]) < 1e-6
-
-
-def test_the_asp_phase_of_sync_switch_is_asgd_with_the_step_size_over_n(asgd):
-    asp = train_in_memory("asp")
-    for rank in range(2):
-        assert largest_difference(asp[rank], asgd[rank]) < 1e-6
-
-
 def test_momentum_and_decay_on_mxnets_kvstore_are_those_on_the_hub(folder, asgd):
     there, here = trained(folder / "momentum", "async-with-momentum"), train_in_memory("async-with-momentum")
     for rank in range(2):
         assert largest_difference(here[rank], there[rank]) < 1e-6
     assert largest_difference(here[0], asgd[0]) > 1e-3
-
-
-def test_momentum_decay_and_schedule_under_asgd_are_those_of_the_asp_phase():
-    """They agree on one velocity, and on the samples of all workers."""
-    ours, theirs = train_in_memory("async-with-all"), train_in_memory("asp-with-all")
-    for rank in range(2):
-        assert largest_difference(ours[rank], theirs[rank]) < 1e-6
-    assert largest_difference(ours[0], train_in_memory("async-with-momentum")[0]) > 1e-3

@@ -14,20 +14,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import memory_cluster
 import numpy as np
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, device_folders, running, wait_for
 from contexts import by_flags
 from few_images import on_few_images
-from memory_cluster import Killed, Trained, Worker, batch, gradient, train
-from page import Page
+from memory_cluster import CLOSE, ZERO, Killed, Trained, Worker, batch, gradient, train
 from round_records import read_rounds
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
-from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
-from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
@@ -37,41 +35,31 @@ from trainer.trainer import Trainer
 from utils import LEFT, RUN_FILE, STOPPED, read_json
 
 ETA = 0.5
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 
 
 def after_steps(weight: np.ndarray, *ranks: int, factor: float = 1.0) -> np.ndarray:
-    """SGD on these workers' batches, one after the other."""
-    for rank in ranks:
-        weight = weight - factor * ETA * gradient(weight, batch(rank))
-    return weight
+    return memory_cluster.after_steps(weight, *ranks, eta=factor * ETA)
 
 
 def run(
-    build: Callable[[Context], Trainer],
-    steps_s: Sequence[float],
-    killed: dict[int, int],
-    rounds: int,
-    leaving: dict[int, int] | None = None,
-    back_s: dict[int, float] | None = None,
-    *,
     config: Config,
+    steps_s: Sequence[float],
+    rounds: int,
+    build: Callable[[Context], Trainer] | None = None,
+    **more: Any,
 ) -> tuple[Trained, list[float]]:
-    """Returns, too, when each worker's last round ended, since training began."""
-
-    def with_page(context: Context) -> Trainer:
-        context.peers.state_server = Page()  # type: ignore[assignment]
-        return build(context)
-
+    """Returns, too, when each worker's last round ended, since training began. `more` says who is killed and back."""
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
-    more = {"killed": killed, "leaving": leaving, "back_s": back_s, "config": config}
-    trained = train(TransportKind.HUB, workers, with_page, rounds, **more)
+    trained = train(TransportKind.HUB, workers, build or by_flags(config.mode), rounds, config=config, **more)
     return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
 
 
 def asynchronous(mode: str = "async", **flags: int) -> Config:
     return Config(mode=mode, learning_rate=ETA, batch_size=1, **flags)  # type: ignore[arg-type]
+
+
+def sync_switch(order: str, *steps: int, **more: Any) -> Config:
+    return Config(mode="sync-switch", switch_order=order, train_steps=steps, learning_rate=ETA, **more)
 
 
 # ------------------------------------------------------------------------------------------------------- by hand
@@ -86,45 +74,23 @@ def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_le
     np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0), **CLOSE)  # now worker 0 has all samples
 
 
-def test_ringleader_goes_on_without_the_entries_of_the_lost() -> None:
-    """Worker 1 is lost at 3.6 s, after its step of a round; the others know at their next push."""
-    trained, _ = run(by_flags("async"), (1.0, 1.2, 2.5), {1: 3}, rounds=6, config=asynchronous(table=1))
-    first, *others = (gradient(ZERO, batch(rank)) for rank in range(3))
-    weight = ZERO - ETA / 3 * (first + sum(others))  # at 3 s, by worker 0
-    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
-    weight = weight - ETA / 3 * (first + sum(others))  # at 3.6 s, by worker 1
-    weight = weight - ETA / 2 * (first + others[1])  # at 5 s, by worker 2; worker 0 ends at 6 s
-    for _ in range(2):  # at 10 and 15 s
-        weight = weight - ETA * gradient(weight, batch(2))
-    np.testing.assert_allclose(trained.weights(2), weight, **CLOSE)
-
-
-@pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
-def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], leaving: dict[int, int]) -> None:
-    trained, ended_s = run(
-        by_flags("ssp"), (1.0, 4.0, 2.0), killed, 3, leaving, config=asynchronous("ssp", staleness=0)
-    )
-    assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
-    assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
-
-
-@pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
-def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_are(
-    killed: dict[int, int], leaving: dict[int, int]
-) -> None:
+@pytest.mark.parametrize("how", ["killed", "leaving"])
+def test_ssp_waits_for_the_clock_of_a_worker_that_is_back_from_where_the_others_are(how: str) -> None:
     """It is lost at 4 s, and back after 12 s more of test steps, when the others have done 7 rounds."""
     config = asynchronous("ssp", staleness=0)
-    trained, ended_s = run(by_flags("ssp"), (1.0, 4.0, 2.0), killed, 9, leaving, back_s={1: 0.2}, config=config)
+    trained, ended_s = run(config, (1.0, 4.0, 2.0), 9, back_s={1: 0.2}, **{how: {1: 1}})
     assert ended_s[0] == ended_s[2] == 16.2 + 4.0 + 4.0
     assert trained.trainers[1].rounds == 9
 
 
-def killed_at_its_end(trainer: AsyncTrainer, context: Context) -> AsyncTrainer:
+def killed_at_its_end(context: Context) -> Trainer:
     """The first process of worker 0 is killed between its end and its good-bye."""
+    trainer = by_flags(context.config.mode)(context)
     if trainer.membership.rank == 0 and context.peers.job_age_s() is None:
+        before = trainer.end
 
         def end() -> None:
-            AsyncTrainer.end(trainer)
+            before()
             raise Killed
 
         trainer.end = end  # type: ignore[method-assign]
@@ -133,14 +99,8 @@ def killed_at_its_end(trainer: AsyncTrainer, context: Context) -> AsyncTrainer:
 
 def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_until_its_second_end() -> None:
     """It ends at 2 s, and does one more round from 5.1 s on; the other one's end at 3 and 6 s."""
-    for build, config in (
-        (by_flags("ssp"), asynchronous("ssp", staleness=2)),
-        (by_flags("async"), asynchronous(rescale=1)),
-    ):
-        trained, _ = run(
-            lambda context, build=build: killed_at_its_end(build(context), context),
-            (1.0, 3.0), {}, 2, back_s={0: 0.1}, config=config,
-        )  # fmt: skip
+    for config in (asynchronous("ssp", staleness=2), asynchronous(rescale=1)):
+        trained, _ = run(config, (1.0, 3.0), 2, killed_at_its_end, back_s={0: 0.1})
         part = trained.trainers[0].context.hub._hub.part  # type: ignore[attr-defined]
         assert getattr(part, "_of_asgd", part).there == set()
         assert [trainer.rounds for trainer in trained.trainers] == [3, 2]
@@ -151,22 +111,12 @@ def test_a_worker_that_was_killed_at_its_end_and_is_back_counts_until_its_second
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
-def sync_switch(order: str, *steps: int, **more: Any) -> Config:
-    return Config(mode="sync-switch", switch_order=order, train_steps=steps, learning_rate=ETA, **more)
-
-
-BACKUP = Config(mode="backup", backup=0, learning_rate=ETA)
-WBSP = Config(mode="wbsp")
-
-
 @pytest.mark.parametrize(
-    ("build", "config"), [(by_flags("backup"), BACKUP), (by_flags("sync-switch"), sync_switch("1", 9))]
+    "config", [Config(mode="backup", backup=0, learning_rate=ETA), sync_switch("1", 9)], ids=lambda config: config.mode
 )
-def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(
-    build: Callable[[Context], Trainer], config: Config
-) -> None:
+def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(config: Config) -> None:
     """It is lost at 2.5 s and back at 10.2 s, in the ninth round."""
-    trained, ended_s = run(build, (1.0, 2.5), {1: 1}, rounds=9, back_s={1: 0.2}, config=config)
+    trained, ended_s = run(config, (1.0, 2.5), 9, killed={1: 1}, back_s={1: 0.2})
 
     def together(weight: np.ndarray) -> np.ndarray:
         return weight - ETA * sum(gradient(weight, batch(rank)) for rank in (0, 1)) / 2
@@ -180,14 +130,7 @@ def test_gradients_of_a_worker_that_is_back_are_waited_for_and_count(
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
     """WBSP uploads it with its farewell, and the other one has it with its next release."""
-    trained, _ = run(
-        by_flags("wbsp", local_lr=ETA, wbsp_overlap=int(overlap)),
-        (1.0, 0.4),
-        {},
-        2,
-        leaving={1: 1},
-        config=WBSP,
-    )
+    trained, _ = run(Config(mode="wbsp", local_lr=ETA, wbsp_overlap=int(overlap)), (1.0, 0.4), 2, leaving={1: 1})
     # Half of the one's update, since it was there; the other one's, which comes when it is alone, are whole.
     both = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1)) / 2)
     assert trained.trainers[1].rounds == 1
@@ -199,13 +142,8 @@ def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
     """It is lost before its first upload: whoever is the slowest now releases, and its updates are whole."""
-    trained, ended_s = run(
-        by_flags("wbsp", local_lr=ETA, wbsp_overlap=int(overlap)),
-        (1.0, 2.5),
-        {1: 0},
-        rounds=3,
-        config=WBSP,
-    )
+    config = Config(mode="wbsp", local_lr=ETA, wbsp_overlap=int(overlap))
+    trained, ended_s = run(config, (1.0, 2.5), 3, killed={1: 0})
     np.testing.assert_allclose(trained.weights(0), after_steps(ZERO, 0, 0, 0), **CLOSE)
     assert ended_s[0] == 3.0
 
@@ -213,20 +151,20 @@ def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
 @pytest.mark.parametrize("policy", ["none", "elastic"])
 def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(policy: str) -> None:
     config = sync_switch("1", 3, straggler_policy=policy)
-    trained, ended_s = run(by_flags("sync-switch"), (1.0, 1.2, 2.5), {2: 1}, rounds=9, config=config)
+    trained, ended_s = run(config, (1.0, 1.2, 2.5), 9, killed={2: 1})
     weight = ZERO
     for ranks in ((0, 1, 2), (0, 1), (0, 1)):
         weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in ranks) / len(ranks)
     for rank in (0, 1):
         np.testing.assert_allclose(trained.weights(rank), weight, **CLOSE)
     assert ended_s[:2] == [4.9, 4.9]  # 2.5 + 1.2 + 1.2
-    assert trained.trainers[0].finished
+    assert trained.trainers[0].finished == "all 3 steps of 1 phase(s) done"
 
 
 def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
     """Three parts: worker 0 at 1 s, worker 1 at 1.2 s, and worker 0 at 2 s, of the weights that it had at 1 s."""
     config = sync_switch("0", 1, phase_lr=(0.2,))
-    trained, _ = run(by_flags("sync-switch"), (1.0, 1.2, 2.5), {2: 0}, rounds=9, config=config)
+    trained, _ = run(config, (1.0, 1.2, 2.5), 9, killed={2: 0})
     first = ZERO - 0.2 * gradient(ZERO, batch(0))
     weight = first - 0.2 * gradient(ZERO, batch(1)) - 0.2 * gradient(first, batch(0))
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
@@ -256,55 +194,6 @@ def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answere
     versions.add_worker(1)
     assert versions.arrive(1) == Arrival((), (1,))  # no other gradient can come
     assert (versions.version, versions.dropped) == (2, [0, 0])
-
-
-def test_a_job_with_backup_workers_goes_on() -> None:
-    trained, ended_s = run(by_flags("backup"), (1.0, 2.5), {1: 1}, rounds=3, config=BACKUP)
-    weight = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1))) / 2
-    np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0, 0), **CLOSE)
-    assert ended_s[0] == 4.5
-
-
-def test_a_round_under_bsp_ends_with_the_loss_of_the_last_for_whom_it_waits() -> None:
-    schedule = Schedule("10", [1, 2], 3, "none")
-    assert [schedule.arrive(rank, out_of_step=False, wants_stop=False) for rank in (0, 2)] == [Outcome((), ())] * 2
-    assert schedule.remove_worker(1) == Outcome((0, 2), (0, 2))
-    assert (schedule.protocol, [phase.done for phase in schedule.phases]) == (SyncProtocol.ASP, [3, 0])
-    arrived = [schedule.arrive(rank, out_of_step=False, wants_stop=False) for rank in (0, 0, 0, 0, 0)]
-    assert [step.apply for step in arrived] == [(0,)] * 5  # ASP does the batches of the lost as well
-    assert arrived[3].answered == (0,)
-    assert arrived[4].answered == ()  # one part is left, and worker 2 has it
-    assert schedule.arrive(2, out_of_step=False, wants_stop=False) == Outcome((2,), (0, 2))
-    assert schedule.finished
-
-
-def test_asp_ends_with_the_loss_of_the_last_in_flight() -> None:
-    schedule = Schedule("01", [1, 1], 2, "none")
-    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome((0,), ())
-    assert schedule.remove_worker(1).answered == (0,)
-    assert not schedule.over
-
-
-def test_greedy_goes_back_to_bsp_when_the_straggler_is_lost() -> None:
-    schedule = Schedule("10", [4, 6], 3, "greedy")
-    schedule.arrive(2, out_of_step=True, wants_stop=False)  # so all go over to ASP
-    assert schedule.protocol is SyncProtocol.ASP
-    assert schedule.remove_worker(2) == Outcome((), ())
-    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome(
-        (0,), ()
-    )  # it waits for the other one's last
-    assert schedule.arrive(1, out_of_step=False, wants_stop=False) == Outcome((1,), (0, 1))
-    assert schedule.protocol is SyncProtocol.BSP
-    arrived = [schedule.arrive(rank, out_of_step=False, wants_stop=False) for _ in range(4) for rank in (0, 1)]
-    assert [step.apply for step in arrived[1::2]][:3] == [(0, 1)] * 3
-
-
-def test_who_alone_was_left_out_takes_part_again() -> None:
-    schedule = Schedule("1", [3], 2, "elastic")
-    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome((), ())
-    assert schedule.arrive(1, out_of_step=True, wants_stop=False).answered == (0,)
-    assert schedule.left_out == {1}
-    assert schedule.remove_worker(0) == Outcome((1,), (1,))
 
 
 # ------------------------------------------------------------------------------------------------ who does what

@@ -1,356 +1,216 @@
-"""Sync-Switch's course through its phases: small jobs worked by hand, and what must hold for every job."""
+"""Sync-Switch's course through its phases: small jobs worked by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
-
-NOTHING = Outcome((), ())
-
-
-def together(*ranks: int) -> Outcome:
-    """The gradients of these workers are one update, and the same workers go on."""
-    return Outcome(ranks, ranks)
-
-
-def applied(rank: int) -> Outcome:
-    """The gradient is an update of its own, and its worker waits."""
-    return Outcome((rank,), ())
-
-
-def last_of_asp(rank: int, num_workers: int) -> Outcome:
-    """The gradient is an update of its own, and all go on."""
-    return Outcome((rank,), tuple(range(num_workers)))
-
-
-def arrive(
-    schedule: Schedule, *ranks: int, out_of_step: tuple[int, ...] = (), stop: tuple[int, ...] = ()
-) -> list[Outcome]:
-    """What each arrival leads to; some workers were told not to stay in step, some want the job to end."""
-    return [schedule.arrive(rank, rank in out_of_step, rank in stop) for rank in ranks]
-
-
-def done(schedule: Schedule) -> list[int]:
-    return [phase.done for phase in schedule.phases]
-
-
-def is_over(schedule: Schedule, finished: bool) -> bool:
-    return schedule.over and schedule.finished is finished
-
-
-# --------------------------------------------------------------------------------------------------- BSP and ASP
-
-
-def test_bsp_applies_a_round_when_all_are_there() -> None:
-    schedule = Schedule("1", [2], 3, "none")
-    assert arrive(schedule, 2, 0, 1) == [NOTHING, NOTHING, together(0, 1, 2)]
-    assert (schedule.batches, schedule.over) == (3, False)
-    assert arrive(schedule, 0, 1, 2) == [NOTHING, NOTHING, together(0, 1, 2)]
-    assert schedule.batches == 6
-    assert is_over(schedule, finished=True)
-
-
-def test_asp_applies_each_gradient_at_once_and_waits_at_the_end_for_those_on_the_way() -> None:
-    schedule = Schedule("0", [2], 3, "none")  # six batches
-    assert arrive(schedule, 0, 0, 1) == [together(0), together(0), together(1)]
-    # Four are done, and with this one two are left: those of the two others.
-    assert arrive(schedule, 0) == [applied(0)]
-    assert schedule.protocol is SyncProtocol.CLOSING
-    assert not schedule.over
-    assert arrive(schedule, 2, 1) == [applied(2), last_of_asp(1, 3)]
-    assert done(schedule) == [6]
-    assert is_over(schedule, finished=True)
-
-
-def test_one_worker_alone_never_waits() -> None:
-    schedule = Schedule("10", [1, 2], 1, "none")
-    assert arrive(schedule, 0, 0, 0) == [together(0)] * 3
-    assert is_over(schedule, finished=True)
-
-
-def test_bsp_then_asp() -> None:
-    schedule = Schedule("10", [1, 2], 2, "none")
-    assert arrive(schedule, 1, 0) == [NOTHING, together(0, 1)]
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-    assert arrive(schedule, 1, 1, 1, 0) == [together(1), together(1), applied(1), last_of_asp(0, 2)]
-    assert done(schedule) == [2, 4]
-    assert is_over(schedule, finished=True)
-
-
-def test_asp_then_bsp() -> None:
-    schedule = Schedule("01", [2, 1], 2, "none")
-    assert schedule.protocol is SyncProtocol.ASP
-    assert arrive(schedule, 0, 0, 0, 1) == [together(0), together(0), applied(0), last_of_asp(1, 2)]
-    assert (schedule.current, schedule.protocol, schedule.over) == (1, SyncProtocol.BSP, False)
-    assert arrive(schedule, 1, 0) == [NOTHING, together(0, 1)]
-    assert done(schedule) == [4, 2]
-    assert is_over(schedule, finished=True)
-
-
-def test_bsp_asp_bsp() -> None:
-    schedule = Schedule("101", [1, 1, 1], 3, "none")
-    arrive(schedule, 0, 1, 2)
-    # An ASP phase of one step closes with its first gradient.
-    assert arrive(schedule, 1, 2, 0) == [applied(1), applied(2), last_of_asp(0, 3)]
-    assert (schedule.current, schedule.protocol) == (2, SyncProtocol.BSP)
-    assert arrive(schedule, 0, 2, 1) == [NOTHING, NOTHING, together(0, 1, 2)]
-    assert done(schedule) == [3, 3, 3]
-    assert is_over(schedule, finished=True)
-
-
-def test_from_one_asp_phase_to_the_next_all_begin_together() -> None:
-    schedule = Schedule("00", [1, 2], 2, "none")
-    assert arrive(schedule, 0, 1) == [applied(0), last_of_asp(1, 2)]
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-    assert arrive(schedule, 0, 0, 0, 1) == [together(0), together(0), applied(0), last_of_asp(1, 2)]
-    assert done(schedule) == [2, 4]
-
-
-def test_without_a_policy_nobody_leaves_the_step() -> None:
-    schedule = Schedule("10", [2, 1], 2, "none")
-    assert arrive(schedule, 0, 1, out_of_step=(0, 1)) == [NOTHING, together(0, 1)]
-    assert arrive(schedule, 1, out_of_step=(1,)) == [NOTHING]
-
-
-# -------------------------------------------------------------------------------------------------------- greedy
-
-
-def test_greedy_applies_what_waits_as_one_update_and_goes_over_to_asp() -> None:
-    schedule = Schedule("10", [4, 4], 4, "greedy")
-    assert arrive(schedule, 2, 0, 1, out_of_step=(1,)) == [NOTHING, NOTHING, together(0, 1, 2)]
-    assert (schedule.current, schedule.protocol) == (0, SyncProtocol.ASP)
-    assert done(schedule) == [3, 0]
-    # From here on the batches are those of the phase under ASP.
-    assert arrive(schedule, 0, 1, 3, out_of_step=(0, 1, 3)) == [together(0), together(1), together(3)]
-    assert done(schedule) == [3, 3]
-
-
-def test_greedy_begins_with_a_complete_round_where_the_last_to_arrive_says_so() -> None:
-    schedule = Schedule("10", [4, 4], 3, "greedy")
-    assert arrive(schedule, 0, 1, 2, out_of_step=(2,))[-1] == together(0, 1, 2)
-    assert (schedule.current, schedule.protocol) == (0, SyncProtocol.ASP)
-    assert done(schedule) == [3, 0]
-
-
-def test_greedy_comes_back_to_bsp_when_nobody_was_told_to_go_alone_any_more() -> None:
-    schedule = Schedule("10", [2, 4], 3, "greedy")
-    arrive(schedule, 0, 1, out_of_step=(0, 1))
-    assert arrive(schedule, 2, 0, out_of_step=(2, 0)) == [together(2), together(0)]
-    assert arrive(schedule, 0, 1) == [together(0), together(1)]  # worker 2 has not heard better
-    assert schedule.protocol is SyncProtocol.ASP
-    assert arrive(schedule, 2) == [applied(2)]  # the straggler has cleared
-    assert schedule.protocol is SyncProtocol.CLOSING
-    assert arrive(schedule, 1, 0) == [applied(1), last_of_asp(0, 3)]
-    assert (schedule.current, schedule.protocol) == (0, SyncProtocol.BSP)
-    # Two gradients went over, so of six batches of BSP four are left: two rounds, with two batches too much.
-    assert done(schedule) == [1, 8]
-    arrive(schedule, 0, 1, 2)
-    assert (schedule.current, schedule.protocol) == (0, SyncProtocol.BSP)
-    assert arrive(schedule, 0, 1, 2)[-1] == together(0, 1, 2)
-    assert done(schedule) == [7, 8]
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-    # Four of ASP's twelve batches are left.
-    assert arrive(schedule, 0, 0, 1, 2) == [together(0), applied(0), applied(1), last_of_asp(2, 3)]
-    assert done(schedule) == [7, 12]
-    assert is_over(schedule, finished=True)
-
-
-def test_greedy_goes_back_to_bsp_when_the_batches_of_asp_are_used_up() -> None:
-    schedule = Schedule("10", [2, 1], 2, "greedy")
-    assert arrive(schedule, 0, out_of_step=(0,)) == [together(0)]
-    assert arrive(schedule, 0, 1, out_of_step=(0, 1)) == [applied(0), last_of_asp(1, 2)]
-    assert (schedule.protocol, done(schedule)) == (SyncProtocol.BSP, [1, 2])
-    # Both are out of step, but nothing is left to be done under ASP: straggler or not, BSP it is.
-    assert arrive(schedule, 0, 1, out_of_step=(0, 1)) == [NOTHING, together(0, 1)]
-    assert arrive(schedule, 1, 0, out_of_step=(0, 1)) == [NOTHING, together(0, 1)]
-    assert done(schedule) == [5, 2]
-    assert is_over(schedule, finished=True)  # the phase under ASP is done already
-
-
-def test_greedy_leaves_asp_alone_where_less_than_a_step_of_it_is_left() -> None:
-    schedule = Schedule("10", [2, 1], 3, "greedy", done=[0, 1])
-    assert arrive(schedule, 0, out_of_step=(0,)) == [NOTHING]
-    assert schedule.protocol is SyncProtocol.BSP
-
-
-def test_greedy_takes_the_batches_of_the_next_asp_phase_and_not_of_a_later_one() -> None:
-    schedule = Schedule("1010", [2, 1, 1, 3], 2, "greedy")
-    arrive(schedule, 0, out_of_step=(0,))
-    arrive(schedule, 0, 1, out_of_step=(0, 1))
-    assert done(schedule) == [1, 2, 0, 0]
-    assert arrive(schedule, 0, 1, 0, 1)[-1] == together(0, 1)
-    assert (schedule.current, schedule.protocol) == (2, SyncProtocol.BSP)  # over the used one
-    assert arrive(schedule, 1, out_of_step=(1,)) == [together(1)]
-    assert arrive(schedule, 1, out_of_step=(1,)) == [together(1)]
-    assert done(schedule) == [5, 2, 1, 1]
-
-
-def test_a_phase_under_bsp_that_ends_when_greedy_acts_is_followed_by_its_asp() -> None:
-    schedule = Schedule("10", [1, 2], 2, "greedy", done=[1, 0])
-    assert arrive(schedule, 0, out_of_step=(0,)) == [together(0)]
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-    assert arrive(schedule, 0, 0) == [together(0), together(0)]  # of its own phase: clearing does not end it
-
-
-# ------------------------------------------------------------------------------------------------------- elastic
-
-
-def test_elastic_leaves_a_straggler_out_after_its_round_and_takes_it_back_at_the_phases_end() -> None:
-    schedule = Schedule("10", [3, 2], 3, "elastic")
-    assert arrive(schedule, 0, 1, 2, out_of_step=(2,)) == [NOTHING, NOTHING, Outcome((0, 1, 2), (0, 1))]
-    assert schedule.left_out == {2}
-    assert arrive(schedule, 1, 0) == [NOTHING, together(0, 1)]
-    assert (schedule.steps, schedule.batches, schedule.current) == (2, 5, 0)
-    # The phase has its three steps; then worker 2 goes on, whose gradient was applied long ago.
-    assert arrive(schedule, 0, 1) == [NOTHING, Outcome((0, 1), (0, 1, 2))]
-    assert (done(schedule), schedule.batches, schedule.left_out) == ([9, 0], 7, set())
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-    assert arrive(schedule, 2) == [together(2)]
-
-
-def test_a_phase_of_ten_steps_stays_one_of_ten_updates_without_the_straggler() -> None:
-    schedule, updates = Schedule("1", [10], 4, "elastic"), 0
-    while not schedule.over:
-        members = sorted(set(range(4)) - schedule.left_out)
-        updates += sum(bool(step.apply) for step in arrive(schedule, *members, out_of_step=(3,)))
-    assert (updates, schedule.steps, schedule.batches) == (10, 10, 4 + 9 * 3)
-
-
-def test_a_gradient_is_dealt_with_when_it_is_applied_and_not_when_its_worker_goes_on() -> None:
-    schedule = Schedule("10", [2, 2], 2, "elastic")
-    arrive(schedule, 0, 1, out_of_step=(1,))
-    arrive(schedule, 0)
-    assert schedule.processed_at == [3, 2]
-    arrive(schedule, 0, 1)
-    assert schedule.processed_at == [4, 5]
-
-
-def test_elastic_leaves_out_a_second_straggler_too() -> None:
-    schedule = Schedule("1", [4], 3, "elastic")
-    arrive(schedule, 0, 1, 2, out_of_step=(2,))
-    assert arrive(schedule, 0, 1, out_of_step=(1,)) == [NOTHING, Outcome((0, 1), (0,))]
-    assert schedule.left_out == {1, 2}
-    assert arrive(schedule, 0) == [together(0)]
-
-
-def test_elastic_never_leaves_everybody_out() -> None:
-    schedule = Schedule("1", [4], 2, "elastic")
-    assert arrive(schedule, 0, 1, out_of_step=(0, 1)) == [NOTHING, together(0, 1)]
-    assert schedule.left_out == set()
-    arrive(schedule, 0, 1, out_of_step=(1,))
-    assert schedule.left_out == {1}
-    assert arrive(schedule, 0, out_of_step=(0,)) == [together(0)]
-
-
-def test_elastic_leaves_nobody_out_of_the_next_phase_for_what_was_said_in_the_last_round() -> None:
-    schedule = Schedule("10", [1, 2], 2, "elastic")
-    arrive(schedule, 0, 1, out_of_step=(0,))  # the phase's last round: it leaves out no worker
-    assert schedule.left_out == set()
-    schedule = Schedule("11", [1, 2], 2, "elastic")
-    arrive(schedule, 0, 1, out_of_step=(0,))
-    assert arrive(schedule, 0, 1) == [NOTHING, together(0, 1)]
-    assert schedule.left_out == set()
-
-
-# ------------------------------------------------------------------------------------------------------ the stop
-
-
-def test_a_stop_request_under_bsp_ends_the_job_with_the_round() -> None:
-    schedule = Schedule("10", [9, 9], 3, "none")
-    assert arrive(schedule, 0, 1, 2, stop=(0,)) == [NOTHING, NOTHING, together(0, 1, 2)]
-    assert is_over(schedule, finished=False)
-
-
-def test_a_worker_that_waits_may_request_the_stop() -> None:
-    schedule = Schedule("10", [9, 9], 2, "none")
-    arrive(schedule, 0)
-    schedule.want_stop()
-    assert not schedule.over
-    assert arrive(schedule, 1) == [together(0, 1)]
-    assert is_over(schedule, finished=False)
-
-
-def test_a_stop_request_under_asp_ends_the_job_at_once_and_the_gradients_on_the_way_count() -> None:
-    schedule = Schedule("0", [9], 3, "none")
-    assert arrive(schedule, 1, stop=(1,)) == [together(1)]
-    assert is_over(schedule, finished=False)
-    assert arrive(schedule, 0, 2) == [together(0), together(2)]
-    assert schedule.batches == 3
-
-
-def test_a_wish_to_stop_while_asp_closes_ends_the_job_when_all_are_there() -> None:
-    schedule = Schedule("01", [1, 9], 3, "none")
-    arrive(schedule, 0)
-    schedule.want_stop()
-    assert arrive(schedule, 1) == [applied(1)]
-    assert not schedule.over
-    assert arrive(schedule, 2) == [last_of_asp(2, 3)]
-    assert is_over(schedule, finished=False)
-
-
-def test_a_wish_to_stop_frees_whoever_was_left_out() -> None:
-    schedule = Schedule("1", [9], 3, "elastic")
-    arrive(schedule, 0, 1, 2, out_of_step=(1,))
-    assert arrive(schedule, 0, 2, stop=(0,)) == [NOTHING, Outcome((0, 2), (0, 1, 2))]
-    assert is_over(schedule, finished=False)
-
-
-def test_whoever_would_be_left_out_by_the_last_round_goes_on_too() -> None:
-    schedule = Schedule("1", [9], 2, "elastic")
-    assert arrive(schedule, 0, 1, out_of_step=(0,), stop=(1,)) == [NOTHING, together(0, 1)]
-
-
-def test_a_wish_of_one_who_waits_when_greedy_goes_over_to_asp_counts_at_once() -> None:
-    schedule = Schedule("10", [9, 9], 3, "greedy")
-    assert arrive(schedule, 0, 1, out_of_step=(1,), stop=(0,)) == [NOTHING, together(0, 1)]
-    assert is_over(schedule, finished=False)
-    assert arrive(schedule, 2) == [together(2)]  # its gradient was under way, and it leaves
-
-
-# -------------------------------------------------------------------------------------------------------- resume
-
-
-def test_a_job_goes_on_in_the_phase_where_it_was() -> None:
-    schedule = Schedule("101", [2, 2, 2], 2, "none", done=[4, 1, 0], batches=5)
-    assert (schedule.current, schedule.protocol, schedule.steps, schedule.batches) == (1, SyncProtocol.ASP, 2, 5)
-    assert arrive(schedule, 0, 0, 1) == [together(0), applied(0), last_of_asp(1, 2)]
-    assert done(schedule) == [4, 4, 0]
-
-
-def test_a_job_that_was_saved_without_a_straggler_has_the_steps_and_the_batches_that_were_done() -> None:
-    before = Schedule("10", [3, 2], 3, "elastic")
-    arrive(before, 0, 1, 2, out_of_step=(2,))
-    arrive(before, 0, 1)
-    after = Schedule("10", [3, 2], 3, "elastic", done(before), before.batches)
-    assert (after.steps, after.batches, after.left_out) == (2, 5, set())
-    arrive(after, 0, 1, 2)
-    assert (after.steps, after.batches, after.current) == (3, 8, 1)
-
-
-@pytest.mark.parametrize("policy", ["none", "elastic"])
-def test_a_job_goes_on_in_the_middle_of_a_phase_under_bsp(policy: str) -> None:
-    schedule = Schedule("10", [2, 1], 2, policy, done=[2, 0])
-    assert (schedule.current, schedule.protocol, schedule.over) == (0, SyncProtocol.BSP, False)
-    arrive(schedule, 0, 1)
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-
-
-def test_a_phase_that_has_gone_beyond_its_end_is_done() -> None:
-    schedule = Schedule("10", [2, 2], 3, "greedy", done=[7, 0])
-    assert (schedule.current, schedule.protocol) == (1, SyncProtocol.ASP)
-    assert [phase.left for phase in schedule.phases] == [0, 6]
-
-
-def test_of_a_finished_job_nothing_is_left() -> None:
-    schedule = Schedule("10", [2, 1], 2, "none", done=[4, 2])
-    assert is_over(schedule, finished=True)
-    assert arrive(schedule, 1, 0) == [Outcome((), (1,)), Outcome((), (0,))]
-    assert schedule.dropped == [1, 1]
-
-
-def test_a_new_job_is_neither_finished_nor_over() -> None:
-    schedule = Schedule("10", [1, 1], 2, "none")
-    assert not schedule.over
-    assert not schedule.finished
-    assert schedule.batches == 0
+from trainer.algorithms.schedule import Outcome, Schedule
+
+# What an entry of a course says: of the schedule then, or of the phases by their numbers.
+SAID: dict[str, Callable[[Schedule], object]] = {
+    "protocol": lambda schedule: schedule.protocol.name,
+    "phase": lambda schedule: schedule.current,
+    "done": lambda schedule: ",".join(str(phase.done) for phase in schedule.phases),
+    "left": lambda schedule: ",".join(str(phase.left) for phase in schedule.phases),
+    "steps": lambda schedule: schedule.steps,
+    "batches": lambda schedule: schedule.batches,
+    "processed_at": lambda schedule: ",".join(map(str, schedule.processed_at)),
+    "dropped": lambda schedule: ",".join(map(str, schedule.dropped)),
+    "left_out": lambda schedule: "".join(map(str, sorted(schedule.left_out))),
+    "job": lambda schedule: ("finished" if schedule.finished else "stopped") if schedule.over else "goes-on",
+}
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text))
+
+
+def outcome(text: str) -> Outcome:
+    """`01`: their gradients are one update, and they go on; `0|01`: the gradient of 0 is one, and 0 and 1 go on."""
+    apply, bar, answered = text.partition("|")
+    return Outcome(ranks(apply), ranks(answered if bar else apply))
+
+
+def follow(schedule: Schedule, course: str) -> None:
+    """Follows a course, whose entries are in order of time, and compares.
+
+    `0`: worker 0's gradient arrives, and all wait; `0=01`: what it leads to (see `outcome`). Behind the rank: `!`: the
+    worker was told not to stay in step; `.`: it wants the job to end. `-0`: worker 0 is lost; `stop`: one that waits
+    wants the job to end. Anything else is a name of SAID, and what is said.
+    """
+    for entry in course.split():
+        what, _, expected = entry.partition("=")
+        if what in SAID:
+            assert str(SAID[what](schedule)) == expected, entry
+        elif what == "stop":
+            schedule.want_stop()
+        elif what.startswith("-"):
+            assert schedule.remove_worker(int(what[1:])) == outcome(expected), entry
+        else:
+            assert schedule.arrive(int(what[0]), "!" in what, "." in what) == outcome(expected), entry
+
+
+Job = tuple[str, list[int], int, str]  # order, steps, workers and policy
+
+COURSES: dict[str, tuple[Job, str]] = {
+    "a new job is neither finished nor over": (("10", [1, 1], 2, "none"), "job=goes-on batches=0 phase=0"),
+    # ------------------------------------------------------------------------------------------------ BSP and ASP
+    "BSP applies a round when all are there": (
+        ("1", [2], 3, "none"),
+        "2 0 1=012 batches=3 job=goes-on 0 1 2=012 batches=6 job=finished",
+    ),
+    "ASP applies each gradient at once and waits at the end for those on the way": (
+        ("0", [2], 3, "none"),  # six batches: with the fourth, two are left, those of the two others
+        "0=0 0=0 1=1 0=0| protocol=CLOSING job=goes-on 2=2| 1=1|012 done=6 job=finished",
+    ),
+    "one worker alone never waits": (("10", [1, 2], 1, "none"), "0=0 0=0 0=0 job=finished"),
+    "BSP, then ASP": (
+        ("10", [1, 2], 2, "none"),
+        "1 0=01 phase=1 protocol=ASP 1=1 1=1 1=1| 0=0|01 done=2,4 job=finished",
+    ),
+    "ASP, then BSP": (
+        ("01", [2, 1], 2, "none"),
+        "protocol=ASP 0=0 0=0 0=0| 1=1|01 phase=1 protocol=BSP job=goes-on 1 0=01 done=4,2 job=finished",
+    ),
+    "BSP, ASP and BSP: an ASP phase of one step closes with its first gradient": (
+        ("101", [1, 1, 1], 3, "none"),
+        "0 1 2=012 1=1| 2=2| 0=0|012 phase=2 protocol=BSP 0 2 1=012 done=3,3,3 job=finished",
+    ),
+    "from one ASP phase to the next all begin together": (
+        ("00", [1, 2], 2, "none"),
+        "0=0| 1=1|01 phase=1 protocol=ASP 0=0 0=0 0=0| 1=1|01 done=2,4",
+    ),
+    "without a policy nobody leaves the step": (("10", [2, 1], 2, "none"), "0! 1!=01 1!"),
+    # ---------------------------------------------------------------------------------------------------- greedy
+    "greedy applies what waits as one update and goes over to ASP, whose batches are those of its phase": (
+        ("10", [4, 4], 4, "greedy"),
+        "2 0 1!=012 phase=0 protocol=ASP done=3,0 0!=0 1!=1 3!=3 done=3,3",
+    ),
+    "greedy begins with a complete round where the last to arrive says so": (
+        ("10", [4, 4], 3, "greedy"),
+        "0 1 2!=012 phase=0 protocol=ASP done=3,0",
+    ),
+    "greedy comes back to BSP when nobody was told to go alone any more": (
+        ("10", [2, 4], 3, "greedy"),
+        # Worker 2 hears last that the straggler has cleared.
+        "0!=0 1!=1 2!=2 0!=0 0=0 1=1 protocol=ASP 2=2| protocol=CLOSING 1=1| 0=0|012 phase=0 protocol=BSP "
+        # One gradient went over, so of six batches of BSP five are left: two rounds, with a batch too much.
+        "done=1,8 0 1 2=012 phase=0 protocol=BSP 0 1 2=012 done=7,8 phase=1 protocol=ASP "
+        # Four of ASP's twelve batches are left.
+        "0=0 0=0| 1=1| 2=2|012 done=7,12 job=finished",
+    ),
+    "greedy goes back to BSP when the batches of ASP are used up, straggler or not": (
+        ("10", [2, 1], 2, "greedy"),
+        "0!=0 0!=0| 1!=1|01 protocol=BSP done=1,2 0! 1!=01 1! 0!=01 done=5,2 job=finished",
+    ),
+    "greedy takes the batches of the next ASP phase and not of a later one": (
+        ("1010", [2, 1, 1, 3], 2, "greedy"),
+        "0!=0 0!=0| 1!=1|01 done=1,2,0,0 0 1=01 0 1=01 phase=2 protocol=BSP 1!=1 1!=1 done=5,2,1,1",
+    ),
+    "greedy goes back to BSP when the straggler is lost": (
+        ("10", [4, 6], 3, "greedy"),
+        "2!=2 protocol=ASP -2 0=0| 1=1|01 protocol=BSP 0 1=01 0 1=01 0 1=01",
+    ),
+    # --------------------------------------------------------------------------------------------------- elastic
+    "elastic leaves a straggler out after its round and takes it back at the phase's end": (
+        ("10", [3, 2], 3, "elastic"),
+        "0 1 2!=012|01 left_out=2 1 0=01 steps=2 batches=5 phase=0 "
+        # The phase has its three steps; then worker 2 goes on, whose gradient was applied long ago.
+        "0 1=01|012 done=9,0 batches=7 left_out= phase=1 protocol=ASP 2=2",
+    ),
+    "a gradient is dealt with when it is applied and not when its worker goes on": (
+        ("10", [2, 2], 2, "elastic"),
+        "0 1!=01|0 0=0|01 processed_at=3,2 0=0 1=1 processed_at=4,5",
+    ),
+    "elastic leaves out a second straggler too": (
+        ("1", [4], 3, "elastic"),
+        "0 1 2!=012|01 0 1!=01|0 left_out=12 0=0",
+    ),
+    "elastic never leaves everybody out": (
+        ("1", [4], 2, "elastic"),
+        "0! 1!=01 left_out= 0 1!=01|0 left_out=1 0!=0",
+    ),
+    "elastic leaves nobody out for what was said in a phase's last round": (
+        ("10", [1, 2], 2, "elastic"),
+        "0! 1=01 left_out=",
+    ),
+    "nor in the next phase": (("11", [1, 2], 2, "elastic"), "0! 1=01 0 1=01 left_out="),
+    "who alone was left out takes part again": (("1", [3], 2, "elastic"), "0 1!=01|0 left_out=1 -0=1"),
+    # -------------------------------------------------------------------------------------------------- the stop
+    "a stop request under BSP ends the job with the round": (("10", [9, 9], 3, "none"), "0. 1 2=012 job=stopped"),
+    "a worker that waits may request the stop": (("10", [9, 9], 2, "none"), "0 stop job=goes-on 1=01 job=stopped"),
+    "a stop request under ASP ends the job at once and the gradients on the way count": (
+        ("0", [9], 3, "none"),
+        "1.=1 job=stopped 0=0 2=2 batches=3",
+    ),
+    "a wish to stop while ASP closes ends the job when all are there": (
+        ("01", [1, 9], 3, "none"),
+        "0=0| stop 1=1| job=goes-on 2=2|012 job=stopped",
+    ),
+    "a wish to stop frees whoever was left out": (("1", [9], 3, "elastic"), "0 1! 2=012|02 0. 2=02|012 job=stopped"),
+    "whoever would be left out by the last round goes on too": (("1", [9], 2, "elastic"), "0! 1.=01"),
+    "a wish of one who waits when greedy goes over to ASP counts at once": (
+        ("10", [9, 9], 3, "greedy"),
+        "0. 1!=01 job=stopped 2=2",  # its gradient was under way, and it leaves
+    ),
+    # ------------------------------------------------------------------------------------------------ the losses
+    "a round under BSP ends with the loss of the last for whom it waits, and ASP does the batches of the lost": (
+        ("10", [1, 2], 3, "none"),
+        # At the end one part is left, and worker 2 has it.
+        "0 2 -1=02 protocol=ASP done=3,0 0=0 0=0 0=0 0=0 0=0| 2=2|02 job=finished",
+    ),
+    "ASP ends with the loss of the last in flight": (("01", [1, 1], 2, "none"), "0=0| -1=|0 job=goes-on"),
+}
+
+RESUMED: dict[str, tuple[Job, dict[str, Any], str]] = {  # with what was saved
+    "a job goes on in the phase where it was": (
+        ("101", [2, 2, 2], 2, "none"),
+        {"done": [4, 1, 0], "batches": 5},
+        "phase=1 protocol=ASP steps=2 batches=5 0=0 0=0| 1=1|01 done=4,4,0",
+    ),
+    "in the middle of a phase under BSP": (
+        ("10", [2, 1], 2, "none"),
+        {"done": [2, 0]},
+        "phase=0 protocol=BSP job=goes-on 0 1=01 phase=1 protocol=ASP",
+    ),
+    "saved without a straggler it has the steps and the batches that were done": (
+        ("10", [3, 2], 3, "elastic"),
+        {"done": [6, 0], "batches": 5},
+        "steps=2 batches=5 left_out= 0 1 2=012 steps=3 batches=8 phase=1",
+    ),
+    "a phase that has gone beyond its end is done": (
+        ("10", [2, 2], 3, "greedy"),
+        {"done": [7, 0]},
+        "phase=1 protocol=ASP left=0,6",
+    ),
+    "of a finished job nothing is left": (
+        ("10", [2, 1], 2, "none"),
+        {"done": [4, 2]},
+        "job=finished 1=|1 0=|0 dropped=1,1",
+    ),
+    "greedy leaves ASP alone where less than a step of it is left": (
+        ("10", [2, 1], 3, "greedy"),
+        {"done": [0, 1]},
+        "0! protocol=BSP",
+    ),
+    "a phase under BSP that ends when greedy acts is followed by its ASP, which clearing does not end": (
+        ("10", [1, 2], 2, "greedy"),
+        {"done": [1, 0]},
+        "0!=0 phase=1 protocol=ASP 0=0 0=0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_course_by_hand(name: str) -> None:
+    job, course = COURSES[name]
+    follow(Schedule(*job), course)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_job_by_hand(name: str) -> None:
+    job, saved, course = RESUMED[name]
+    follow(Schedule(*job, **saved), course)

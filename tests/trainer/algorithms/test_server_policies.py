@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from cluster_processes import ROOT
 
 from trainer import version
@@ -37,38 +37,25 @@ def test_throughputs_count_the_samples_of_a_step() -> None:
     assert (decision.action, decision.reason[:42]) == (Action.TRAIN, "worker 2 is a straggler: 16 samples/s, the")
 
 
-def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> None:
-    decisions = PolicyRunner("wbsp", 2, 0.0)
-    decisions.uploaded(1, upload(step_s=4.0), 1.0)
-    for now, released in ((30.0, False), (50.0, True)):  # ten of its steps, of 4 s
-        decisions.uploaded(0, upload(step_s=1.0), now)
-        decisions.exclude_silent(now)
-        assert (decisions.decide(0, now).reason.startswith("is the slowest")) is released
-
-
-@pytest.mark.parametrize("module", ["coordinator.state_server_path", "algorithms.decoupled", "algorithms.sync_switch"])
-def test_a_hub_needs_no_django(module: str) -> None:
-    code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"
+def printed(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    return done.stdout.splitlines()
 
 
-def test_all_that_a_hub_runs_is_compared_when_the_processes_meet() -> None:
-    code = (
+def test_a_hub_needs_no_django_and_all_that_it_runs_is_compared_when_the_processes_meet() -> None:
+    lines = printed(
         "import sys, trainer.algorithms.decoupled, trainer.algorithms.sync_switch; "
-        "print(*(getattr(module, '__file__', None) for module in sys.modules.values()), sep='\\n')"
+        "print(*((name, getattr(module, '__file__', None)) for name, module in sys.modules.items()), sep='\\n')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    files = {Path(file) for file in done.stdout.splitlines() if file.startswith(f"{ROOT}/")}
+    modules = dict(map(ast.literal_eval, lines))
+    assert "numpy" in modules and "django" not in modules
+    files = {Path(file) for file in modules.values() if str(file).startswith(f"{ROOT}/")}
     run = {path for path in files if ".venv" not in path.parts and path.stat().st_size}
     compared = {path for pattern in version._PROGRAM for path in ROOT.glob(pattern)}
     assert run - compared == {ROOT / "SimpleStateServer/server/__init__.py"}  # a docstring
 
 
 def test_the_rules_alone_need_neither_numpy_nor_mxnet() -> None:
-    code = (
-        "import sys; from trainer.coordinator import state_server_path; import server.policies, server.state; "
-        "print({'numpy', 'mxnet', 'django', 'prometheus_client', 'msgspec'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    needs = "{'numpy', 'mxnet', 'django', 'prometheus_client', 'msgspec'} & set(sys.modules)"
+    rules = "from trainer.coordinator import state_server_path; import server.policies, server.state"
+    assert printed(f"import sys; {rules}; print({needs})") == ["set()"]

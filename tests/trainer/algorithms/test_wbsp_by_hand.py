@@ -8,23 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contexts import by_flags, emulate
-from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
-from page import Page
+from contexts import by_flags
+from memory_cluster import CLOSE, ZERO, Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
 from config import Config
 from flag_values import parse_schedule
 from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.context import Context
 from trainer.emulation import Slowdown
 from trainer.hub.server_part import Answer, Arrays, Message
 from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
 
 ETA = 0.5
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 
 
 def step(weight: np.ndarray, rank: int) -> np.ndarray:
@@ -41,28 +37,14 @@ def trained(
     kind: type[WBSPTrainer] = WBSPTrainer,
     network: Callable[[], Any] = dense,
     rule: Rule = PLAIN,
-) -> tuple[Trained, list[Page]]:
-    pages = [Page(), Page()]
+) -> Trained:
     workers = [
         Worker([batch(rank)], step_s=step_s, link=link, samples=count)
         for rank, (step_s, count) in enumerate(zip((1.0, 2.5), samples, strict=True))
     ]
-
-    def build(context: Context) -> WBSPTrainer:
-        rank = context.peers.membership().rank
-        context.run.rule = rule
-        emulate(context, *([slowdown] if slowdown and rank == 1 else ()))
-        context.peers.state_server = pages[rank]  # type: ignore[assignment]
-        return by_flags("wbsp", kind, local_lr=ETA, wbsp_overlap=int(overlap))(context)
-
-    return train(TransportKind.HUB, workers, build, rounds, network, config=Config(mode="wbsp")), pages
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_nobody_waits(overlap: bool) -> None:
-    done, _ = trained(overlap, rounds=3)
-    begun_s = 3 * 2.5  # three test steps of the slower one
-    assert [done.ended_s[rank] - begun_s for rank in (0, 1)] == pytest.approx([3.0, 7.5])
+    build = by_flags("wbsp", kind, local_lr=ETA, wbsp_overlap=int(overlap))
+    trace = {1: slowdown} if slowdown else {}
+    return train(TransportKind.HUB, workers, build, rounds, network, trace=trace, rule=rule, config=Config(mode="wbsp"))
 
 
 @pytest.mark.parametrize("samples", [(1, 1), (3, 1)], ids=["equal", "unequal"])
@@ -70,7 +52,7 @@ def test_a_release_is_the_initial_model_and_the_weighed_mean_of_all_uploads(
     samples: tuple[int, int],
 ) -> None:
     """The uploads are the steps on each worker's own weights. Release 1, at 2.5 s, has two of the fast worker's."""
-    done, _ = trained(False, rounds=3, samples=samples)
+    done = trained(False, rounds=3, samples=samples)
     fast, slow = (2 * count / sum(samples) for count in samples)
     u1 = step(ZERO, 0)
     u2 = step(u1, 0)
@@ -82,11 +64,13 @@ def test_a_release_is_the_initial_model_and_the_weighed_mean_of_all_uploads(
     v3 = step(second, 1)
     np.testing.assert_allclose(done.weights(0), first, **CLOSE)
     np.testing.assert_allclose(done.weights(1), second + slow * v3 / 2, **CLOSE)
+    begun_s = 3 * 2.5  # three test steps of the slower one
+    assert [done.ended_s[rank] - begun_s for rank in (0, 1)] == pytest.approx([3.0, 7.5])  # nobody waits
 
 
 def test_a_schedule_follows_the_samples_that_the_server_has_got_and_the_own_ones_since() -> None:
     """A warm-up of ten samples, one each a step. Uploads come at 1, 2, 2.5 (the slow worker's), 3, 4, 5 s and so on."""
-    done, _ = trained(False, rounds=4, rule=Rule(schedule=parse_schedule("warmup:10")))
+    done = trained(False, rounds=4, rule=Rule(schedule=parse_schedule("warmup:10")))
 
     def sized(weight: np.ndarray, rank: int, count: int) -> np.ndarray:
         return count / 10 * step(weight, rank)
@@ -109,7 +93,7 @@ def test_a_schedule_follows_the_samples_that_the_server_has_got_and_the_own_ones
 def test_with_overlap_steps_that_were_taken_during_an_upload_are_kept_on_top_of_the_release_that_it_brings() -> None:
     """An upload and a release take 0.4 s each. The slow worker's first upload, begun at 2.5 s, is there at 2.9 s and
     makes release 1. Each trains on meanwhile."""
-    done, _ = trained(True, rounds=3, link=WorkerLink(latency_s=0.4), samples=(3, 1))
+    done = trained(True, rounds=3, link=WorkerLink(latency_s=0.4), samples=(3, 1))
     # The fast worker: round 1 ends at 1 s and hands u1 over, there at 1.4: no release. Round 2 ends at 2 s: hands u2
     # over, there at 2.4: none. Round 3 ends at 3 s: hands u3 over, there at 3.4; release 1 comes back until 3.8. It
     # takes it at its end, with no step on top.
@@ -137,7 +121,7 @@ def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_
             uploads.append((self.membership.rank, message["report"].steps, update[-1].copy()))
             return super()._send(message, update)
 
-    done, _ = trained(True, rounds=6, link=WorkerLink(latency_s=2.2), samples=(3, 1), kind=Recorded)
+    done = trained(True, rounds=6, link=WorkerLink(latency_s=2.2), samples=(3, 1), kind=Recorded)
     for rank in (0, 1):
         assert sum(steps for each, steps, _ in uploads if each == rank) == 6
     assert max(steps for _, steps, _ in uploads) >= 3
@@ -152,25 +136,26 @@ def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_
 def test_a_worker_that_has_not_uploaded_for_half_a_minute_does_not_hold_up_the_releases() -> None:
     """The slow worker uploads at 2.5 and 5 s, and then for 100 s no more: from 36 s on the other one releases. All that
     in virtual time."""
-    _, (fast, _) = trained(False, rounds=50, slowdown=Slowdown(5.5, 200, 100))
+    fast, _ = trained(False, rounds=50, slowdown=Slowdown(5.5, 200, 100)).pages
     assert [decision[0] for *_, decision in fast.told[1:]] == ["TRAIN"] * 35 + ["SYNC"] * 15
 
 
 def test_batchnorms_statistics_are_uploaded_and_released_like_weights() -> None:
     """Running mean 0.5 * old + 0.5 * batch's, at each worker."""
-    done, _ = trained(False, rounds=1, network=normalised)
+    done = trained(False, rounds=1, network=normalised)
     means = [0.5 * (batch(rank).images / 255).mean() for rank in (0, 1)]
     running = done.trainers[1].parameters.statistics()[0][0]
     assert running == pytest.approx(sum(means) / 2, rel=1e-5)
 
 
 def test_the_page_is_told_of_each_upload_the_round_the_steps_in_it_and_the_decision() -> None:
-    _, (fast, slow) = trained(False, rounds=3)
+    fast, slow = trained(False, rounds=3).pages
     told = [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in fast.told]
     assert told == [(1, 0, None), (1, 1, "TRAIN"), (1, 2, "TRAIN"), (2, 0, "TRAIN")]
     told = [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in slow.told]
     assert told == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (4, 0, "SYNC")]
     assert slow.told[-1][4][1] == "is the slowest: reaches the server in 2.5 s"
+    assert fast.left == slow.left == ()
 
 
 LATENCY_S = 0.01

@@ -191,31 +191,26 @@ def test_strangers_are_hung_up_on_and_the_workers_connect(said: bytes) -> None:
             mesh.close()
 
 
+def complaint(rank: int, addresses: list[Address], listener: Acceptor, job: str = "a job", wait_s: float = 0.3) -> str:
+    """What keeps a worker from being connected with the others; else nothing."""
+    try:
+        connect(rank, addresses, listener, job, wait_s).close()
+    except (PeerLost, SetupError) as error:
+        return str(error)
+    return ""
+
+
 def test_a_worker_of_another_job_is_told_so_and_the_first_misses_its_own() -> None:
     with listening(2) as (listeners, addresses):
-
-        def work(rank: int) -> str:
-            with pytest.raises((PeerLost, SetupError)) as error:
-                connect(rank, addresses, listeners[rank], f"job {rank}", 0.3)
-            return str(error.value)
-
-        missed, refused = beside(work, 2)
+        missed, refused = beside(lambda rank: complaint(rank, addresses, listeners[rank], f"job {rank}"), 2)
     assert missed == "worker 1 did not call in time: see the logs there"
     assert "hung up: it has ended, or it belongs to another job or program" in refused
 
 
 def test_a_list_of_addresses_in_another_order_is_noticed() -> None:
     with listening(3) as (listeners, addresses):
-
-        def work(rank: int) -> str:
-            mine = [addresses[1], addresses[0], addresses[2]] if rank == 2 else addresses
-            try:
-                connect(rank, mine, listeners[rank], "a job", 0.3).close()
-            except (PeerLost, SetupError) as error:
-                return str(error)
-            return ""
-
-        *_, last = beside(work, 3)
+        swapped = [addresses[1], addresses[0], addresses[2]]
+        *_, last = beside(lambda rank: complaint(rank, swapped if rank == 2 else addresses, listeners[rank]), 3)
     assert "worker 0 at 127.0.0.1:" in last
 
 
@@ -264,14 +259,8 @@ def test_one_that_has_ended_is_told_to_those_who_call_it_and_to_those_who_wait_f
     with listening(3) as (listeners, addresses):
         listeners[ended].close()
         left = [rank for rank in range(3) if rank != ended]
-
-        def work(index: int) -> str:
-            with pytest.raises(PeerLost) as error:
-                connect(left[index], addresses, listeners[left[index]], "a job", WAIT_S)
-            return str(error.value)
-
         begin = time.monotonic()
-        told = beside(work, 2)
+        told = beside(lambda place: complaint(left[place], addresses, listeners[left[place]], wait_s=WAIT_S), 2)
         assert time.monotonic() - begin < WAIT_S / 2
     assert any(f"worker {ended} has ended" in line for line in told)
 
@@ -285,9 +274,7 @@ def test_one_that_hangs_up_again_ends_the_wait_for_another() -> None:
             if index == 0:
                 with elsewhere.accept()[0]:
                     return ""
-            with pytest.raises(PeerLost) as error:
-                connect(1, places, listeners[1], "a job", WAIT_S)
-            return str(error.value)
+            return complaint(1, places, listeners[1], wait_s=WAIT_S)
 
         assert beside(work, 2)[1].startswith("another worker hung up again")
 

@@ -70,10 +70,12 @@ def test_all_places_and_both_ways_are_drawn():
 
 def test_the_same_seed_gives_the_same_batches_and_each_worker_has_its_own():
     def first(seed):
-        return images_of(next(batches(True, seed))).tolist()
+        batch = next(batches(True, seed))
+        return labels_of(batch).tolist(), images_of(batch).tolist()
 
-    assert first((1, 0)) == first((1, 0))
-    assert first((1, 0)) != first((1, 1))
+    labels, images = first((1, 0))
+    assert first((1, 0)) == (labels, images)
+    assert first((1, 1))[0] != labels and first((1, 1))[1] != images
 
 
 def test_the_order_of_the_samples_is_that_without_augmentation():

@@ -12,7 +12,7 @@ from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
 from hypothesis import given
 from hypothesis import strategies as st
 from ready import endless, images_of, labels_of
-from tiny_data import write_mnist
+from tiny_data import idx, write_mnist
 
 from trainer.datasets import loading
 from trainer.datasets.loading import load
@@ -35,14 +35,16 @@ def test_fashion_mnist_is_the_published_one():
     assert np.bincount(test.labels).tolist() == [1000] * 10
 
 
-def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
-    with pytest.raises(SetupError, match=r"fashion-mnist/train-images-idx3-ubyte\.gz.*get_data\.sh"):
-        load("fashion-mnist", str(tmp_path))
-
-
-def test_in_the_image_the_folder_is_got_on_the_host_and_mounted(tmp_path, monkeypatch):
-    monkeypatch.setenv("ESYNC_IMAGE", "1")
-    with pytest.raises(SetupError, match=r"get it on the host with scripts/get_data\.sh.*/esync/data"):
+@pytest.mark.parametrize(
+    ("in_image", "told"),
+    [
+        ("", r"fashion-mnist/train-images-idx3-ubyte\.gz.*get_data\.sh"),
+        ("1", r"get it on the host with scripts/get_data\.sh.*/esync/data"),
+    ],
+)
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path, monkeypatch, in_image, told):
+    monkeypatch.setenv("ESYNC_IMAGE", in_image)
+    with pytest.raises(SetupError, match=told):
         load("fashion-mnist", str(tmp_path))
 
 
@@ -70,22 +72,19 @@ def fashion_copy(tmp_path):
     return tmp_path
 
 
-def test_another_content_is_not_taken_for_fashion_mnist(fashion_copy):
-    path = fashion_copy / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
-    content = bytearray(gzip.decompress(path.read_bytes()))
-    content[-1] ^= 1
-    path.unlink()
-    path.write_bytes(gzip.compress(bytes(content)))
-    with pytest.raises(SetupError, match=r"t10k-labels.*SHA-256"):
-        load("fashion-mnist", str(fashion_copy))
-
-
-def test_a_truncated_file_is_named(fashion_copy):
-    path = fashion_copy / "fashion-mnist" / "train-labels-idx1-ubyte.gz"
+@pytest.mark.parametrize(
+    ("part", "damaged", "told"),
+    [
+        ("t10k", lambda content: gzip.compress(gzip.decompress(content)[:-1] + b"\xff"), "SHA-256"),
+        ("train", lambda content: content[: len(content) // 2], "damaged"),
+    ],
+)
+def test_another_content_is_not_taken_for_fashion_mnist_and_the_file_is_named(fashion_copy, part, damaged, told):
+    path = fashion_copy / "fashion-mnist" / f"{part}-labels-idx1-ubyte.gz"
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(SetupError, match=r"train-labels.*damaged"):
+    path.write_bytes(damaged(content))
+    with pytest.raises(SetupError, match=f"{part}-labels.*{told}"):
         load("fashion-mnist", str(fashion_copy))
 
 
@@ -95,11 +94,6 @@ def test_uncompressed_files_will_do(fashion_copy):
     path.unlink()
     path.with_suffix("").write_bytes(content)
     assert len(load("fashion-mnist", str(fashion_copy)).test.labels) == 10000
-
-
-def write_idx(path, array):
-    header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-    path.write_bytes(gzip.compress(header + array.tobytes()))
 
 
 @pytest.mark.parametrize("header", [b"\0\0\x08\x01\0\0\0\x0a", b""], ids=["labels", "zeros"])
@@ -116,13 +110,17 @@ def test_of_a_small_file_that_holds_much_only_what_can_be_labels_is_read(fashion
         tracemalloc.stop()
 
 
-def test_mnist_is_read_from_the_same_format(tmp_path):
-    folder = tmp_path / "mnist"
-    folder.mkdir()
-    images = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+def write_small_mnist(folder, images, labels):
+    (folder / "mnist").mkdir()
     for part in ("train", "t10k"):
-        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
-        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array([7, 9], dtype=np.uint8))
+        for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
+            path = folder / "mnist" / f"{part}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(idx(np.array(values, np.uint8))))
+
+
+def test_mnist_is_read_from_the_same_format(tmp_path):
+    images = np.arange(2 * 3 * 3).reshape(2, 3, 3)
+    write_small_mnist(tmp_path, images, [7, 9])
     train, test, _ = load("mnist", str(tmp_path))
     assert train.images[:, 0].tolist() == images.tolist()
     assert test.labels.tolist() == [7, 9]
@@ -133,11 +131,7 @@ def test_mnist_is_read_from_the_same_format(tmp_path):
     [([1, 2, 3], "are no samples"), ([1, 10], "10 classes"), ([], "are no samples")],
 )
 def test_labels_that_do_not_fit_the_images_are_an_error(tmp_path, labels, trouble):
-    folder = tmp_path / "mnist"
-    folder.mkdir()
-    for part in ("train", "t10k"):
-        write_idx(folder / f"{part}-images-idx3-ubyte.gz", np.zeros((2, 3, 3), dtype=np.uint8))
-        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array(labels, dtype=np.uint8))
+    write_small_mnist(tmp_path, np.zeros((2, 3, 3)), labels)
     with pytest.raises(SetupError, match=trouble):
         load("mnist", str(tmp_path))
 
@@ -167,48 +161,56 @@ def test_cifar_is_read_from_both_published_forms(tmp_path, name, form, folder, w
         assert part.labels.tolist() == [label for _, labels in files for label in labels[:, -1].tolist()]
 
 
-@cifars
-def test_cifar_that_is_nowhere_is_named_with_what_to_do(tmp_path, name, form):
-    number = form.classes
-    archives = f"cifar-{number}-binary.tar.gz or cifar-{number}-python.tar.gz"
-    with pytest.raises(SetupError, match=f"no CIFAR-{number} batches in .*/{name}, .*: unpack {archives} there"):
-        load(name, str(tmp_path))
+def rewritten(content):
+    """Does so to the last file of a dataset."""
+
+    def change(form, folder):
+        write_python(form, folder)
+        (folder / form.files[-1]).write_bytes(content)
+
+    return change
 
 
-@cifars
-def test_a_pickle_that_would_run_code_is_refused(tmp_path, name, form):
-    write_python(form, tmp_path / name)
-    (tmp_path / name / form.files[-1]).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
-    with pytest.raises(SetupError, match=rf"{form.files[-1]} is not a CIFAR-{form.classes} .*system"):
-        load(name, str(tmp_path))
-
-
-@cifars
-def test_a_missing_or_truncated_cifar_file_is_named(tmp_path, name, form):
-    write_binary(form, tmp_path / name)
-    path = tmp_path / name / f"{form.files[-1]}.bin"
-    with path.open("ab") as file:
+def with_a_byte_too_much(form, folder):
+    write_binary(form, folder)
+    with (folder / f"{form.files[-1]}.bin").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(SetupError, match=f"{path} has {path.stat().st_size} bytes, no multiple of 307"):
-        load(name, str(tmp_path))
-    path.unlink()
-    with pytest.raises(SetupError, match=f"{path} is not there: unpack the CIFAR-{form.classes} archive again"):
-        load(name, str(tmp_path))
+
+
+def without_a_file(form, folder):
+    write_binary(form, folder)
+    (folder / f"{form.files[-1]}.bin").unlink()
 
 
 @cifars
-@pytest.mark.parametrize("write", [write_binary, write_python])
-def test_a_class_that_cifar_does_not_have_is_named(tmp_path, name, form, write):
-    write(form._replace(classes=200), tmp_path / name)
-    there = f"there are {form.classes} classes, from 0 to {form.classes - 1}"
-    with pytest.raises(SetupError, match=rf"{name}/{form.files[0]}.*: a label is \d+; {there}"):
-        load(name, str(tmp_path))
-
-
-@cifars
-def test_the_python_file_of_another_dataset_is_named(tmp_path, name, form):
-    write_python(form._replace(labels=("coarse_labels",)), tmp_path / name)
-    with pytest.raises(SetupError, match=f"{form.files[0]} is not a CIFAR-{form.classes} python batch .*labels"):
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (
+            lambda form, folder: None,
+            "no CIFAR-{0} batches in .*/cifar{0}, .*: unpack cifar-{0}-binary.tar.gz or cifar-{0}-python.tar.gz there",
+        ),
+        (rewritten(b"cos\nsystem\n(S'touch /tmp/never'\ntR."), "{last} is not a CIFAR-{0} .*system"),
+        (with_a_byte_too_much, "/{last}.bin has .*[1-9] bytes, no multiple of 307"),
+        (without_a_file, "/{last}.bin is not there: unpack the CIFAR-{0} archive again"),
+        *(
+            (
+                lambda form, folder, write=write: write(form._replace(classes=200), folder),
+                r"cifar{0}/{first}.*: a label is \d+; there are {0} classes, from 0 to {most}$",
+            )
+            for write in (write_binary, write_python)
+        ),
+        (
+            lambda form, folder: write_python(form._replace(labels=("coarse_labels",)), folder),
+            "{first} is not a CIFAR-{0} python batch .*labels",
+        ),
+    ],
+)
+def test_cifar_that_is_not_whole_is_named_with_what_to_do(tmp_path, name, form, write, told):
+    write(form, tmp_path / name)
+    *_, last = form.files
+    told = told.format(form.classes, first=form.files[0], last=last, most=form.classes - 1)
+    with pytest.raises(SetupError, match=told):
         load(name, str(tmp_path))
 
 
@@ -284,21 +286,11 @@ def test_samples_that_are_held_out_are_evaluated_on_and_not_trained_on(total, da
     assert (hold_out(whole, count)[1] == held).all()  # the same ones every time
 
 
-def test_holding_out_everything_is_refused():
-    samples = Arrays(np.arange(5), np.arange(5))
-    with pytest.raises(SetupError, match="--validation 5 leaves nothing of the 5 training samples"):
-        hold_out(samples, 5)
-
-
 @given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
-def test_over_all_workers_every_sample_is_used_once(labels, num_workers, by_class, seed):
+def test_over_all_workers_every_sample_is_used_once_and_parts_differ_by_one(labels, num_workers, by_class, seed):
     parts = partition(labels, num_workers, by_class, seed)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
-
-
-@given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
-def test_parts_differ_by_one_sample_at_most(labels, num_workers, by_class, seed):
-    sizes = [len(part) for part in partition(labels, num_workers, by_class, seed)]
+    sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -321,56 +313,21 @@ def test_by_class_the_samples_in_order_of_their_classes_are_cut_into_equal_parts
     assert numbers == sorted(range(60), key=lambda number: (labels[number], number))  # a class keeps the file's order
 
 
-@pytest.mark.parametrize("num_workers", [3, 4, 6])
-def test_every_worker_holds_as_many_samples_of_fashion_mnist_by_class(num_workers):
-    labels = load("fashion-mnist", str(DATA)).train.labels
-    parts = partition(labels, num_workers, True, 0)
-    assert {len(part) for part in parts} == {60000 // num_workers}
-
-
-@given(st.integers(1, 30), st.integers(1, 50), st.integers(0, 5))
-def test_every_epoch_uses_every_sample_once_whatever_the_batch_size(num_samples, batch_size, seed):
+@given(st.integers(1, 30), st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, 5))
+def test_every_epoch_uses_every_sample_once_in_the_same_order_whatever_the_batch_sizes(num_samples, sizes, seed):
     samples = Samples(np.arange(num_samples, dtype=np.uint8), np.arange(num_samples, dtype=np.uint8))
-    batches = endless(samples, np.arange(num_samples), batch_size, seed)
-    drawn = [next(batches) for _ in range(2 * num_samples)]  # 2 x batch_size epochs
-    assert all(batch.size == batch_size for batch in drawn)
+    batches, single = (endless(samples, np.arange(num_samples), size, seed) for size in (4, 1))
+    drawn = []
+    for size in sizes:
+        batches.resize(size)
+        drawn.append(next(batches))
+    assert [batch.size for batch in drawn] == sizes
     assert all((images_of(batch) == labels_of(batch)).all() for batch in drawn)
     stream = np.concatenate([labels_of(batch) for batch in drawn])
-    for epoch in stream.reshape(-1, num_samples):
-        assert sorted(epoch.tolist()) == list(range(num_samples))
-
-
-def test_samples_come_in_the_same_order_whatever_the_sizes_of_the_batches():
-    samples = Samples(np.arange(7, dtype=np.uint8), np.arange(7, dtype=np.uint8))
-    streams = []
-    for sizes in ((4, 4, 4, 4, 4), (2, 5, 1, 9, 3)):
-        batches, drawn = endless(samples, np.arange(7), 4, 0), []
-        for size in sizes:
-            batches.resize(size)
-            drawn.append(labels_of(next(batches)))
-        assert [len(part) for part in drawn] == list(sizes)
-        streams.append(np.concatenate(drawn).tolist())
-    assert streams[0] == streams[1]
-
-
-def test_a_batch_that_was_put_back_is_the_next_one_again():
-    samples = Samples(np.arange(10, dtype=np.uint8), np.arange(10, dtype=np.uint8))
-    batches = endless(samples, np.arange(10), 5, 0)
-    first = next(batches)
-    batches.put_back(first)
-    again, second = next(batches), next(batches)
-    assert again is first
-    assert sorted([*labels_of(first), *labels_of(second)]) == list(range(10))
-
-
-def test_batches_depend_on_the_seed_alone():
-    samples = Samples(np.arange(100, dtype=np.uint8), np.arange(100, dtype=np.uint8))
-
-    def first(seed):
-        return next(endless(samples, np.arange(100), 50, seed)).targets[0].asnumpy().tolist()
-
-    assert first((1, 0)) == first((1, 0))
-    assert first((1, 0)) != first((1, 1))
+    for begin in range(0, len(stream), num_samples):
+        epoch = [labels_of(next(single)).item() for _ in range(num_samples)]
+        assert sorted(epoch) == list(range(num_samples))
+        assert stream[begin : begin + num_samples].tolist() == epoch[: len(stream) - begin]
 
 
 def test_an_empty_part_is_an_error():

@@ -185,12 +185,8 @@ def job():
         workers = [Worker(hub, f"cpu{rank}", on_worker_death, count, mode) for rank in range(count)]
         together(*(worker.meet for worker in workers))
         workers.sort(key=lambda worker: worker.link.rank)
-        together(
-            *(
-                lambda worker=worker: (worker.begin_to_sum if mode == "sync" else worker.begin)(1.0 + worker.link.rank)
-                for worker in workers
-            )
-        )
+        begin = Worker.begin_to_sum if mode == "sync" else Worker.begin
+        together(*(lambda worker=worker: begin(worker, 1.0 + worker.link.rank) for worker in workers))
         return hub, workers
 
     yield start
@@ -491,36 +487,40 @@ def sums_of(*workers, value=1.0):
     return together(*(lambda worker=worker: worker.sum(value) for worker in workers))
 
 
-def give(worker):
-    worker.sums.give({"rounds": 7}, model(5.0))
+def shares(worker):
+    return worker.link._memory is not None
 
 
-def test_workers_sum_on_the_hub(job):
-    hub, workers = job(count=3, mode="sync")
-    assert sums_of(*workers, value=2.0) == [[6.0]] * 3
-    assert sums_of(*workers) == [[3.0]] * 3
+@pytest.mark.parametrize("shared", [False, True], ids=["over sockets", "in shared memory"])
+def test_workers_sum_on_the_hub(job, shared):
+    hub, workers = job(count=3, mode="sync", shares=shared)
+    assert [*map(shares, workers)] == [shared] * 3
+    for value in (2.0, 1.0, 3.0, 4.0):
+        sent = hub.hub._part._number
+        assert sums_of(*workers, value=value) == [[3 * value]] * 3
+        assert hub.hub._part._number == sent + 1
+    assert shared or workers[1].link._spare[0] is not None  # the answer was read beside what was sent
+    traffic = [worker.sums.take_traffic() for worker in workers]
+    assert traffic[0] == traffic[1] and traffic[0]["bytes_pushed"] == traffic[0]["bytes_pulled"] > 0
     together(*(lambda worker=worker: (worker.sums.end(), worker.link.leave()) for worker in workers))
     assert hub.result() == ("all workers are done", EXIT_OK)
 
 
-def test_all_that_sum_begin_with_rank_0s_values(job):
-    _, (one, other) = job(mode="sync")
-    assert sums_of(one, other) == [[2.0]] * 2
-    assert other.link._spare[0] is not None  # the answer was read beside what was sent
-    fresh = [worker.sums.take_traffic() for worker in (one, other)]
-    assert fresh[0] == fresh[1] and fresh[0]["bytes_pushed"] == fresh[0]["bytes_pulled"] > 0
+def catches_up(work, one):
+    """Does `work` of another worker, which waits in it for the state of `one`; meanwhile that sums alone."""
+    behind = threading.Thread(target=work, daemon=True)
+    behind.start()
+    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
+    one.sums.give({"rounds": 7}, model(5.0))
+    behind.join(WAIT_S)
 
 
 def in_place_of(lost, hub, one):
-    """A new process, which has the state of `one`; meanwhile that sums alone."""
+    """A new process, which has the state of `one`."""
     cut(lost)
     assert one.sum(1.0) == [1.0]
     again = Worker(hub, lost.device, "continue", mode="sync").meet()
-    waits = threading.Thread(target=again.begin_to_sum, daemon=True)
-    waits.start()
-    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
-    give(one)
-    waits.join(WAIT_S)
+    catches_up(again.begin_to_sum, one)
     return again
 
 
@@ -533,12 +533,12 @@ def test_the_sum_goes_on_without_a_lost_worker_and_a_new_one_gets_a_state(job):
     assert sums_of(one, again) == [[2.0]] * 2
 
 
-def test_half_an_upload_is_in_no_sum(job):
+@pytest.mark.parametrize("shared", [False, True], ids=["over sockets", "in shared memory"])
+def test_half_an_upload_is_in_no_sum(job, shared):
     """Whether its worker is lost, or comes back over another connection."""
-    _, (one, other, third) = job(count=3, mode="sync")
+    _, (one, other, third) = job(count=3, mode="sync", shares=shared)
     sums_of(one, other, third)
-    message = {"ask": {NUMBER: other.sums._number}}
-    half = b"".join(map(bytes, frames.outgoing(message, model(7.0))))[:-1]
+    half = b"".join(map(bytes, frames.outgoing({"ask": {NUMBER: other.sums._number}}, model(7.0))))[:-1]
     results = []
     waits = threading.Thread(target=lambda: results.append(one.sum(1.0)), daemon=True)
     with other.link._wire._sending:  # else a beat is the rest
@@ -550,6 +550,8 @@ def test_half_an_upload_is_in_no_sum(job):
     thirds = third.sum(1.0)
     waits.join(WAIT_S)
     assert results == [thirds] and thirds in ([2.0], [3.0])  # without it, or with its second try
+    for value in (1.0, 2.0):
+        assert sums_of(one, third, value=value)[0] in ([2 * value], [3 * value])
 
 
 def test_large_uploads_come_one_after_the_other_but_none_waits_for_a_slow_one():
@@ -587,21 +589,6 @@ def test_an_upload_waits_for_one_that_comes_only_for_a_moment(job, monkeypatch, 
 # ---------------------------------------------------------------------------------------------------- shared memory
 
 
-def shares(worker):
-    return worker.link._memory is not None
-
-
-def test_workers_on_the_hubs_host_share_memory_with_it_and_the_sums_are_the_same(job):
-    hub, workers = job(count=3, mode="sync", shares=True)
-    assert all(map(shares, workers))
-    for value in (2.0, 1.0, 3.0, 4.0):
-        sent = hub.hub._part._number
-        assert sums_of(*workers, value=value) == [[3 * value]] * 3
-        assert hub.hub._part._number == sent + 1
-    traffic = [worker.sums.take_traffic() for worker in workers]
-    assert traffic[0] == traffic[1] and traffic[0]["bytes_pushed"] == traffic[0]["bytes_pulled"] > 0
-
-
 def test_who_comes_again_sends_over_its_socket(job):
     """The process before it may still write to the memory."""
     hub, (one, other) = job(mode="sync", shares=True)
@@ -613,24 +600,6 @@ def test_who_comes_again_sends_over_its_socket(job):
     one.link._wire._socket.shutdown(socket.SHUT_RDWR)
     until(lambda: one.link._is_back)
     assert not shares(one)
-
-
-def test_half_an_upload_is_in_no_sum_of_shared_memory(job):
-    _, (one, other, third) = job(count=3, mode="sync", shares=True)
-    sums_of(one, other, third)
-    half = b"".join(map(bytes, frames.outgoing({"ask": {NUMBER: other.sums._number}}, model(7.0))))[:-1]
-    results = []
-    waits = threading.Thread(target=lambda: results.append(one.sum(1.0)), daemon=True)
-    with other.link._wire._sending:
-        other.link._wire._socket.sendall(half)
-        waits.start()
-        time.sleep(0.1)
-        other.link._wire._socket.shutdown(socket.SHUT_RDWR)
-    thirds = third.sum(1.0)
-    waits.join(WAIT_S)
-    assert results == [thirds] and thirds in ([2.0], [3.0])
-    for value in (1.0, 2.0):
-        assert sums_of(one, third, value=value)[0] in ([2 * value], [3 * value])
 
 
 def test_an_asynchronous_update_is_made_in_the_memory_of_the_upload(job):
@@ -672,11 +641,7 @@ def test_a_worker_whose_connection_breaks_gets_a_state_where_the_others_have_gon
     sums_of(one, other)
     other.link._wire._socket.shutdown(socket.SHUT_RDWR)
     assert one.sum(1.0) == [1.0]
-    behind = threading.Thread(target=other.sum, args=(1.0,), daemon=True)
-    behind.start()
-    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
-    give(one)
-    behind.join(WAIT_S)
+    catches_up(lambda: other.sum(1.0), one)
     assert values_of(other.sums.taken[1]) == [5.0]
     assert sums_of(one, other) == [[2.0]] * 2
     assert not lost_of(one.link.changes)  # it counts again, so its next loss is noticed
@@ -694,19 +659,3 @@ def test_the_others_wait_for_a_silent_worker_by_the_length_of_their_rounds(job):
     assert one.sum(1.0) == [1.0]
     assert time.monotonic() - began < SILENT_S / 2
     assert lost_of(one.link.changes) == {1}
-
-
-def test_a_worker_that_missed_the_last_sum_of_a_killed_hub_gets_a_state(job):
-    hub, (one, other) = job(mode="sync")
-    sums_of(one, other)
-    hub.kill()
-    other.sums._number -= 1  # the hub was killed before its answer came
-    new = RunningHub(mode="sync", port=hub.port)
-    behind = threading.Thread(target=other.sum, args=(1.0,), daemon=True)
-    behind.start()
-    until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
-    give(one)
-    behind.join(WAIT_S)
-    assert other.sums.taken is not None
-    assert sums_of(one, other) == [[2.0]] * 2
-    new.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,66 +31,125 @@ class Sums:
         self.part = serve(Served(Config(), num_workers, (), (), model, {}, lambda: 0.0))
         if not is_anew:
             for rank in range(num_workers):
-                self.join(rank)
-        self.given: dict[int, tuple[object, list[float]]] = {}  # by rank, the newest answers that are not taken
+                self.part.joined(rank)
 
-    def take(self, answers: Answers) -> dict[int, tuple[object, list[float]]]:
-        return {
-            rank: (json.loads(json.dumps(answer.message)), [array.item() for array in answer.arrays])
-            for rank, answer in answers.items()
-        }
+    def follow(self, course: str) -> None:
+        """Follows a course, whose entries are in order of time, and compares.
 
-    def send(self, rank: int, number: int, value: float) -> dict[int, tuple[object, list[float]]]:
-        return self.take(self.part.act(rank, {NUMBER: number}, [np.float32([value])]))
+        `0#1:2.5`: worker 0 sends 2.5 for its sum number 1, and nobody has an answer; `0#1:2.5=4>02`: workers 0 and 2
+        have theirs, the sum 4; `4>0*2`: worker 0 is asked for its state, too. `0!2:40`: it gives its state after 2
+        sums, which is 40; `state2:40>1`: worker 1 gets that. `-0`: it is lost; `0.`: it has ended. `+0`: a new process
+        is in its place; `begin>0`: it begins with the initial arrays. `done>0`, `lost>0`: no worker that has a state is
+        left, since all have ended or since they are lost.
+        """
+        for entry in course.split():
+            what, _, expected = entry.partition("=")
+            assert self._done(what) == answers(expected), entry
 
-    def give(self, rank: int, number: int, value: float) -> dict[int, tuple[object, list[float]]]:
-        return self.take(self.part.act(rank, {STATE: {"rounds": number}, NUMBER: number}, [np.float32([value])]))
-
-    def end(self, rank: int) -> dict[int, tuple[object, list[float]]]:
-        return self.take(self.part.act(rank, {ENDED: True}, []))
-
-    def lose(self, rank: int) -> dict[int, tuple[object, list[float]]]:
-        return self.take(self.part.lost(rank))
-
-    def join(self, rank: int) -> tuple[object, list[float]] | None:
-        answer = self.part.joined(rank)
-        return None if answer is None else self.take({rank: answer})[rank]
-
-
-def summed(value: float, *ranks: int, giver: int | None = None) -> dict[int, tuple[object, list[float]]]:
-    """What the hub gives to these ranks with a sum."""
-    return {rank: ({GIVES: rank == giver}, [value]) for rank in ranks}
+    def _done(self, what: str) -> dict[int, Any]:
+        if what[0] == "-":
+            return taken(self.part.lost(int(what[1:])))
+        if what[0] == "+":
+            answer = self.part.joined(rank := int(what[1:]))
+            return {} if answer is None else taken({rank: answer})
+        rank, kind, (number, _, value) = int(what[0]), what[1], what[2:].partition(":")
+        if kind == ".":
+            return taken(self.part.act(rank, {ENDED: True}, []))
+        state = {STATE: {"rounds": int(number)}} if kind == "!" else {}
+        return taken(self.part.act(rank, {**state, NUMBER: int(number)}, [np.float32([float(value)])]))
 
 
-def state_to(rank: int, number: int, value: float) -> dict[int, tuple[object, list[float]]]:
-    return {rank: ({STATE: {"rounds": number}, NUMBER: number}, [value])}
+def taken(answers: Answers) -> dict[int, Any]:
+    """Message and numbers of each, by rank."""
+    return {
+        rank: (json.loads(json.dumps(answer.message)), [array.item() for array in answer.arrays])
+        for rank, answer in answers.items()
+    }
 
 
-@pytest.mark.parametrize(("arrivals", "total"), [((0, 1, 2), 0.0), ((0, 2, 1), 1.0)])
-def test_all_get_the_sum_in_the_order_of_arrival(arrivals: tuple[int, ...], total: float) -> None:
-    """1e8 + 1 is 1e8 in float32."""
-    sums, values = Sums(3), (1e8, 1.0, -1e8)
-    assert [sums.send(rank, 0, values[rank]) for rank in arrivals[:2]] == [{}, {}]
-    assert sums.send(arrivals[2], 0, values[arrivals[2]]) == summed(total, 0, 1, 2)
-    assert [sums.send(rank, 1, 2.0) for rank in (2, 1)] == [{}, {}]  # the next sum begins at nothing
-    assert sums.send(0, 1, 2.0) == summed(6.0, 0, 1, 2)
+def answers(text: str) -> dict[int, Any]:
+    """As `taken`, of what `Sums.follow` explains."""
+    what, _, ranks = text.partition(">")
+    if what in ("done", "lost"):
+        return {int(ranks): ({OVER: what == "done"}, [])}
+    if what == "begin":
+        return {int(ranks): ({}, [INITIAL])}
+    if what.startswith("state"):
+        number, _, value = what.removeprefix("state").partition(":")
+        return {int(ranks): ({STATE: {"rounds": int(number)}, NUMBER: int(number)}, [float(value)])}
+    return {
+        int(rank): ({GIVES: ranks[place + 1 : place + 2] == "*"}, [float(what)])
+        for place, rank in enumerate(ranks)
+        if rank != "*"
+    }
+
+
+ALL_THREE_HAVE_ONE = "0#0:1 1#0:1 2#0:1=3>012 "
+COURSES = {
+    # 1e8 + 1 is 1e8 in float32; the next sum begins at nothing.
+    "all get the sum in the order of arrival": (3, "0#0:1e8 1#0:1 2#0:-1e8=0>012 2#1:2 1#1:2 0#1:2=6>012"),
+    "in another order": (3, "0#0:1e8 2#0:-1e8 1#0:1=1>012"),
+    "a lost worker whose arrays have arrived counts, and one that had not sent is not waited for": (
+        3,
+        "0#0:1 -0 1#0:2 -2=3>1 -2 1#1:5=5>1",  # its loss may be told twice
+    ),
+    "a newcomer before the first sum gets the initial arrays and is waited for": (
+        2,
+        "-1 +1=begin>1 0#0:1 1#0:2=3>01",
+    ),
+    # Else it would send them again, or take the sum for the arrays that all begin with.
+    "a newcomer whose predecessor's arrays are in the first sum waits for a state": (
+        2,
+        "1#0:2 -1 +1 0#0:1=3>0* 0!1:40=state1:40>1",
+    ),
+    "a later newcomer waits for the state of another one, which tells it before its next sum, and then takes part": (
+        3,
+        f"{ALL_THREE_HAVE_ONE} -1 +1 0#1:1 2#1:2=3>0*2 2#2:2 0!2:40=state2:40>1 0#2:1 1#2:4=7>012",
+    ),
+    "where the giver is lost before it gives the next one is asked": (
+        3,
+        f"{ALL_THREE_HAVE_ONE} -2 +2 0#1:1 1#1:1=2>0*1 -0 1#2:1=1>1* 0!2:50 1!3:60=state3:60>2",
+    ),
+    "an upload that is sent again after a lost connection is not added twice": (2, "0#0:1 -0 0#0:1 1#0:2=3>01"),
+    "a worker that has missed a sum while it was away gets a state and nobody waits for it": (
+        2,
+        "1#0:2 -1 0#0:1=3>0 1#0:2 0#1:4=4>0* 0!2:40=state2:40>1",
+    ),
+    "where all of the first sum are lost it begins again with those that have come": (
+        2,
+        "0#0:1 -0 +0 -1=begin>0 +1=begin>1 0#0:2 1#0:3=5>01",
+    ),
+    "who waits for a state and who comes later hear that all that have one are done": (
+        3,
+        f"{ALL_THREE_HAVE_ONE} -2 +2 -1 0.=done>2 +1=done>1",
+    ),
+    "or that they are lost": (3, f"{ALL_THREE_HAVE_ONE} -2 +2 -1 -0=lost>2 +1=lost>1"),
+}
+ANEW = {
+    # Worker 0 has had 3 sums, and worker 1 only 2.
+    "a worker that missed the last sum gets a state": (2, "0#3:1 1#2:1=1>0* 0!4:40=state4:40>1 0#4:1 1#4:2=3>01"),
+    "also where it is the first": (2, "1#2:1 0#3:1=1>0* 0!4:40=state4:40>1 0#4:1 1#4:2=3>01"),
+    "a sum that all have missed is made again": (2, "1#5:1 0#5:2=3>01 -1 +1"),  # without initial arrays
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_course_by_hand(name: str) -> None:
+    num_workers, course = COURSES[name]
+    Sums(num_workers).follow(course)
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_at_a_hub_that_was_started_again(name: str) -> None:
+    num_workers, course = ANEW[name]
+    Sums(num_workers, is_anew=True).follow(course)
 
 
 def test_a_wish_to_stop_is_no_part_of_a_sum() -> None:
     sums = Sums(2)
-    sums.send(0, 0, 1.0)
+    sums.follow("0#0:1")
     assert sums.part.act(0, {WANTS_STOP: True}, ()) == {}
-    assert sums.send(1, 0, 1.0) == summed(2.0, 0, 1)
-
-
-def test_a_lost_worker_whose_arrays_have_arrived_counts_and_one_that_had_not_sent_is_not_waited_for() -> None:
-    sums = Sums(3)
-    sums.send(0, 0, 1.0)
-    assert sums.lose(0) == {}
-    sums.send(1, 0, 2.0)
-    assert sums.lose(2) == summed(3.0, 1)
-    assert sums.lose(2) == {}  # its loss may be told twice
-    assert sums.send(1, 1, 5.0) == summed(5.0, 1)
+    sums.follow("1#0:1=2>01")
 
 
 SHAPES = [(2, 2), (3,)]
@@ -145,8 +205,7 @@ def test_half_an_upload_to_a_hub_that_was_started_again_changes_nothing() -> Non
     """The others may have had fewer sums; only a whole upload shows that they have missed one."""
     sums = Sums(3, is_anew=True)
     assert sums.part.into(0, {NUMBER: 3}, SHAPES) is None
-    assert sums.send(1, 2, 1.0) == sums.lose(0) == {}
-    assert sums.send(2, 2, 1.0) == summed(2.0, 1, 2)
+    sums.follow("1#2:1 -0 2#2:1=2>12")
 
 
 def test_what_is_not_due_is_not_added() -> None:
@@ -157,149 +216,17 @@ def test_what_is_not_due_is_not_added() -> None:
     assert part.into(1, {NUMBER: 0}, SHAPES) is None  # it does not take part
 
 
-def test_a_newcomer_before_the_first_sum_gets_the_initial_arrays_and_is_waited_for() -> None:
-    sums = Sums(2)
-    sums.lose(1)
-    assert sums.join(1) == ({}, [INITIAL])
-    assert sums.send(0, 0, 1.0) == {}
-    assert sums.send(1, 0, 2.0) == summed(3.0, 0, 1)
-
-
-def test_a_newcomer_whose_predecessors_arrays_are_in_the_first_sum_waits_for_a_state() -> None:
-    """Else it would send them again, or take the sum for the arrays that all begin with."""
-    sums = Sums(2)
-    sums.send(1, 0, 2.0)
-    sums.lose(1)
-    assert sums.join(1) is None
-    assert sums.send(0, 0, 1.0) == summed(3.0, 0, giver=0)
-    assert sums.give(0, 1, 40.0) == state_to(1, 1, 40.0)
-
-
-def after_a_sum(num_workers: int) -> Sums:
-    sums = Sums(num_workers)
-    for rank in range(num_workers):
-        sums.send(rank, 0, 1.0)
-    return sums
-
-
-def test_a_later_newcomer_waits_for_the_state_of_another_one_and_then_takes_part() -> None:
-    sums = after_a_sum(3)
-    sums.lose(1)
-    assert sums.join(1) is None
-    assert sums.send(0, 1, 1.0) == {}
-    assert sums.send(2, 1, 2.0) == summed(3.0, 0, 2, giver=0)
-    assert sums.send(2, 2, 2.0) == {}  # the giver tells its state before its next sum
-    assert sums.give(0, 2, 40.0) == state_to(1, 2, 40.0)
-    assert sums.send(0, 2, 1.0) == {}
-    assert sums.send(1, 2, 4.0) == summed(7.0, 0, 1, 2)
-
-
-def test_where_the_giver_is_lost_before_it_gives_the_next_one_is_asked() -> None:
-    sums = after_a_sum(3)
-    sums.lose(2)
-    sums.join(2)
-    sums.send(0, 1, 1.0)
-    assert sums.send(1, 1, 1.0) == summed(2.0, 0, 1, giver=0)
-    sums.lose(0)
-    assert sums.send(1, 2, 1.0) == summed(1.0, 1, giver=1)
-    assert sums.give(0, 2, 50.0) == {}  # of a sum before the last
-    assert sums.give(1, 3, 60.0) == state_to(2, 3, 60.0)
-
-
-def test_an_upload_that_is_sent_again_after_a_lost_connection_is_not_added_twice() -> None:
-    sums = Sums(2)
-    sums.send(0, 0, 1.0)
-    sums.lose(0)
-    assert sums.send(0, 0, 1.0) == {}
-    assert sums.send(1, 0, 2.0) == summed(3.0, 0, 1)
-
-
-def test_a_worker_that_has_missed_a_sum_gets_a_state_and_nobody_waits_for_it() -> None:
-    sums = Sums(2)
-    sums.send(1, 0, 2.0)
-    sums.lose(1)
-    assert sums.send(0, 0, 1.0) == summed(3.0, 0)  # while worker 1 is away
-    assert sums.send(1, 0, 2.0) == {}
-    assert sums.send(0, 1, 4.0) == summed(4.0, 0, giver=0)
-    assert sums.give(0, 2, 40.0) == state_to(1, 2, 40.0)
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_at_a_hub_that_was_started_again_a_worker_that_missed_the_last_sum_gets_a_state(first: int) -> None:
-    """Worker 0 has had 3 sums, and worker 1 only 2."""
-    sums = Sums(2, is_anew=True)
-    numbers = {0: 3, 1: 2}
-    assert sums.send(first, numbers[first], 1.0) == {}
-    expected = summed(1.0, 0, giver=0)
-    assert sums.send(1 - first, numbers[1 - first], 1.0) == expected
-    assert sums.give(0, 4, 40.0) == state_to(1, 4, 40.0)
-    sums.send(0, 4, 1.0)
-    assert sums.send(1, 4, 2.0) == summed(3.0, 0, 1)
-
-
-def test_at_a_hub_that_was_started_again_a_sum_that_all_have_missed_is_made_again() -> None:
-    sums = Sums(2, is_anew=True)
-    assert sums.send(1, 5, 1.0) == {}
-    assert sums.send(0, 5, 2.0) == summed(3.0, 0, 1)
-    sums.lose(1)
-    assert sums.join(1) is None  # there are no initial arrays any more
-
-
-@pytest.mark.parametrize("is_done", [False, True])
-def test_who_waits_for_a_state_hears_when_nobody_is_left_that_has_one(is_done: bool) -> None:
-    sums = after_a_sum(3)
-    sums.lose(2)
-    sums.join(2)
-    assert sums.lose(1) == {}
-    assert (sums.end(0) if is_done else sums.lose(0)) == {2: ({OVER: is_done}, [])}
-
-
 # ------------------------------------------------------------------------------------------- in virtual time
 
 ETA = 0.5
 RULE = Rule(momentum=0.9, weight_decay=0.01)
 
 
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_newcomer_hears_at_once_when_nobody_is_left_that_has_a_state(is_done: bool) -> None:
-    sums = after_a_sum(2)
-    sums.lose(1)
-    if is_done:
-        sums.end(0)
-    else:
-        sums.lose(0)
-    assert sums.join(1) == ({OVER: is_done}, [])
-
-
-def test_where_all_of_the_first_sum_are_lost_it_begins_again_with_those_that_have_come() -> None:
-    sums = Sums(2)
-    sums.send(0, 0, 1.0)
-    sums.lose(0)
-    assert sums.join(0) is None  # its predecessor's arrays are in the sum
-    assert sums.lose(1) == {0: ({}, [INITIAL])}
-    assert sums.join(1) == ({}, [INITIAL])
-    assert sums.send(0, 0, 2.0) == {}
-    assert sums.send(1, 0, 3.0) == summed(5.0, 0, 1)
-
-
-def ssgd(context: Context) -> Trainer:
-    return by_flags("sync", learning_rate=ETA)(context)
-
-
-def local_sgd(context: Context) -> Trainer:
-    return by_flags("local-sgd", local_lr=ETA, global_lr=0.7, sync_every=2, outer_momentum=0.6, outer_nesterov=1)(
-        context
-    )
-
-
-def esync(context: Context) -> Trainer:
-    return by_flags("esync", local_lr=ETA, global_lr=0.7, query="blocking")(context)
-
-
+OUTER = {"local_lr": ETA, "global_lr": 0.7}
 MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the state server's rule
-    "sync": (ssgd, ""),
-    "local-sgd": (local_sgd, ""),
-    "esync": (esync, "journal"),
+    "sync": (by_flags("sync", learning_rate=ETA), ""),
+    "local-sgd": (by_flags("local-sgd", sync_every=2, outer_momentum=0.6, outer_nesterov=1, **OUTER), ""),
+    "esync": (by_flags("esync", query="blocking", **OUTER), "journal"),
 }
 
 

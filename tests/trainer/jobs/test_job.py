@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_processes import ROOT
-from contexts import by_flags, context_of
 
 import simulate
 from config import Config
@@ -315,15 +314,6 @@ def test_virtual_workers_may_not_train_the_same_layers(tmp_path, shared):
     ]
     with pytest.raises(SetupError, match=r"my_job.py, network\(\): gives the same layers again"):
         virtual_cluster.run(run.job)
-
-
-def test_frozen_weights_stay_and_do_not_travel(tmp_path):
-    text = GOOD.replace("    return net", "    net[0].collect_params().setattr('grad_req', 'null')\n    return net")
-    task = task_of(job_in(tmp_path, text))
-    context = context_of(network=task.network, batches=task.batches, warm_up_batch=task.warm_up_batch)
-    trainer = by_flags("local", learning_rate=0.1)(context)
-    assert [array.shape for array in trainer.parameters.model()] == [(1, 8), (1,)]
-    assert [array.shape for array in task.network.frozen] == [(8, 4), (8,)]
 
 
 def test_without_a_test_part_the_last_network_is_saved_and_no_target_is_possible(tmp_path):

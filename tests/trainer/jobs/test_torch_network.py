@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import math
 import re
@@ -30,6 +31,7 @@ from utils import SetupError
 
 torch = pytest.importorskip("torch", reason="no torch: scripts/setup.sh --torch")
 nn = torch.nn
+torch_loader = importlib.import_module("trainer.datasets.torch_loader")
 
 HEAD = """
 import torch
@@ -307,37 +309,28 @@ def test_a_loop_of_the_users_own_does_what_the_built_in_one_does(tmp_path):
         simulated(tmp_path / "c", path, *flags)
 
 
-LOADER = """
-import os
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, noise=0.0):
+        self.noise = noise
 
-class Numbers(Dataset):
     def __len__(self):
         return 64
 
     def __getitem__(self, number):
-        noise = 0.1 * torch.randn(4) if random else torch.zeros(4)
-        return torch.full((4,), float(number)) + noise, number % 2
+        return torch.full((4,), float(number)) + self.noise * torch.randn(4), number % 2
 
-class Endless(IterableDataset):
+
+class Endless(torch.utils.data.IterableDataset):
     def __iter__(self):
         yield from ((torch.full((4,), float(number)), number % 2) for number in range(8))
 
-random = False
-"""
 
-
-def test_a_loader_gives_its_dataset_by_its_own_processes(tmp_path):
-    from trainer.datasets.torch_loader import source_of
-
-    here: dict[str, Any] = {}
-    exec(HEAD + LOADER, here)
-    source = source_of(here["DataLoader"](here["Numbers"](), batch_size=7, num_workers=2))
+def test_a_loader_gives_its_dataset_by_its_own_processes():
+    source = torch_loader.source_of(torch.utils.data.DataLoader(Numbers(), batch_size=7, num_workers=2))
     assert not isinstance(source, Stream)
     inputs, targets, size = source.take(np.array([5, 2, 9, 4, 4]))
     assert (inputs[:, 0].tolist(), targets.tolist(), size) == ([5.0, 2.0, 9.0, 4.0, 4.0], [1, 0, 1, 0, 0], 5)
-    here["random"] = True  # the processes are there already, so a new loader
-    source = source_of(here["DataLoader"](here["Numbers"](), num_workers=2))
+    source = torch_loader.source_of(torch.utils.data.DataLoader(Numbers(0.1), num_workers=2))
     found = []
     for seed in (1, 1, 2):
         np.random.seed(seed)
@@ -346,12 +339,8 @@ def test_a_loader_gives_its_dataset_by_its_own_processes(tmp_path):
 
 
 def test_a_loader_without_numbers_is_a_stream_of_which_each_worker_takes_its_share():
-    from trainer.datasets.torch_loader import source_of
-
-    here: dict[str, Any] = {}
-    exec(HEAD + LOADER, here)
-    loader = here["DataLoader"](here["Endless"](), batch_size=2)
-    test, train = source_of(loader), source_of(loader, endless=True)
+    loader = torch.utils.data.DataLoader(Endless(), batch_size=2)
+    test, train = torch_loader.source_of(loader), torch_loader.source_of(loader, endless=True)
     assert isinstance(test, Stream) and isinstance(train, Stream)
     assert [raw.inputs[:, 0].tolist() for raw in test.batches(1, 2, 0)] == [[2.0, 3.0], [6.0, 7.0]]
     batches = train.batches(0, 2, 0)

@@ -12,14 +12,12 @@ from run_all import run_all
 
 from trainer.collectives.mesh import Parcel, follow
 from trainer.collectives.schedules import SUMS, ring
-from trainer.engine import mx
-from trainer.jobs.gluon import GluonNetwork
 from trainer.simulation import virtual_mesh
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.transport import flat
-from trainer.transport.collective import CollectiveTransport
+from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from trainer.transport.counter import num_bytes
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
 from utils import PeerLost
@@ -27,28 +25,33 @@ from utils import PeerLost
 # ------------------------------------------------------------------------------------------------- flat buffers
 
 
-def test_a_small_model_is_one_buffer() -> None:
-    assert plan([600, 24, 9600, 64]) == [[3, 2, 1, 0]]
+SOME, HALF = LEFT_OVER, FULL // 4
 
 
-def test_large_arrays_are_buffers_by_themselves_and_the_last_layers_go_first() -> None:
-    some = LEFT_OVER
-    assert plan([some, IN_PLACE, some, 2 * IN_PLACE, some]) == [[3], [1], [4, 2, 0]]
-
-
-def test_a_full_buffer_leaves_before_those_of_earlier_layers() -> None:
-    half = FULL // 4
-    assert plan([half - 1] * 6) == [[5, 4, 3, 2, 1], [0]]
-
-
-def test_a_few_bytes_more_make_no_buffer_of_their_own() -> None:
-    assert plan([3 * IN_PLACE, 2 * IN_PLACE, 4 * IN_PLACE, 4]) == [[2], [0], [1, 3]]
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([600, 24, 9600, 64], [[3, 2, 1, 0]]),  # a small model is one buffer
+        # Large arrays are buffers by themselves, and the last layers go first.
+        ([SOME, IN_PLACE, SOME, 2 * IN_PLACE, SOME], [[3], [1], [4, 2, 0]]),
+        ([HALF - 1] * 6, [[5, 4, 3, 2, 1], [0]]),  # a full one leaves before those of earlier layers
+        ([3 * IN_PLACE, 2 * IN_PLACE, 4 * IN_PLACE, 4], [[2], [0], [1, 3]]),  # a few bytes more make none of their own
+    ],
+)
+def test_arrays_are_packed_into_buffers(sizes: list[int], groups: list[list[int]]) -> None:
+    assert plan(sizes) == groups
 
 
 @given(st.lists(st.integers(1, 2 * FULL), min_size=1, max_size=30))
 def test_every_array_is_in_one_buffer(sizes: list[int]) -> None:
     groups = plan(sizes)
     assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
+
+
+def summed(shared: CollectiveSums, arrays: list[np.ndarray], timed: bool = False) -> float | None:
+    """Adds them up; how long it took where that is asked."""
+    shared.begin_sum(arrays)
+    return shared.finish_sum(arrays, timed)
 
 
 def arrays_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -66,26 +69,6 @@ def test_what_a_buffer_takes_it_gives_back_and_a_large_array_is_its_own_buffer()
         np.testing.assert_array_equal(array, was + 1)
     *_, largest = arrays
     assert any(np.shares_memory(buffer.take(arrays), largest) for buffer in buffers_of(arrays))
-
-
-@pytest.mark.parametrize("channels", [4, 512])  # packed, and large enough to be a buffer by itself
-def test_weights_in_the_layout_that_an_inference_pass_leaves_are_taken_and_given_in_their_own_order(channels) -> None:
-    block, inputs = (
-        mx.gluon.nn.Conv2D(channels, 3, in_channels=channels, use_bias=False),
-        mx.nd.ones((2, channels, 8, 8)),
-    )
-    block.initialize()
-    network = GluonNetwork(block, mx.cpu())
-    before = network.weights[0].copy()
-    once = network.layers(inputs).asnumpy()
-    weights = network.weights
-    for buffer in buffers_of(weights):
-        content = buffer.take(weights)
-        np.testing.assert_array_equal(content, before.reshape(-1))
-        content *= 2
-        buffer.give(weights)
-    np.testing.assert_array_equal(network.weights[0], 2 * before)
-    np.testing.assert_allclose(network.layers(inputs).asnumpy(), 2 * once, rtol=1e-4, atol=1e-4)
 
 
 def test_only_float32_is_added_up() -> None:
@@ -153,29 +136,24 @@ def test_what_the_kernels_hold_goes_one_after_the_other_and_stays_what_it_was() 
     assert done_s == pytest.approx([1.0 + 2.0, 2.0 + 2.0])
 
 
-def test_no_link_is_faster_than_the_network() -> None:
+@pytest.mark.parametrize(
+    ("name", "number", "link", "bytes_per_s", "seconds"),
+    [
+        ("ring", 4, WorkerLink(1000.0, 0.25), float("inf"), 6 * 0.5 + 1.5 * 4000 / 1000),
+        ("butterfly", 4, WorkerLink(1000.0, 0.25), float("inf"), 4 * 0.5 + 1.5 * 4000 / 1000),
+        ("ring", 2, WorkerLink(), 50.0, 2 * 2000 / 50),  # no link is faster than the network
+    ],
+)
+def test_a_sum_takes_its_steps_and_its_bytes(name, number, link, bytes_per_s, seconds) -> None:
     clock = VirtualClock()
-    network = MemoryNetwork(clock, [WorkerLink(), WorkerLink()], bytes_per_s=50.0)
-    buffers = [np.ones(50, np.float32) for _ in range(2)]
-    run_all(
-        clock, [lambda rank=rank: follow(ring(2, rank), MemoryMesh(network, rank), buffers[rank]) for rank in (0, 1)]
-    )
-    assert clock.now() == pytest.approx(2 * 100 / 50)
-
-
-@pytest.mark.parametrize(("name", "steps", "buffers"), [("ring", 6, 1.5), ("butterfly", 4, 1.5)])
-def test_a_sum_takes_its_steps_and_its_bytes(name: str, steps: int, buffers: float) -> None:
-    clock, number = VirtualClock(), 4
-    network = MemoryNetwork(clock, [WorkerLink(1000.0, 0.25)] * number)
+    network = MemoryNetwork(clock, [link] * number, bytes_per_s=bytes_per_s)
     data = [np.ones(1000, np.float32) for _ in range(number)]
-    run_all(
-        clock,
-        [
-            lambda rank=rank: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank])
-            for rank in range(number)
-        ],
-    )
-    assert clock.now() == pytest.approx(steps * 0.5 + buffers * 4000 / 1000)
+
+    def work(rank: int) -> Callable[[], object]:
+        return lambda: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank])
+
+    run_all(clock, [work(rank) for rank in range(number)])
+    assert clock.now() == pytest.approx(seconds)
 
 
 # ------------------------------------------------------------------------------------------------- the transport
@@ -212,8 +190,7 @@ def test_arrays_of_all_sizes_are_summed_on_all_workers(name: str, number: int, m
             np.testing.assert_array_equal(array, given_)
         for round_ in range(2):
             arrays = [np.full(shape, index + place.rank + round_, np.float32) for index, shape in enumerate(shapes)]
-            shared.begin_sum(arrays)
-            shared.finish_sum(arrays)
+            summed(shared, arrays)
             for index, array in enumerate(arrays):
                 assert (array == sum(index + rank + round_ for rank in range(number))).all()
 
@@ -230,8 +207,7 @@ def test_a_timed_sum_tells_the_time_of_the_collective_and_not_of_the_wait_for_th
         seen = []
         for _ in range(2):
             place.clock.sleep(100.0 * place.rank)
-            shared.begin_sum(arrays)
-            seen.append(shared.finish_sum(arrays, timed=True))
+            seen.append(summed(shared, arrays, timed=True))
         took_s.append(tuple(seen))
 
     together(2, work, link)
@@ -246,10 +222,7 @@ def test_all_are_told_the_same_time_the_longest_although_one_gets_its_sum_later(
     def work(place: CollectiveTransport) -> None:
         shared, arrays = place.sums(), [np.ones(100, np.float32)]
         shared.broadcast(arrays)
-        took_s[place.rank] = []
-        for _ in range(3):
-            shared.begin_sum(arrays)
-            took_s[place.rank].append(shared.finish_sum(arrays, timed=True))
+        took_s[place.rank] = [summed(shared, arrays, timed=True) for _ in range(3)]
 
     together(3, work, WorkerLink(400.0), name="butterfly")
     assert took_s[1][0] == pytest.approx(took_s[2][0] + 1.0)
@@ -265,8 +238,7 @@ def test_without_a_timed_first_sum_no_later_one_waits_for_a_barrier() -> None:
         shared.broadcast(arrays)
         for moment in (100.0, 200.0):
             place.clock.sleep(moment - place.clock.now())
-            shared.begin_sum(arrays)
-            assert shared.finish_sum(arrays) is None
+            assert summed(shared, arrays) is None
             ended_s.append(place.clock.now() - moment)
 
     together(2, work, WorkerLink(400.0, 0.5))
@@ -294,8 +266,7 @@ def test_traffic_is_what_a_workers_own_link_carries_each_way_as_large_as_the_arr
     def work(place: CollectiveTransport) -> None:
         shared, arrays = place.sums(), [np.ones(2, np.float32), np.ones(1, np.float32)]
         shared.broadcast(arrays)
-        shared.begin_sum(arrays)
-        shared.finish_sum(arrays)
+        summed(shared, arrays)
         sent[place.rank] = shared.take_traffic()
 
     together(3, work, name="butterfly", size_of=lambda array: 500 * array.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,11 @@ def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> l
     network = MemoryNetwork(clock, [WorkerLink()] * number)
     groups = [MeshGroup(MemoryMesh(network, rank), SUMS[name]) for rank in range(number)]
     mine = [buffer.copy() for buffer in buffers]
-    run_all(
-        clock,
-        [
-            lambda rank=rank: groups[rank].all_reduce(mine[rank], mine[rank].nbytes, num_halves)
-            for rank in range(number)
-        ],
-    )
+
+    def work(rank: int) -> None:
+        groups[rank].all_reduce(mine[rank], mine[rank].nbytes, num_halves)
+
+    run_all(clock, [partial(work, rank) for rank in range(number)])
     return mine
 
 
@@ -114,15 +113,12 @@ def test_a_message_of_both_kinds_is_as_long_as_its_numbers() -> None:
             sizes.append(len(out.array))
             super().exchange(to, out, source, into, adds)
 
+    def work(rank: int) -> None:
+        halves.follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
+
     clock = VirtualClock()
     network = MemoryNetwork(clock, [WorkerLink()] * 2)
-    run_all(
-        clock,
-        [
-            lambda rank=rank: halves.follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
-            for rank in range(2)
-        ],
-    )
+    run_all(clock, [partial(work, rank) for rank in range(2)])
     assert sizes == [5 * 2 + 1 * 4] * 4
 
 
@@ -194,18 +190,11 @@ def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> N
 # --------------------------------------------------------------------------------------------------- training
 
 
-def ssgd(context: Context) -> Trainer:
-    return by_flags("sync", learning_rate=ETA)(context)
-
-
-def esync(context: Context) -> Trainer:
-    return by_flags("esync", local_lr=SMALL, global_lr=1.0, query="blocking", normalise=1)(context)
-
-
+ssgd = by_flags("sync", learning_rate=ETA)
 SMALL = 0.05  # a step, with which a rounding stays one
 MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the policy
     "sync": (by_flags("sync", learning_rate=SMALL), ""),
-    "esync": (esync, "journal"),
+    "esync": (by_flags("esync", local_lr=SMALL, global_lr=1.0, query="blocking", normalise=1), "journal"),
     "local-sgd": (by_flags("local-sgd", local_lr=SMALL, global_lr=1.0, sync_every=2), ""),
     "lb-bsp": (by_flags("lb-bsp", learning_rate=SMALL), "lb-bsp"),
 }
@@ -295,7 +284,7 @@ def test_without_number_checks_the_infinity_ends_the_job(exchange: str) -> None:
     def build(context: Context) -> Trainer:
         if context.peers.membership().rank == 1:
             context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, 1e5)
-        return by_flags("sync", learning_rate=ETA)(context)
+        return ssgd(context)
 
     with pytest.raises(JobError, match=DIVERGED):
         train(

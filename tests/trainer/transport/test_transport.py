@@ -89,7 +89,7 @@ def over_tcp(scenario: str, folder: Path) -> Saw:
         for process in processes:
             process.kill()
             process.wait()
-    return [json.loads(output.read_text()) for output in outputs]
+    return [{"rank": rank, **json.loads(output.read_text())} for rank, output in enumerate(outputs)]
 
 
 TRANSPORTS = {
@@ -106,50 +106,38 @@ COMPRESSING = (
 BYTES = 4 * (3 + 4)  # of both arrays
 
 
-@pytest.fixture(scope="module", params=(*COMPRESSING, "hub"))
-def summed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
-    return TRANSPORTS[request.param]("sums", tmp_path_factory.mktemp("sums"))
-
-
-@pytest.fixture(scope="module", params=COMPRESSING)
-def in_halves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
-    return TRANSPORTS[request.param]("halves", tmp_path_factory.mktemp("halves"))
-
-
-def of_both(saw: Saw, what: str) -> list[Any]:
-    return [one[what] for one in saw]
-
-
 NO_BYTES = {"bytes_pushed": 0, "bytes_pulled": 0}
 
 
-def test_all_that_sum_begin_with_rank_0s_values_which_are_no_traffic_of_the_rounds(summed) -> None:
-    assert of_both(summed, "broadcast") == [[1.0, 10.0]] * 2
-    assert of_both(summed, "bytes at first") == [NO_BYTES] * 2
+@pytest.mark.parametrize("transport", [*COMPRESSING, "hub"])
+def test_all_begin_with_rank_0s_values_and_get_the_sum_over_all_of_each_round(transport: str, tmp_path: Path) -> None:
+    for rank, saw in enumerate(TRANSPORTS[transport]("sums", tmp_path)):
+        assert saw == {
+            "rank": rank,
+            "agreed": [0.5, 3.0],
+            "broadcast": [1.0, 10.0],
+            "bytes at first": NO_BYTES,  # what all begin with is no traffic of the rounds
+            "sum 1": [1.0 + 2.0, 10.0 + 20.0],
+            "sum 2": [2.0 + 3.0, 20.0 + 30.0],
+            "bytes": {"bytes_pushed": 2 * BYTES, "bytes_pulled": 2 * BYTES},
+            "bytes, taken again": NO_BYTES,
+        }
 
 
-def test_all_agree_on_rank_0s_numbers(summed) -> None:
-    assert of_both(summed, "agreed") == [[0.5, 3.0]] * 2
-
-
-def test_every_worker_gets_the_sum_over_all_of_each_round(summed) -> None:
-    assert of_both(summed, "sum 1") == [[1.0 + 2.0, 10.0 + 20.0]] * 2
-    assert of_both(summed, "sum 2") == [[2.0 + 3.0, 20.0 + 30.0]] * 2
-
-
-def test_the_bytes_of_the_sums_are_counted_once(summed) -> None:
-    assert of_both(summed, "bytes") == [{"bytes_pushed": 2 * BYTES, "bytes_pulled": 2 * BYTES}] * 2
-    assert of_both(summed, "bytes, taken again") == [NO_BYTES] * 2
-
-
-def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_same_on_all(in_halves) -> None:
-    (first, exact), other = in_halves[0]["fp16, broadcast"], in_halves[1]["fp16, broadcast"]
-    assert (first, exact) == ([2049.0, np.float32(1 / 3)], [60001.0, np.float32(0.1)]) and other == [first, exact]
-    # 2048 + 1.5, of which float16 has every second number; the counts are as they were.
-    assert of_both(in_halves, "fp16, sum") == [[[2050.0, 0.5], [120003.0, np.float32(0.1)]]] * 2
+@pytest.mark.parametrize("transport", COMPRESSING)
+def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_same_on_all(
+    transport: str, tmp_path: Path
+) -> None:
     sent = 2 * 2 + 4 * 2
-    assert of_both(in_halves, "fp16, bytes") == [{"bytes_pushed": sent, "bytes_pulled": sent}] * 2
-    assert of_both(in_halves, "fp16, largest") == [2.0**15 / 2] * 2
+    for rank, saw in enumerate(TRANSPORTS[transport]("halves", tmp_path)):
+        assert saw == {
+            "rank": rank,
+            "fp16, broadcast": [[2049.0, np.float32(1 / 3)], [60001.0, np.float32(0.1)]],
+            # 2048 + 1.5, of which float16 has every second number; the counts are as they were.
+            "fp16, sum": [[2050.0, 0.5], [120003.0, np.float32(0.1)]],
+            "fp16, bytes": {"bytes_pushed": sent, "bytes_pulled": sent},
+            "fp16, largest": 2.0**15 / 2,
+        }
 
 
 def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
@@ -202,20 +190,3 @@ def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
     run_all(clock, [lambda: worker(0), lambda: worker(1)])
     assert ended[0] == pytest.approx(ended_s)
     assert ended[1] == pytest.approx(starts_s + 2 * (late.latency_s + BYTES / late.bytes_per_s))
-
-
-def test_a_workers_pull_comes_behind_its_own_push() -> None:
-    clock = VirtualClock()
-    server = VirtualServer(clock, [WorkerLink(BYTES, 0.25)])
-    ended: list[float] = []
-
-    def worker() -> None:
-        shared, arrays = VirtualKVStore(server, 0).sums(), two(1.0, 1.0)
-        shared.broadcast(arrays)
-        begin = clock.now()
-        shared.begin_sum(arrays)
-        shared.finish_sum(arrays)
-        ended.append(clock.now() - begin)
-
-    run_all(clock, [worker])
-    assert ended == [pytest.approx(2 * 1.25)]
