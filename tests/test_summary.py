@@ -10,8 +10,8 @@ import pytest
 from log_tree import NETWORK, ROOT, esync_round, run_program, sync_round, write_device, write_esync, write_sync
 
 import summary
+from esync import measure
 from report.metrics import MODES
-from trainer.run_logs import measure
 
 
 def summarise(base, *arguments):

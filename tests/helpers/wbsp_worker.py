@@ -15,9 +15,6 @@ from ready import endless, ready
 
 import models
 from config import Config
-from esync.client import StateClient
-from esync.clock import RealClock
-from esync.http import HttpLink
 from esync.progress import Limits
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.datasets import loading

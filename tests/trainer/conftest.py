@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from run_all import run_all
 
-from trainer.clock import Clock
+from esync.clock import Clock
 from trainer.simulation.virtual_clock import VirtualClock
 
 

@@ -17,6 +17,7 @@ from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
 from config import Config
+from esync.progress import Limits
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
@@ -24,7 +25,6 @@ from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.loop import Loop
 from trainer.nan_guard import BadSteps, first_not_finite
-from trainer.progress import Limits
 from trainer.trainer import Trainer
 from utils import DIVERGED, EXIT_BUG, JobError
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from run_all import run_all
 
-from trainer import clock as clock_module
-from trainer.clock import RealClock
+from esync import clock as clock_module
+from esync.clock import RealClock
 from trainer.simulation.virtual_clock import Deadlock, VirtualClock
 
 # ------------------------------------------------------------------------------------------------ both clocks

@@ -10,9 +10,9 @@ from ready import endless, labels_of, ready
 
 from algorithm_row import OwnGradientSteps
 from algorithms import TransportKind
+from esync.measure import Measure
 from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.samples import Samples
-from trainer.run_logs.measure import Measure
 
 LEARNING_RATE = 0.01
 

@@ -8,12 +8,12 @@ from contexts import by_flags, context_of
 from memory_cluster import batch, dense
 from ready import FEED, ready
 
+from esync.progress import Limits
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
-from trainer.progress import Limits
 
 ETA = 0.5
 

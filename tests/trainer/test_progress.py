@@ -8,8 +8,8 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer.coordinator.asker import NOTICE_REST_S, Notices
-from trainer.progress import FIRST, Curve, Newest, Point, Progress, Total
+from esync.asker import NOTICE_REST_S, Notices
+from esync.progress import FIRST, Curve, Newest, Point, Progress, Total
 from trainer.run_logs.rounds import of_log
 from trainer.survival.trainer_state import resume_progress
 

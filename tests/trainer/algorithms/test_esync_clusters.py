@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from server.worker import Action
 from timed_cluster import Outcome, Round, Worker, follow
 
-from trainer.coordinator.queries import AWAY_S
+from esync.queries import AWAY_S
 
 TICK = 2.0**-10  # s
 GIVEN_UP_LATE = 2 / 3  # of a step at most: READY may come just behind its forward pass

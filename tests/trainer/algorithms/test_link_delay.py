@@ -12,9 +12,9 @@ from page import Page
 
 from algorithms import OWNERS, TransportKind
 from config import Config
+from esync.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.context import Context
 from trainer.emulation import COMPUTE, NETWORK, Slowdown
-from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.trainer import Trainer
 
 ROUNDS = 3

@@ -11,12 +11,12 @@ import pytest
 from recording_state_server import Answer, refusal, response, rounds_that_skip
 from state_server_process import query, report
 
+from esync.client import StateClient
+from esync.progress import EVALUATING, TRAINING, Progress
+from esync.protocol import BRIEF, PATIENT, Message, NoAnswer, Reply, Timeouts
+from esync.queries import Queries
 from trainer import command_line
-from trainer.coordinator.client import StateClient
-from trainer.coordinator.protocol import BRIEF, PATIENT, Message, NoAnswer, Reply, Timeouts
-from trainer.coordinator.queries import Queries
 from trainer.from_flags import limits
-from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError
 
