@@ -14,17 +14,7 @@ from typing import Any
 
 import pytest
 import requests
-from cluster_processes import (
-    DATA,
-    DEADLINE_S,
-    ROOT,
-    cluster,
-    device_folders,
-    free_ports,
-    run_cluster,
-    running,
-    wait_for,
-)
+from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, device_folders, free_ports, run_cluster, wait_for
 from few_images import few_images, on_few_images
 from recording_state_server import passing_on
 from round_records import read_rounds
@@ -313,19 +303,3 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
     assert [read_json(path)["round"] for path in tmp_path.glob("cpu?/final.json")] == [counts[0]]
     if mode == "sync":
         assert counts[0] == counts[1]
-
-
-def test_ctrl_c_ends_a_local_cluster_cleanly(tmp_path):
-    job = ["--log-base", str(tmp_path), "--workers", "0.02,0.1", "--data-dir", str(few_images())]
-    with subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", "--dataset", "mnist"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as supervisor:  # fmt: skip
-        mode_folder = tmp_path / "lenet" / "esync"
-        wait_for(lambda: len(list(mode_folder.glob("*/cpu1/iter-2.txt"))), "round 2")
-        supervisor.send_signal(signal.SIGINT)
-        output, _ = supervisor.communicate(timeout=DEADLINE_S)
-    assert supervisor.returncode == 0, output
-    for folder in device_folders(mode_folder):
-        assert read_json(folder / RUN_FILE)["ended"]
-    assert not running(tmp_path)
