@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import namespaces
@@ -15,6 +15,8 @@ import pytest
 from cluster_processes import children, forks, wait_for
 from hypothesis import settings
 from state_server_process import StateServerProcess, running_state_server
+
+from utils import EXIT_SETUP, SetupError
 
 STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, and of what that starts in turn
 END_S = 10.0  # what was told to end may take so long
@@ -144,6 +146,24 @@ def forks_end() -> Iterator[None]:
     yield
     if forks.cache_info().currsize:
         forks().close()
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a program, or its parser, says of words that it refuses: the one line of its error."""
+
+    def told(program: Callable[[list[str]], object], *words: str) -> str:
+        try:
+            code = program([*words])
+        except SetupError as error:
+            return str(error)
+        except SystemExit as end:
+            code = end.code
+        assert code == EXIT_SETUP
+        (line,) = (line for line in capsys.readouterr().err.splitlines() if "error: " in line)
+        return line
+
+    return told
 
 
 @pytest.fixture

@@ -62,23 +62,19 @@ def test_a_mistake_is_one_line():
         assert len(errors.splitlines()) == 1 and ": error: " in errors, (name, errors)
 
 
-def error_of(capsys, main, *arguments: str) -> str:
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert end.value.code == 2
+def behind_the_name(line: str) -> str:
     return line.partition(": error: ")[2]
 
 
 @pytest.mark.parametrize("parse", [local_cluster.parse, lambda words: cluster.parse(["--hosts", "x", *words])])
-def test_a_flag_on_the_wrong_side_of_the_dashes_is_told_its_place(parse, capsys):
+def test_a_flag_on_the_wrong_side_of_the_dashes_is_told_its_place(parse, refused):
     words = "-m -n --mode --network --job --exchange --data-dir --split-by-class --state-server-port --page --grace"
     both = {*words.split()}
     for name in {name for field in FIELDS for name in names_of(field)} - both:
-        said = error_of(capsys, parse, "-m", "sync", name, "1")
+        said = behind_the_name(refused(parse, "-m", "sync", name, "1"))
         assert said == f"unknown argument {name}: it is a flag of main.py: give it behind `--`"
     for word in ("--servers", "--log-base=x"):
-        said = error_of(capsys, parse, "--", word, "1")
+        said = behind_the_name(refused(parse, "--", word, "1"))
         assert said == f"{word.partition('=')[0]} is an option of this script: give it before `--`"
 
 
@@ -95,8 +91,8 @@ def test_a_flag_on_the_wrong_side_of_the_dashes_is_told_its_place(parse, capsys)
         (demo.parse, "--evalseconds 1", "--evalseconds: did you mean --eval-seconds?"),
     ],
 )
-def test_an_unknown_flag_is_told_which_was_meant(main, words, said, capsys):
-    assert error_of(capsys, main, *words.split(" ")) == f"unknown argument {said}"
+def test_an_unknown_flag_is_told_which_was_meant(main, words, said, refused):
+    assert behind_the_name(refused(main, *words.split(" "))) == f"unknown argument {said}"
 
 
 README_OF = {  # the command lines that the READMEs of published programs print
@@ -111,9 +107,9 @@ README_OF = {  # the command lines that the READMEs of published programs print
 
 @pytest.mark.parametrize("main", [command_line.parse, simulate.parse, local_cluster.parse])
 @pytest.mark.parametrize(("mode", "words"), [(mode, words) for mode, lines in README_OF.items() for words in lines])
-def test_a_published_programs_own_command_line_is_told_the_page_and_the_command_here(main, mode, words, capsys):
+def test_a_published_programs_own_command_line_is_told_the_page_and_the_command_here(main, mode, words, refused):
     before = ["--"] if main is local_cluster.parse else []
-    said = error_of(capsys, main, *before, *words.split())
+    said = refused(main, *before, *words.split())
     assert f"such as scripts/local_cluster.sh -m {mode}; docs/other-programs.md has a table" in said
     page = (ROOT / "docs" / "other-programs.md").read_text()
     assert not [word for word in words.split() if word.startswith("--") and word.partition("=")[0] not in page]
@@ -132,8 +128,8 @@ def test_a_published_programs_own_command_line_is_told_the_page_and_the_command_
         (command_line.parse, "--device-name -x", "give it a value; one that begins with - behind ="),
     ],
 )
-def test_a_value_that_begins_with_a_minus_is_told_what_is_allowed(main, words, said, capsys):
-    assert said in error_of(capsys, main, *words.split())
+def test_a_value_that_begins_with_a_minus_is_told_what_is_allowed(main, words, said, refused):
+    assert said in refused(main, *words.split())
     assert command_line.parse(["--target", "-1e-3"]).target == -0.001
 
 
@@ -203,27 +199,29 @@ start.run(main)
 @pytest.mark.parametrize(("before", "code"), [("default_int_handler", 130), ("SIG_IGN", 0)])
 def test_ctrl_c_in_a_program_tidies_up_quietly_and_is_ignored_where_it_was(before, code):
     program = f"import signal; signal.signal(signal.SIGINT, signal.{before})\n{PROGRAM}"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "tidied\n", "")
+    assert run(sys.executable, "-c", program) == (code, "tidied\n", [])
+
+
+def run(*command: str, **environment: str) -> tuple[int, str, list[str]]:
+    """Exit code, stdout and the lines of stderr of a program."""
+    given = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr.splitlines()
 
 
 @pytest.mark.parametrize(
     "words", ["draw.py", "main.py -m local -c 1", "simulate.py", "SimpleStateServer/manage.py serve"]
 )
 def test_a_package_that_is_not_installed_is_one_line(words):
-    command = [sys.executable, "-S", *words.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    (line,) = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (2, "")
+    code, said, (line,) = run(sys.executable, "-S", *words.split())
+    assert (code, said) == (2, "")
     assert re.search(r"error: there is no \w+ for .*: \.venv/bin/python has it, which scripts/setup.sh makes$", line)
 
 
-@pytest.mark.parametrize("words", ["main.py --help", "draw.py -b /nowhere"])
-def test_a_program_whose_output_is_closed_does_not_miss_it(words):
-    command = f"{sys.executable} {words} >&- {'2>&-' if '--help' in words else ''}"
-    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
-    code, errors = (0, 0) if "--help" in words else (2, 1)
-    assert (done.returncode, len(done.stderr.splitlines())) == (code, errors), done.stderr
+@pytest.mark.parametrize(("words", "closed", "ends"), [("main.py --help", "2>&-", 0), ("draw.py -b /nowhere", "", 2)])
+def test_a_program_whose_output_is_closed_does_not_miss_it(words, closed, ends):
+    code, _, errors = run("sh", "-c", f"{sys.executable} {words} >&- {closed}")
+    assert (code, len(errors)) == (ends, 1 if ends else 0), errors
 
 
 @pytest.mark.parametrize(
@@ -235,8 +233,7 @@ def test_a_program_whose_output_is_closed_does_not_miss_it(words):
 )
 def test_what_a_program_cannot_work_with_is_one_line(words, tmp_path):
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\n")
-    environment = {**os.environ, **({"MATPLOTLIBRC": str(tmp_path)} if "draw" in words else {})}
-    command = [sys.executable, *words.replace("FOLDER", str(tmp_path)).split()]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    (line,) = [each for each in done.stderr.splitlines() if not each.startswith("Cannot decode")]  # matplotlib's own
-    assert (done.returncode, done.stdout, line[:7]) == (2, "", "error: ")
+    environment = {"MATPLOTLIBRC": str(tmp_path)} if "draw" in words else {}
+    code, said, errors = run(sys.executable, *words.replace("FOLDER", str(tmp_path)).split(), **environment)
+    (line,) = [each for each in errors if not each.startswith("Cannot decode")]  # matplotlib's own
+    assert (code, said, line[:7]) == (2, "", "error: ")

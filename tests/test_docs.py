@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -163,19 +163,39 @@ def words(command: str) -> list[str]:
     return [str(ROOT / "examples" / "table.py") if Path(word).name in USERS else word for word in shlex.split(command)]
 
 
-@pytest.mark.parametrize("command", known(".venv/bin/python simulate.py"))
-def test_a_command_for_the_simulation_is_one(command):
-    assert simulate.parse(words(command))[1]
+def asks_for_advice(given: list[str]) -> object:
+    its, flags_of_job = advise.parse(given)
+    job = dict.fromkeys(("job", "hosts")) | {"cluster": its.cluster and "demo"}
+    its = argparse.Namespace(**{**vars(its), **job})
+    return advise.Advised(its, "demo", flags_of_job).job("esync").config
 
 
-@pytest.mark.parametrize("command", known("scripts/local_cluster.sh"))
-def test_a_command_for_a_cluster_is_one(command):
-    local_cluster.parse(words(command))
+def parameters_of_slurm(given: list[str]) -> tuple[str, ...]:
+    return slurm.job_of(slurm.parse(given)).worker_arguments
 
 
-@pytest.mark.parametrize("command", [*known(".venv/bin/python main.py"), *known("scripts/worker.sh")])
-def test_a_command_for_main_is_one(command):
-    command_line.parse(words(command), pytest.fail)
+# What takes the words of a program's commands.
+PARSERS: dict[str, Callable[[list[str]], object]] = {
+    ".venv/bin/python simulate.py": lambda given: simulate.parse(given)[1],
+    "scripts/local_cluster.sh": local_cluster.parse,
+    ".venv/bin/python main.py": lambda given: command_line.parse(given, pytest.fail),
+    "scripts/worker.sh": lambda given: command_line.parse(given, pytest.fail),
+    "scripts/mpi.sh": lambda given: mpi.parse(given, {}),
+    "scripts/find_switch_point.sh": lambda given: find_switch_point.parse(given)[0].total_steps > 0,
+    "scripts/demo.sh": demo.parse,
+    "scripts/reproduce.sh": lambda given: reproduce.parse(given).parts,
+    ".venv/bin/python experiments/study/study.py": lambda given: study.parse(given)[1].rows,
+    "scripts/why.sh": lambda given: why.parse(given).network == "lenet",
+    "scripts/sweep.sh": lambda given: sweep.tasks_of(*sweep.parse(given)),
+    "scripts/advise.sh": asks_for_advice,
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "command"), [(program, command) for program in PARSERS for command in known(program)]
+)
+def test_a_command_is_one_that_its_program_takes(program, command):
+    assert PARSERS[program](words(command))
 
 
 @pytest.mark.parametrize("command", known("scripts/cluster.sh"))
@@ -190,36 +210,7 @@ def test_a_command_for_several_hosts_is_one_with_the_hosts_file_above_it(command
 def test_a_command_for_slurm_is_one_whose_batch_script_runs_that_job(command, capsys):
     assert slurm.main(["--dry-run", *words(command)]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert (
-        slurm.job_of(slurm.parse(shlex.split(last)[2:])).worker_arguments
-        == slurm.job_of(slurm.parse(words(command))).worker_arguments
-    )
-
-
-@pytest.mark.parametrize("command", known("scripts/mpi.sh"))
-def test_a_command_for_mpiexec_is_one(command):
-    assert mpi.parse(words(command), {})
-
-
-@pytest.mark.parametrize("command", known("scripts/find_switch_point.sh"))
-def test_a_command_for_the_search_is_one(command):
-    given, _ = find_switch_point.parse(words(command))
-    assert given.total_steps > 0
-
-
-@pytest.mark.parametrize("command", known("scripts/demo.sh"))
-def test_a_command_for_the_demo_is_one(command):
-    assert demo.parse(words(command))
-
-
-@pytest.mark.parametrize("command", known("scripts/reproduce.sh"))
-def test_a_command_that_reproduces_is_one(command):
-    assert reproduce.parse(words(command)).parts
-
-
-@pytest.mark.parametrize("command", known(".venv/bin/python experiments/study/study.py"))
-def test_a_command_for_a_study_is_one(command):
-    assert study.parse(words(command))[1].rows
+    assert parameters_of_slurm(shlex.split(last)[2:]) == parameters_of_slurm(words(command))
 
 
 PROGRAMS = {
@@ -251,53 +242,15 @@ def test_a_command_of_another_program_has_flags_that_it_takes(module, command, m
         importlib.import_module(module).main(words(command))
 
 
-@pytest.mark.parametrize("command", known("scripts/why.sh"))
-def test_a_command_that_asks_why_is_one(command):
-    assert why.parse(words(command)).network == "lenet"
-
-
-@pytest.mark.parametrize("command", known("scripts/sweep.sh"))
-def test_a_command_for_a_sweep_is_one(command):
-    given, others = sweep.parse(words(command))
-    assert sweep.tasks_of(given, others)
-
-
-@pytest.mark.parametrize("command", known("scripts/advise.sh"))
-def test_a_command_that_asks_for_advice_is_one(command):
-    given, flags_of_job = advise.parse(words(command))
-    job = dict.fromkeys(("job", "hosts")) | {"cluster": given.cluster and "demo"}
-    given = argparse.Namespace(**{**vars(given), **job})
-    assert advise.Advised(given, "demo", flags_of_job).job("esync").config
-
-
 WITHOUT = ("get_data", "scheduler", "server", "setup", "state_server", "test")  # arguments
 OF_HUB = ("-m wbsp", "-m sync --exchange hub", "-m async --exchange hub")
-OTHERS = {
-    "docker",
-    ".venv/bin/python -m pip",
-    ".venv/bin/python -m pytest",
-    ".venv/bin/python manage.py",
-}  # not of this project
-PARSED = {"simulate.py", "main.py", "experiments/study/study.py"}
-SHELL = (
-    "local_cluster",
-    "worker",
-    "cluster",
-    "slurm",
-    "mpi",
-    "find_switch_point",
-    "demo",
-    "reproduce",
-    "why",
-    "sweep",
-    "advise",
-)
+# Not of this project.
+OTHERS = {"docker", *(f".venv/bin/python {name}" for name in ("-m pip", "-m pytest", "manage.py"))}
 
 
 def test_every_program_of_the_pages_is_asked_above_and_scripts_without_arguments_get_none():
-    parsed = {*PROGRAMS, *OTHERS, *(f".venv/bin/python {name}" for name in PARSED)}
-    scripts = {f"scripts/{name}.sh" for name in (*SHELL, *WITHOUT)}
-    assert commands().keys() <= parsed | scripts | {".venv/bin/python -m scripts.flags"}
+    scripts = {f"scripts/{name}.sh" for name in ("cluster", "slurm", *WITHOUT)}
+    assert commands().keys() <= {*PARSERS, *PROGRAMS, *OTHERS, *scripts, ".venv/bin/python -m scripts.flags"}
     for name in WITHOUT:
         assert {"--test", "--torch", *OF_HUB} >= {*commands().get(f"scripts/{name}.sh", [])} - {""}, name
 

@@ -77,6 +77,7 @@ def test_a_target_ends_the_job_from_above_and_the_run_says_what_it_measures(tree
         run(tree, "-m", "esync", "--target-accuracy", "0.5", base="to-target")
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_summary_table_and_figures_are_in_the_metrics_direction_and_name(tree, capsys):
     assert summary.main(["-b", str(tree / "logs"), "-n", "line"]) == EXIT_OK
     written = read_json(tree / "logs" / "line" / "esync" / "ESync.json")["virtual"]["cpu0"]
@@ -105,6 +106,7 @@ def test_why_compares_the_times_to_a_value_of_the_metric(tree, capsys):
     assert '"args":{"rmse":' in trace
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_logs_of_several_metrics_are_not_mixed_and_a_line_says_so(tree, tmp_path, capsys):
     base = copy(tree, tmp_path)
     for path in (base / "line" / "local").rglob("rounds.jsonl"):

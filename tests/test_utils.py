@@ -150,11 +150,8 @@ def test_programs_run_where_python_does_not_add_their_folder(program):
 
 
 def test_kubernetes_variable_of_a_service_called_state_server_is_no_port():
-    ended = run(
-        *("scripts/state_server.sh", "--request-timeout", "0"),
-        STATE_SERVER_PORT="tcp://10.3.2.1:10010",
-        VENV=sys.prefix,
-    )
+    words = ("scripts/state_server.sh", "--request-timeout", "0")
+    ended = run(*words, STATE_SERVER_PORT="tcp://10.3.2.1:10010", VENV=sys.prefix)
     told, error = ended.stderr.splitlines()
     assert told.startswith("STATE_SERVER_PORT=tcp://10.3.2.1:10010 is Kubernetes' variable of a service")
     assert error == "error: --request-timeout is 0; give 0.1 or more"

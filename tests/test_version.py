@@ -20,9 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 ENTRY = r"^## (\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d(?: \([0-9a-f]{7}\))?$"
 
 
-def test_the_changelog_begins_with_the_version():
-    versions = re.findall(ENTRY, (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert versions[0] == version_number()
+def test_the_changelog_begins_with_the_version_and_each_is_newer_than_the_next():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    found = re.findall(ENTRY, text, re.MULTILINE)
+    assert found[0] == version_number()
+    assert len(found) == text.count("\n## ") - text.count("\n## Unreleased\n")
+    versions = [tuple(map(int, each.split("."))) for each in found]
+    assert versions == sorted(set(versions), reverse=True)
 
 
 def test_the_citation_has_the_version_and_the_licence():
@@ -38,13 +42,6 @@ def test_the_citation_names_the_authors_of_the_licence_and_the_paper_of_esync():
     assert f'\nauthors:\n  - name: "{authors}"\n' in text
     [doi] = re.findall(r"^    doi: (.+)$", text, re.MULTILINE)
     assert ALGORITHMS["esync"].paper.endswith(f", doi:{doi}")
-
-
-def test_every_version_of_the_changelog_is_newer_than_the_next():
-    text = (ROOT / "CHANGELOG.md").read_text()
-    versions = [tuple(map(int, found.split("."))) for found in re.findall(ENTRY, text, re.MULTILINE)]
-    assert len(versions) == text.count("\n## ") - text.count("\n## Unreleased\n")
-    assert versions == sorted(set(versions), reverse=True)
 
 
 def test_the_program_tells_its_version(capsys):

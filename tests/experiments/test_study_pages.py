@@ -35,28 +35,19 @@ def real_and_virtual() -> str:
     return real_comparison.table(reported, comparison.read(RESULTS / "real-comparison"))
 
 
-def of_real_slowness() -> str:
-    return real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"))
+MADE = {
+    "real-comparison": (real_comparison.MARK, real_and_virtual),
+    "real-slowness": (markdown.TABLES, lambda: real_slowness.tables(real_slowness.read(RESULTS / "real-slowness"))),
+    **{
+        name: (markdown.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
+        for name in ("real-vs-virtual", "real-vs-virtual-mlp")
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "mark", "part"),
-    [
-        ("real-comparison", real_comparison.MARK, real_and_virtual),
-        ("real-slowness", markdown.TABLES, of_real_slowness),
-        *(
-            (name, markdown.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
-            for name in ("real-vs-virtual", "real-vs-virtual-mlp")
-        ),
-    ],
-    ids=[
-        "real-comparison",
-        "real-slowness",
-        "real-vs-virtual",
-        "real-vs-virtual-mlp",
-    ],
-)
-def test_the_tables_of_a_page_are_made_again_from_its_raw_data(name, mark, part):
+@pytest.mark.parametrize("name", MADE)
+def test_the_tables_of_a_page_are_made_again_from_its_raw_data(name):
+    mark, part = MADE[name]
     page = page_of(name)
     assert page == markdown.updated(page, mark, part())
 

@@ -38,6 +38,14 @@ def esync(k, samples_per_s, steps=1.0):
     return Candidate(FAMILY["esync"], k, samples_per_s, steps)
 
 
+def found(candidates, steps):
+    """A search that has found these step sizes so far."""
+    its = search.Search.__new__(search.Search)
+    its.found, its.every = search.Found(0.9), 50
+    its.found.candidates, its.found.steps = candidates, steps
+    return its
+
+
 def test_all_numbers_of_few_machines_are_looked_at_and_some_of_many():
     assert sizes(4) == [1, 2, 3, 4]
     many = sizes(1000)
@@ -60,10 +68,7 @@ def test_the_law_prefers_few_machines_unless_they_are_much_slower():
 def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
     """A race's losers are ended; what one would have taken that always is, is not known."""
     one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
-    its = search.Search.__new__(search.Search)
-    its.found, its.every = search.Found(0.9), 50
-    its.found.candidates = [one, other]
-    its.found.steps = {one: 0.1, other: 0.2}
+    its = found([one, other], {one: 0.1, other: 0.2})
     its.found.races = {search.Entrant(one, 0.1): [1.0, 2.0], search.Entrant(other, 0.2): [1.4, 2.4]}
     its.found.reached = {search.Entrant(one, 0.1)}
     places = {one: (0, 1), other: (0, 1)}
@@ -76,9 +81,7 @@ def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
 def test_a_candidate_that_left_a_race_is_not_taken_for_fast_by_its_easy_seeds():
     """The others of its seed were fast, too; later ones were slow."""
     one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
-    its = search.Search.__new__(search.Search)
-    its.found, its.every = search.Found(0.9), 50
-    its.found.candidates, its.found.steps = [one, other], {one: 0.1, other: 0.2}
+    its = found([one, other], {one: 0.1, other: 0.2})
     its.found.races = {search.Entrant(one, 0.1): [1.0, 1.5, 2.0], search.Entrant(other, 0.2): [1.2]}
     its.found.reached = {*its.found.races}
     assert its.times_s() == {one: pytest.approx(math.exp(1.5)), other: pytest.approx(math.exp(1.7))}
@@ -87,10 +90,7 @@ def test_a_candidate_that_left_a_race_is_not_taken_for_fast_by_its_easy_seeds():
 def test_the_law_is_fitted_to_what_was_seen_nearby():
     """With few machines and with many its constant differs."""
     few, many, between = esync(2, 190, 4.0), esync(12, 600, 4.0), esync(8, 500, 4.0)
-    its = search.Search.__new__(search.Search)
-    its.found, its.every = search.Found(0.9), 50
-    its.found.candidates = [few, between, many]
-    its.found.steps = {few: 0.1}
+    its = found([few, between, many], {few: 0.1})
     assert its.expected_s(between) == math.inf
     its.found.races = {search.Entrant(few, 0.1): [math.log(few.seconds(7e4))]}
     its.found.reached = {search.Entrant(few, 0.1)}
@@ -123,19 +123,16 @@ def test_a_race_goes_on_with_those_that_may_be_the_fastest():
     assert search.going_on({a: [1.0, 1.0], b: [1.3, 1.4], c: [1.4, 1.4]}) == [a]
 
 
-def test_a_race_ends_where_all_are_equal():
+def test_a_race_ends_where_all_are_equal_and_between_step_sizes_of_one_row_after_three_seeds():
+    """Further seeds would cost the user time for nothing."""
     a, b = (search.Entrant(esync(k, 190), 0.1) for k in (2, 3))
     seeds = [1.0, 1.2, 1.1, 1.3] * 16
     assert search.going_on({a: seeds, b: [each + 0.03 for each in seeds]}) == [a]
     assert search.going_on({a: seeds[:4], b: [each + 0.03 for each in seeds[:4]]}) == [a, b]
-
-
-def test_a_race_between_step_sizes_ends_after_three_seeds():
-    """The row is the same: further seeds would cost the user time for nothing."""
-    a, b, other = search.Entrant(esync(2, 190), 0.1), search.Entrant(esync(2, 190), 0.2), esync(3, 190)
-    assert search.going_on({a: [1.0] * 3, b: [1.1] * 3}) == [a, b]
-    assert search.going_on({a: [1.0] * 4, b: [1.05] * 4}) == [a]
-    assert search.going_on({a: [1.0] * 4, search.Entrant(other, 0.2): [1.05, 1.0, 1.2, 1.0]}) != [a]
+    size = search.Entrant(esync(2, 190), 0.2)
+    assert search.going_on({a: [1.0] * 3, size: [1.1] * 3}) == [a, size]
+    assert search.going_on({a: [1.0] * 4, size: [1.05] * 4}) == [a]
+    assert search.going_on({a: [1.0] * 4, b: [1.05, 1.0, 1.2, 1.0]}) != [a]
 
 
 def test_a_run_that_pauses_trains_as_one_that_does_not(place):
@@ -197,21 +194,16 @@ def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):
         ("--cluster three.csv --target-accuracy 0.9 --figure a.v2", "give a name that ends with .png or .pdf"),
     ],
 )
-def test_what_cannot_be_advised_is_one_line(place, words, complaint, capsys, monkeypatch):
+def test_what_cannot_be_advised_is_one_line(place, words, complaint, refused, monkeypatch):
     monkeypatch.chdir(place)
     (place / "one.csv").write_text("step_time_s\n0.02\n")
     before, _, behind = words.partition(" -- ")
-    try:
-        code = advise.main([*before.split(), "-n", "mlp", "--", *flags_in(place), *behind.split()])
-    except SystemExit as ended:
-        code = ended.code
-    assert code == 2
-    assert complaint in capsys.readouterr().err
+    assert complaint in refused(advise.main, *before.split(), "-n", "mlp", "--", *flags_in(place), *behind.split())
 
 
 def test_a_target_that_nobody_reaches_is_answered_by_the_best_value(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(search, "NEEDED_STEPS", 100)
-    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.15"]
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.05"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "1e-9"]) == 2
     assert "no candidate reached 1 within the time: the best accuracy on the held-out" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -64,9 +63,16 @@ def model(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("job"))
 
 
-def said(capsys, *words):
-    saved_model.main([str(word) for word in words])
-    return capsys.readouterr().out.strip()
+@pytest.fixture
+def said(capsys, tmp_path, monkeypatch):
+    """What the program prints; its files are in the test's folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(*words):
+        saved_model.main([str(word) for word in words])
+        return capsys.readouterr().out.strip()
+
+    return of
 
 
 def outputs_by_hand(path, inputs):
@@ -76,54 +82,52 @@ def outputs_by_hand(path, inputs):
     return inputs / 100 @ weights["dense.weight"].T + weights["dense.bias"]
 
 
-def test_a_model_of_a_job_file_is_evaluated_by_the_data_and_the_metric_of_the_file(model, tmp_path, capsys):
+def test_a_model_of_a_job_file_is_evaluated_by_the_data_and_the_metric_of_the_file(model, tmp_path, said):
     value = read_json(model)["accuracy"]
     assert (
-        said(capsys, "evaluate", model)
+        said("evaluate", model)
         == f"accuracy {value:.4f} on the 10 test samples of mine; when it was saved: {value:.4f}"
     )
     other = tmp_path / "other.py"
     other.write_text(JOB + "\ndef one(targets, outputs):\n    return 1.5\nmetric = one\n")
-    line = said(capsys, "evaluate", model, "--job", other)
+    line = said("evaluate", model, "--job", other)
     assert line == f"one 1.5 on the 10 test samples of other; when it was saved: accuracy {value:.4f}"
 
 
-def test_outputs_for_the_inputs_of_a_file_are_those_of_the_network_behind_prepare(model, tmp_path, capsys):
-    np.save(tmp_path / "in.npy", X)
-    assert said(capsys, "predict", model, tmp_path / "in.npy", tmp_path / "out.npy").endswith(
-        "out.npy: float32 (150, 3)"
-    )
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), outputs_by_hand(model, X), rtol=1e-4, atol=1e-5)
+def test_outputs_for_the_inputs_of_a_file_are_those_of_the_network_behind_prepare(model, tmp_path, said):
+    np.save("in.npy", X)
+    assert said("predict", model, "in.npy", "out.npy").endswith("out.npy: float32 (150, 3)")
+    np.testing.assert_allclose(np.load("out.npy"), outputs_by_hand(model, X), rtol=1e-4, atol=1e-5)
     assert not [*tmp_path.glob("*.tmp")]
 
 
-def test_several_outputs_need_a_file_for_several(tmp_path, capsys):
+def test_several_outputs_need_a_file_for_several(tmp_path, said):
     text = (
         JOB.replace("return self.dense(x)", WITH_STATE) + "\ndef loss(o, t):\n    return ((o[0] - 1) ** 2).sum(axis=1)"
     )
     path = trained(tmp_path, text)
-    np.savez(tmp_path / "in.npz", X)
+    np.savez("in.npz", X)
     with pytest.raises(SetupError, match=r"the network has 2 outputs, and .*out.npy takes one: name a .npz file"):
-        said(capsys, "predict", path, tmp_path / "in.npz", tmp_path / "out.npy")
-    said(capsys, "predict", path, tmp_path / "in.npz", tmp_path / "out.npz")
-    first, second = np.load(tmp_path / "out.npz").values()
+        said("predict", path, "in.npz", "out.npy")
+    said("predict", path, "in.npz", "out.npz")
+    first, second = np.load("out.npz").values()
     assert first.shape == (150, 3) and (second == 1).all()
 
 
-def test_images_of_a_built_in_network_are_taken_as_its_dataset_has_them(tmp_path, capsys):
+def test_images_of_a_built_in_network_are_taken_as_its_dataset_has_them(tmp_path, said):
     images = np.random.default_rng(0).integers(0, 256, (3, 1, 28, 28), np.uint8)
     network = GluonNetwork(models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0), mx.cpu())
     about = {"network": "lenet", "dataset": "mnist", "input": {"shape": [1, 28, 28], "divide_by": 255}}
     ModelSaver(tmp_path, network, about).save(["best"], 1, 0.5)
-    np.save(tmp_path / "in.npy", images)
-    said(capsys, "predict", tmp_path / "best.json", tmp_path / "in.npy", tmp_path / "out.npy")
+    np.save("in.npy", images)
+    said("predict", tmp_path / "best.json", "in.npy", "out.npy")
     expected = network.layers(mx.nd.array(images) / 255).asnumpy()
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=1e-4, atol=1e-5)
-    np.save(tmp_path / "in.npy", images / 255)
+    np.testing.assert_allclose(np.load("out.npy"), expected, rtol=1e-4, atol=1e-5)
+    np.save("in.npy", images / 255)
     with pytest.raises(
         SetupError, match=r"has float64 \(3, 1, 28, 28\), and .* takes \(N, 1, 28, 28\), as images of uint8"
     ):
-        said(capsys, "predict", tmp_path / "best.json", tmp_path / "in.npy", tmp_path / "out.npy")
+        said("predict", tmp_path / "best.json", "in.npy", "out.npy")
 
 
 def saved(array, name="in.npy"):
@@ -146,40 +150,39 @@ def saved(array, name="in.npy"):
         (saved(X), ("--job", str(ROOT / "examples" / "text.py")), r"makes batches of samples by batchify\(\)"),
     ],
 )  # fmt: skip
-def test_inputs_that_are_none_are_one_line_and_write_nothing(model, tmp_path, capsys, make, words, line):
-    with contextlib.chdir(tmp_path), pytest.raises(SetupError, match=line) as caught:
-        make()
-        said(capsys, "predict", model, "in.npy", "out.npy", *words)
+def test_inputs_that_are_none_are_one_line_and_write_nothing(model, tmp_path, said, make, words, line):
+    make()
+    with pytest.raises(SetupError, match=line) as caught:
+        said("predict", model, "in.npy", "out.npy", *words)
     assert "\n" not in str(caught.value) and not (tmp_path / "out.npy").exists()
 
 
 @pytest.mark.parametrize("output", ["in.npy", "out.csv", "nowhere/out.npy"])
-def test_an_output_that_cannot_be_is_told_before_the_work(model, tmp_path, capsys, output):
-    np.save(tmp_path / "in.npy", X)
+def test_an_output_that_cannot_be_is_told_before_the_work(model, tmp_path, said, output):
+    np.save("in.npy", X)
     with pytest.raises(SetupError, match=r"name a new .npy or .npz file, in a folder that is there"):
-        said(capsys, "predict", model, tmp_path / "in.npy", tmp_path / output)
-    np.testing.assert_array_equal(np.load(tmp_path / "in.npy"), X)
+        said("predict", model, "in.npy", tmp_path / output)
+    np.testing.assert_array_equal(np.load("in.npy"), X)
 
 
-def test_outputs_of_other_shapes_in_each_batch_are_one_line(tmp_path, capsys):
+def test_outputs_of_other_shapes_in_each_batch_are_one_line(tmp_path, said):
     text = JOB.replace("nn.HybridBlock", "nn.Block").replace("hybrid_forward(self, F, x)", "forward(self, x)")
     path = trained(tmp_path, text)
-    (tmp_path / "mine.py").write_text(text.replace("return self.dense(x)", "return mx.nd.zeros((len(x), len(x)))"))
-    np.save(tmp_path / "in.npy", X)
-    with pytest.raises(SetupError, match=re.escape("the outputs of a sample are (22) or (64) by the batch")):
-        said(capsys, "predict", path, tmp_path / "in.npy", tmp_path / "out.npy")
-    (tmp_path / "mine.py").write_text(text.replace("return self.dense(x)", "return mx.nd.zeros((1, 2))"))
-    with pytest.raises(
-        SetupError, match=re.escape("samples 0 to 63: the network gives (1, 2), which is no row for each")
+    np.save("in.npy", X)
+    for outputs, complaint in (
+        ("(len(x), len(x))", "the outputs of a sample are (22) or (64) by the batch"),
+        ("(1, 2)", "samples 0 to 63: the network gives (1, 2), which is no row for each"),
     ):
-        said(capsys, "predict", path, tmp_path / "in.npy", tmp_path / "out.npy")
+        (tmp_path / "mine.py").write_text(text.replace("return self.dense(x)", f"return mx.nd.zeros({outputs})"))
+        with pytest.raises(SetupError, match=re.escape(complaint)):
+            said("predict", path, "in.npy", "out.npy")
 
 
-def test_a_model_whose_description_names_no_job_file_asks_for_it(model, tmp_path, capsys):
+def test_a_model_whose_description_names_no_job_file_asks_for_it(model, tmp_path, said):
     for file in model.parent.glob("final*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     about = {name: value for name, value in read_json(model).items() if name != "job"}
     (tmp_path / "final.json").write_text(json.dumps(about))
     with pytest.raises(SetupError, match=r"is of a job file: name it with --job FILE"):
-        said(capsys, "evaluate", tmp_path / "final.json")
-    assert "accuracy" in said(capsys, "evaluate", tmp_path / "final.json", "--job", model.parents[2] / "mine.py")
+        said("evaluate", tmp_path / "final.json")
+    assert "accuracy" in said("evaluate", tmp_path / "final.json", "--job", model.parents[2] / "mine.py")

@@ -74,13 +74,10 @@ class Here:
         return Ended(self.base, folder, 0)
 
 
-class Failing:
+class Failing(Here):
     """In place of Processes: ends with an error."""
 
     stopped = False
-
-    def __init__(self, base: Path) -> None:
-        self.base = base
 
     def do(self, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> Ended | None:
         (self.base / "output.txt").write_text("h1: connected\nerror: h3 is down; or do without: --without h3\n")

@@ -73,12 +73,8 @@ def test_a_job_of_hosts_has_a_worker_on_each_and_the_logs_of_other_jobs_stay(tmp
 
 
 def test_a_pause_is_the_longest_time_between_rounds_that_ended_after_a_moment(tmp_path):
-    (tmp_path / "h" / "cpu0").mkdir(parents=True)
-    for number, at in enumerate((100, 109, 110, 113, 114), start=1):
-        path = tmp_path / "h" / "cpu0" / f"iter-{number}.txt"
-        path.write_text("")
-        os.utime(path, (at, at))
-    logs = Logs(tmp_path, tmp_path, "h/cpu{number}")
+    write_rounds(tmp_path, 0, (100, 109, 110, 113, 114))
+    logs = Logs(tmp_path, tmp_path)
     assert (logs.pause_s("worker0", 109.5), logs.pause_s("worker0", 0), logs.pause_s("worker1", 0)) == (3, 9, 0)
 
 
@@ -112,9 +108,14 @@ def test_without_the_folder_of_tests_no_link_is_cut(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------ the full disk
 
 
-def test_a_disk_is_filled_to_the_last_block_and_gone_also_after_an_error(tmp_path):
+@pytest.fixture
+def disks_can_be_mounted() -> None:
     if why := drilled_disk.missing():
         pytest.skip(why)
+
+
+@pytest.mark.usefixtures("disks_can_be_mounted")
+def test_a_disk_is_filled_to_the_last_block_and_gone_also_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), drilled_disk.mounted(tmp_path / "disk", mib=1) as disk:
         drilled_disk.fill(disk / "filler")
         assert (disk / "filler").stat().st_size > 1_000_000
@@ -126,9 +127,8 @@ def test_a_disk_is_filled_to_the_last_block_and_gone_also_after_an_error(tmp_pat
     assert (tmp_path / "disk").is_dir() and not (tmp_path / "disk").is_mount()
 
 
+@pytest.mark.usefixtures("disks_can_be_mounted")
 def test_the_disk_of_a_drill_that_was_killed_is_unmounted_first(tmp_path):
-    if why := drilled_disk.missing():
-        pytest.skip(why)
     killed = drilled_disk.mounted(tmp_path, mib=1)
     (killed.__enter__() / "old").touch()
     with drilled_disk.mounted(tmp_path, mib=1) as disk:

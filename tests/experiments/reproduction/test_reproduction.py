@@ -11,13 +11,7 @@ import pytest
 
 import simulate
 from experiments import markdown
-from experiments.reproduction import (
-    published,
-    reproduce,
-    reproduction,
-    reproduction_figures,
-    reproduction_parts,
-)
+from experiments.reproduction import published, reproduce, reproduction, reproduction_figures, reproduction_parts
 from experiments.reproduction.reproduction import (
     CLUSTER,
     HEADLINES,
@@ -34,7 +28,7 @@ from report import metrics
 from scripts import run_lines
 from scripts.run_process import Ended, Processes
 from trainer.run_logs.rounds import Round
-from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
+from utils import DIVERGED, EXIT_BUG, EXIT_OK, SetupError
 
 EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs_of(scale, scale.parts)]
 
@@ -42,26 +36,37 @@ EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs
 # -------------------------------------------------------------------------------------------------- what is to be done
 
 
+def config_of(job):
+    """The job that simulate.py makes of a run's command, and its flags."""
+    _, (run,) = simulate.parse(job.command[1:])
+    return run.job, run.job.config
+
+
 @pytest.mark.parametrize(
     ("scale", "job"), EVERY_JOB, ids=[f"{scale.name}-{'-'.join(map(str, job.key[:5]))}" for scale, job in EVERY_JOB]
 )
 def test_simulate_takes_the_command_of_every_run(scale, job):
-    _, (run,) = simulate.parse(job.command[1:])
-    config = run.job.config
+    its, config = config_of(job)
     network = Path(config.job).stem or config.network
-    assert (run.job.entry, network, config.seed) == (job.entry, job.network, 0)
+    assert (its.entry, network, config.seed) == (job.entry, job.network, 0)
     assert bool(config.split_by_class) == (job.split == "by-class")
     assert f"{network}/" in f"{job.folder}/" and config.log_dir.endswith(f"{job.folder}/virtual")
     if job.network == "none" and job.part not in (WBSP, HEADLINES):
-        assert run.job.model_bytes > 1e7
+        assert its.model_bytes > 1e7
     if job.part == TRAINING:
         assert scale.step_size == config.settings.rate
+    if scale is TWO_HOURS:
+        assert (config.max_seconds, config.target_accuracy) == (7200, 0)
+    if (scale, job.part) == (QUICK, SWITCH):  # the steps of all with every share of BSP are the same
+        steps = dict(zip(config.settings.switch_order, config.settings.train_steps, strict=True))
+        assert sum(steps.values()) == QUICK.switch_steps
+        assert steps.get("1", 0) == pytest.approx(QUICK.switch_steps * int(job.case) / 100, abs=0.5)
 
 
 def test_no_run_is_taken_for_another():
     for scale in SCALES.values():
         keys = [job.key for job in reproduce.jobs_of(scale, PARTS)]
-        assert len(keys) == len(set(keys))
+        assert len(keys) == len({*keys})
 
 
 def test_the_preprint_s_cluster_is_trained_by_both_rules_upload_aware_and_by_all_it_was_compared_with():
@@ -77,7 +82,7 @@ def test_the_step_size_of_the_mean_loss_is_that_of_the_sum_over_the_batch():
     jobs = reproduce.jobs_of(MEAN_LOSS, MEAN_LOSS.parts)
     assert {job.entry for job in jobs} == {"esync", "sync", "async", "dcasgd", "alone"}
     assert {job.step_size for job in jobs} == {"7.8125e-06"}  # 0.0005 / 64
-    assert {simulate.parse(job.command[1:])[1][0].job.config.batch_size for job in jobs} == {64}
+    assert {config_of(job)[1].batch_size for job in jobs} == {64}
     assert "| step size 7.8125e-06 |" in reproduction.tables([jobs[0]])
 
 
@@ -91,37 +96,23 @@ def test_each_run_that_trains_is_done_with_all_seeds():
     jobs = reproduce.jobs_of(QUICK, [CLUSTER, SWITCH], seeds=(3, 4, 3))
     assert {job.seed for job in jobs if job.part == CLUSTER} == {0}  # times alone are the same with any
     assert [job.seed for job in jobs if job.part == SWITCH][:4] == [3, 4, 3, 4]
-    for job in jobs:
-        _, (run,) = simulate.parse(job.command[1:])
-        assert run.job.config.seed == job.seed == job.seed
+    assert [config_of(job)[1].seed for job in jobs] == [job.seed for job in jobs]
     assert len({job.key for job in jobs}) == len(jobs)
     assert reproduce.named(jobs[-1]) == "sync-switch Sync-Switch 100 iid seed 4"
 
 
-def test_the_published_two_hours_end_at_no_accuracy():
-    for job in reproduce.jobs_of(TWO_HOURS, TWO_HOURS.parts):
-        _, (run,) = simulate.parse(job.command[1:])
-        assert (run.job.config.max_seconds, run.job.config.target_accuracy) == (7200, 0)
-
-
-def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
-    for job in reproduce.jobs_of(QUICK, [SWITCH]):
-        _, (run,) = simulate.parse(job.command[1:])
-        steps = dict(zip(run.job.config.settings.switch_order, run.job.config.settings.train_steps, strict=True))
-        assert sum(steps.values()) == QUICK.switch_steps
-        assert steps.get("1", 0) == pytest.approx(QUICK.switch_steps * int(job.case) / 100, abs=0.5)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [(["--parts", "speed"], "'speed' is unknown; choose from cluster"), (["--quick", "--full"], "not allowed with"),
-     (["--jobs", "0"], "0 is out of range"), (["--seeds", "0,x"], "'0,x' is no list of seeds with commas"),
-     (["--only", "LeNet"], "--only 'LeNet': no run of cluster, training")],
-)  # fmt: skip
-def test_what_is_no_command_is_refused(arguments, complaint, capsys):
-    with pytest.raises(SystemExit):
-        reproduce.parse(arguments)
-    assert complaint in capsys.readouterr().err
+    ("words", "complaint"),
+    [
+        ("--parts speed", "'speed' is unknown; choose from cluster"),
+        ("--quick --full", "not allowed with"),
+        ("--jobs 0", "0 is out of range"),
+        ("--seeds 0,x", "'0,x' is no list of seeds with commas"),
+        ("--only LeNet", "--only 'LeNet': no run of cluster, training"),
+    ],
+)
+def test_what_is_no_command_is_refused(words, complaint, refused):
+    assert complaint in refused(reproduce.parse, *words.split())
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -378,21 +369,19 @@ def test_of_several_seeds_the_figures_have_bands(folder):
     for seed in (1, 2):
         run_lines.append(folder, row(TRAINING, "SSGD", "sync", seed=seed, curve=((60.0, 0.6), (120.0, 0.8))))
     assert reproduce.main(["--tables", "--folder", str(folder)]) == EXIT_OK
-    rows = reproduce.in_order(reproduction.read(folder), QUICK)
-    (name, runs, _), *_ = reproduction_figures.figures(rows)
+    (name, runs, _), *_ = reproduction_figures.figures(reproduce.in_order(reproduction.read(folder), QUICK))
     assert name == "accuracy-iid"
     assert {mode.algorithm.name: len(curves) for mode, curves in runs.items()} == {"esync": 1, "sync": 3}
 
 
 @pytest.mark.usefixtures("unpainted")
-def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder, capsys):
+def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder, refused):
     page = folder / "README.md"
     page.write_text("no marks")
-    assert reproduce.main(["--tables", "--folder", str(folder)]) == EXIT_SETUP
-    assert "add the lines <!-- tables -->" in capsys.readouterr().err
+    assert "add the lines <!-- tables -->" in refused(reproduce.main, "--tables", "--folder", str(folder))
     assert page.read_text() == "no marks"
 
 
-def test_without_runs_there_are_no_tables(tmp_path, capsys):
-    assert reproduce.main(["--tables", "--folder", str(tmp_path)]) == EXIT_SETUP == 2
-    assert "scripts/reproduce.sh makes one" in capsys.readouterr().err
+def test_without_runs_there_are_no_tables(tmp_path, refused):
+    told = refused(reproduce.main, "--tables", "--folder", str(tmp_path))
+    assert "scripts/reproduce.sh makes one" in told

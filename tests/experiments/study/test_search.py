@@ -201,11 +201,8 @@ def test_what_is_there_is_not_made_again(tmp_path):
         (["--entries", "sgd"], "sgd"),
     ],
 )
-def test_bad_values_are_refused(arguments, words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        study.parse(arguments)
-    assert ended.value.code == 2
-    assert words in capsys.readouterr().err
+def test_bad_values_are_refused(arguments, words, refused):
+    assert words in refused(study.parse, *arguments)
 
 
 @pytest.mark.cluster

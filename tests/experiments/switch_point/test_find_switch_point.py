@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -72,22 +73,14 @@ def test_the_threshold_of_a_monotone_accuracy_is_found_to_the_resolution(goal, l
     assert found.bsp_steps == 0 or found.bsp_steps - good[0] < max(1, goal.resolution * goal.total_steps)
 
 
-@given(goals, levels)
-def test_whatever_the_accuracies_the_shares_tried_are_few(goal, levels):
-    shares = {trial.bsp_steps for trial in search(from_levels(levels, goal), goal)}
-    assert len(shares) <= 3 + max(0, math.ceil(math.log2(1 / goal.resolution)))
-
-
-@given(goals, levels)
-def test_the_answer_is_the_smallest_share_tried_that_was_within_the_margin(goal, levels):
+@given(goals, levels, st.data())
+def test_whatever_the_accuracies_few_shares_are_tried_and_an_interrupted_search_goes_on_to_the_smallest_good_one(
+    goal, levels, data
+):
     trials = search(from_levels(levels, goal), goal)
+    assert len({trial.bsp_steps for trial in trials}) <= 3 + max(0, math.ceil(math.log2(1 / goal.resolution)))
     good = [trial.bsp_steps for trial in trials if levels[-1] - trial.accuracy <= goal.margin + 1e-9]
     assert smallest_within(trials, goal).bsp_steps == min(good)
-
-
-@given(goals, levels, st.data())
-def test_a_search_goes_on_from_any_trials_as_if_it_had_not_been_interrupted(goal, levels, data):
-    trials = search(from_levels(levels, goal), goal)
     done = trials[: data.draw(st.integers(0, len(trials)))]
     assert search(from_levels(levels, goal), goal, done) == trials
 
@@ -242,15 +235,17 @@ sys.exit(exit_code)
 """
 
 
+@dataclass
 class Cluster:
     """Stands for the real processes: two workers that write what a trial of this share would. Keeps what was run."""
 
-    def __init__(self, threshold: int = 20) -> None:
-        self.threshold = threshold  # steps of BSP from which the accuracy is BSP's
-        self.trials: list[tuple[int, int]] = []  # steps of BSP, and seed
-        self.interrupted_at = self.fails_at = self.diverges_at = -1
-        self.evaluations = 5
-        self.last_change = 0.0  # of the accuracy
+    threshold: int = 20  # steps of BSP from which the accuracy is BSP's
+    interrupted_at: int = -1
+    fails_at: int = -1
+    diverges_at: int = -1
+    evaluations: int = 5
+    last_change: float = 0.0  # of the accuracy
+    trials: list[tuple[int, int]] = field(default_factory=list)  # steps of BSP, and seed
 
     def __call__(self, options: LocalJobSpec) -> list[Role]:
         main = command_line.parse(build_roles(options)[-1].command[2:])
@@ -260,18 +255,17 @@ class Cluster:
         seconds = 10.0 + bsp_steps
         curve = [*[accuracy] * (self.evaluations - 1), accuracy + self.last_change][: self.evaluations]
         rounds = [sync_round(1, 1.0), *(sync_round(n, seconds - 1, value) for n, value in enumerate(curve, start=2))]
-        interrupts, diverges = bsp_steps == self.interrupted_at, bsp_steps == self.diverges_at
+        diverges = bsp_steps == self.diverges_at
         said = f"error: {DIVERGED}: the loss of round 7 is nan" if diverges else ""
+        fails = int(diverges or bsp_steps == self.fails_at)
+        boss = os.getpid() if bsp_steps == self.interrupted_at else 0
         return [
-            self._worker(options, 0, rounds, interrupts, diverges or bsp_steps == self.fails_at, said),
-            self._worker(options, 1, [sync_round(1, seconds)], interrupts, False, ""),
+            self._worker(options, 0, rounds, fails, boss, said),
+            self._worker(options, 1, [sync_round(1, seconds)], 0, boss, ""),
         ]
 
-    def _worker(
-        self, options: LocalJobSpec, rank: int, rounds: list[dict], interrupts: bool, fails: bool, said: str
-    ) -> Role:
-        folder = options.host_folder / options.devices[rank]
-        words = [str(folder), json.dumps(rounds), str(int(fails)), str(os.getpid() if interrupts else 0), said]
+    def _worker(self, options: LocalJobSpec, rank: int, rounds: list[dict], *behaves: object) -> Role:
+        words = [str(options.host_folder / options.devices[rank]), json.dumps(rounds), *map(str, behaves)]
         return Role(
             name=f"worker {rank}",
             kind=Kind.WORKER,
@@ -311,8 +305,7 @@ def test_a_search_ends_with_the_smallest_share_that_keeps_the_accuracy(tmp_path,
 
 
 def test_a_search_that_was_interrupted_goes_on_with_the_rest(tmp_path, capsys):
-    cluster = Cluster()
-    cluster.interrupted_at = 50
+    cluster = Cluster(interrupted_at=50)
     assert run(tmp_path, cluster) == EXIT_FORCED
     assert "the same command continues" in capsys.readouterr().out
     assert [row["bsp_steps"] for row in table(tmp_path)] == [100, 0]  # though the third has logs
@@ -327,25 +320,24 @@ def test_a_search_that_was_interrupted_goes_on_with_the_rest(tmp_path, capsys):
     assert finished.trials == []
 
 
-def test_a_trial_that_fails_ends_the_search_and_loses_nothing(tmp_path, capsys):
-    cluster = Cluster()
-    cluster.fails_at = 0
-    assert run(tmp_path, cluster) == EXIT_PEER_LOST
-    assert "worker 0 ended with exit code 1" in capsys.readouterr().out
-    assert [row["bsp_steps"] for row in table(tmp_path)] == [100]
-
-
-def test_a_trial_without_an_accuracy_cannot_be_judged(tmp_path, capsys):
-    cluster = Cluster()
-    cluster.evaluations = 0
-    assert run(tmp_path, cluster) == EXIT_SETUP
-    assert "have no accuracy" in capsys.readouterr().err
-    assert table(tmp_path) == []
+@pytest.mark.parametrize(
+    ("behaves", "code", "complaint", "kept"),
+    [
+        ({"fails_at": 0}, EXIT_PEER_LOST, "worker 0 ended with exit code 1", [100]),
+        ({"evaluations": 0}, EXIT_SETUP, "have no accuracy", []),
+        ({"diverges_at": 100}, EXIT_SETUP, "BSP alone diverges", []),  # there is nothing to compare with
+    ],
+)
+def test_a_trial_that_cannot_be_judged_ends_the_search_and_loses_nothing(
+    tmp_path, capsys, behaves, code, complaint, kept
+):
+    assert run(tmp_path, Cluster(**behaves)) == code
+    assert complaint in "".join(capsys.readouterr())
+    assert [row["bsp_steps"] for row in table(tmp_path)] == kept
 
 
 def test_a_trial_that_diverges_counts_as_below_the_margin_and_the_search_goes_on(tmp_path, capsys):
-    cluster = Cluster()
-    cluster.diverges_at = 0
+    cluster = Cluster(diverges_at=0)
     assert run(tmp_path, cluster) == EXIT_OK
     output = capsys.readouterr().out
     assert cluster.trials == SHARES
@@ -360,18 +352,8 @@ def test_a_trial_that_diverges_counts_as_below_the_margin_and_the_search_goes_on
     assert again.trials == []
 
 
-def test_where_bsp_alone_diverges_there_is_nothing_to_compare_with(tmp_path, capsys):
-    cluster = Cluster()
-    cluster.diverges_at = 100
-    assert run(tmp_path, cluster) == EXIT_SETUP
-    assert "BSP alone diverges" in capsys.readouterr().err
-    assert table(tmp_path) == []
-
-
 def test_a_trial_is_judged_by_its_last_evaluations_and_the_table_says_whether_it_has_converged(tmp_path, capsys):
-    cluster = Cluster(threshold=0)
-    cluster.last_change = -0.05
-    assert run(tmp_path, cluster) == EXIT_OK
+    assert run(tmp_path, Cluster(threshold=0, last_change=-0.05)) == EXIT_OK
     output = capsys.readouterr().out
     assert [(row["accuracy"], row["converged"]) for row in table(tmp_path)] == [(pytest.approx(0.89), False)] * 2
     assert "accuracy 0.8900 (not converged) in 110.0 s" in output
@@ -424,45 +406,33 @@ def test_the_trials_stragglers_are_a_setting(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("words", "complaint"),
     [
-        ["--switch-order", "01", "--train-steps", "1", "2"],
-        ["--train-steps", "7"],
-        ["--resume", "1", "--ckpt-frequency", "5"],
-        ["--max-rounds", "5"],
-        ["--max-seconds", "5"],
-        ["--target-accuracy", "0.5"],
-        ["--device-name", "x"],
+        ("-- --switch-order 01 --train-steps 1 2", "contradicts the search"),
+        ("-- --train-steps 7", "contradicts the search"),
+        ("-- --resume 1 --ckpt-frequency 5", "contradicts the search"),
+        ("-- --max-rounds 5", "contradicts the search"),
+        ("-- --max-seconds 5", "contradicts the search"),
+        ("-- --target-accuracy 0.5", "contradicts the search"),
+        ("-- --device-name x", "contradicts the search"),
+        ("-- --straggler-policy greedy", "--straggler-policy greedy"),  # fits not each of the trials
+        ("-- --straggler-policy elastic", "--straggler-policy elastic"),
+        ("--total-steps=0", "--total-steps: 0 is out of range"),
+        ("--margin=2", "--margin: 2 is out of range"),
+        ("--resolution=0", "--resolution: 0 is out of range"),
+        ("--runs=0", "--runs: 0 is out of range"),
+        ("-m sync", "-m"),
+        ("--work=0", "--work"),
     ],
 )
-def test_a_flag_for_the_workers_must_leave_the_trials_whole(tmp_path, flags, capsys):
+def test_what_is_no_search_is_refused_before_the_first_trial(tmp_path, words, complaint, refused):
     cluster = Cluster()
-    assert run(tmp_path / "logs", cluster, "--", *flags) == EXIT_SETUP
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "contradicts the search" in line
+    assert complaint in refused(lambda given: run(tmp_path / "logs", cluster, *given), *words.split())
     assert (cluster.trials, list(tmp_path.iterdir())) == ([], [])
 
 
-@pytest.mark.parametrize("policy", ["greedy", "elastic"])
-def test_flags_that_do_not_fit_one_of_the_trials_end_it_before_the_first(tmp_path, policy, capsys):
-    cluster = Cluster()
-    with pytest.raises(SystemExit) as end:
-        run(tmp_path / "logs", cluster, "--", "--straggler-policy", policy)
-    assert (end.value.code, cluster.trials, list(tmp_path.iterdir())) == (EXIT_SETUP, [], [])
-    assert f"--straggler-policy {policy}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("bad", ["--total-steps=0", "--margin=2", "--resolution=0", "--runs=0", "-m sync", "--work=0"])
-def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
-    with pytest.raises(SystemExit) as end:
-        find_switch_point.parse(["--total-steps", "9", *bad.split()])
-    assert end.value.code == EXIT_SETUP
-
-
-def test_the_total_steps_must_be_said(capsys):
-    with pytest.raises(SystemExit):
-        find_switch_point.parse([])
-    assert "--total-steps" in capsys.readouterr().err
+def test_the_total_steps_must_be_said(refused):
+    assert "--total-steps" in refused(find_switch_point.parse)
 
 
 def test_two_searches_do_not_share_their_logs(tmp_path, capsys):

@@ -23,25 +23,59 @@ from esync.http import HttpLink
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 
-def test_a_gpu_that_is_not_there(tmp_path):
-    assert_one_error_line(run_main(tmp_path, "-m", "local", "-dd", str(DATA)), "GPU 0", "-c 1")
-
-
-def test_data_that_is_not_there(tmp_path):
-    finished = run_main(tmp_path, "-m", "local", "-c", "1", "-dd", str(tmp_path / "nowhere"))
-    assert_one_error_line(finished, "nowhere/fashion-mnist", "get_data.sh")
-
-
-def test_a_log_folder_that_cannot_be_made(tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "words", "code"),
+    [
+        ("-m local -dd DATA", ("GPU 0", "-c 1"), EXIT_SETUP),
+        ("-m local -c 1 -dd FOLDER/nowhere", ("nowhere/fashion-mnist", "get_data.sh"), EXIT_SETUP),
+        ("-m local -c 1 -dd DATA -ld FOLDER/file", ("log folder", "-ld"), EXIT_SETUP),
+        ("-m local -c 1 -n lenet -b 99999999999 FEW", ("99999999999", "6000", "-b"), EXIT_SETUP),
+        ("-m local -c 1 -n lenet -l 1e30 -e 1000 FEW", (DIVERGED, "-l"), EXIT_BUG),
+        ("-m sync -c 1", ("DMLC_ROLE", "-m local"), EXIT_SETUP),  # a mode that needs a cluster without one
+        (
+            "-m local -c 1 -n lenet --straggler-trace FOLDER/slow-link.csv",
+            ("slow-link.csv", "mode local exchanges nothing"),
+            EXIT_SETUP,
+        ),
+    ],
+)
+def test_what_a_worker_cannot_work_with_is_one_line_and_leaves_earlier_logs(tmp_path, flags, words, code):
     (tmp_path / "file").touch()
-    finished = run_main(tmp_path / "file", "-m", "local", "-c", "1", "-dd", str(DATA))
-    assert_one_error_line(finished, "log folder", "-ld")
+    (tmp_path / "slow-link.csv").write_text("start_s,duration_s,extra_s,kind\n1,2,0.1,network\n")
+    (earlier := tmp_path / "cpu" / "iter-1.txt").parent.mkdir()
+    earlier.write_text("{}")
+    known = {"DATA": str(DATA), "FOLDER": str(tmp_path), "FEW": " ".join(on_few_images())}
+    for name, text in known.items():
+        flags = flags.replace(name, text)
+    assert_one_error_line(run_main(tmp_path, *flags.split()), *words, code=code)
+    assert earlier.exists() == (code == EXIT_SETUP)  # else it has trained, which moves them
 
 
-def test_a_state_server_that_is_not_there(tmp_path):
-    (port,) = free_ports(1)
-    finished = run_main(tmp_path, *ENDLESS, "-port", str(port), **worker_environment())
-    assert_one_error_line(finished, f"http://127.0.0.1:{port}", "state_server.sh")
+@pytest.mark.parametrize(
+    ("flags", "variables", "words"),
+    [
+        ([*ENDLESS, "-port", "FREE"], {}, ("http://127.0.0.1:FREE", "state_server.sh")),
+        ([*ENDLESS, "-m", "sync", "--straggler-trace", "bad.csv"], {}, ("bad.csv, line 2", "much")),
+        (["-m", "local", "-c", "1"], {}, ("DMLC_ROLE",)),
+        ([], {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": None}, ("DMLC_PS_ROOT_PORT",)),
+        *(
+            ([*ENDLESS, "-m", "sync"], {"DMLC_ROLE": role, name: value}, (name,))
+            for role in ("worker", "server")
+            for name, value in (
+                ("PS_RESEND", "1"),
+                ("DMLC_PS_ROOT_URI", "no.such.host.invalid"),
+                ("DMLC_INTERFACE", "nosuch0"),
+            )
+        ),
+    ],
+)
+def test_what_a_process_of_a_cluster_cannot_work_with_is_one_line(tmp_path, flags, variables, words):
+    (tmp_path / "bad.csv").write_text("start_s,duration_s,extra_s\n1,2,much\n")
+    (free,) = map(str, free_ports(1))
+    flags = [{"FREE": free, "bad.csv": str(tmp_path / "bad.csv")}.get(word, word) for word in flags]
+    given = worker_environment() | {"DMLC_PS_ROOT_PORT": port_that_hangs_up()} | variables
+    environment = {name: value for name, value in given.items() if value is not None}
+    assert_one_error_line(run_main(tmp_path, *flags, **environment), *(word.replace("FREE", free) for word in words))
 
 
 @contextlib.contextmanager
@@ -122,44 +156,6 @@ def test_an_answer_that_is_no_response_is_an_error_at_once():
             report(client, 1, 0.5, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PS_RESEND", "1"),
-        ("DMLC_PS_ROOT_URI", "no.such.host.invalid"),
-        ("DMLC_INTERFACE", "nosuch0"),
-    ],
-)
-@pytest.mark.parametrize("role", ["worker", "server"])
-def test_a_setting_that_cannot_work(tmp_path, name, value, role):
-    environment = worker_environment() | {"DMLC_PS_ROOT_PORT": port_that_hangs_up(), "DMLC_ROLE": role, name: value}
-    assert_one_error_line(run_main(tmp_path, *ENDLESS, "-m", "sync", **environment), name)
-
-
-def test_a_batch_larger_than_the_data(tmp_path):
-    finished = run_main(tmp_path, "-m", "local", "-c", "1", "-n", "lenet", "-b", "99999999999", *on_few_images())
-    assert_one_error_line(finished, "99999999999", "6000", "-b")
-
-
-def test_a_malformed_straggler_trace(tmp_path):
-    (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s\n1,2,much\n")
-    flags = [*ENDLESS, "-m", "sync", "--straggler-trace", str(tmp_path / "trace.csv")]
-    finished = run_main(tmp_path, *flags, **worker_environment() | {"DMLC_PS_ROOT_PORT": port_that_hangs_up()})
-    assert_one_error_line(finished, "trace.csv, line 2", "much")
-
-
-def test_a_slow_link_where_nothing_is_exchanged(tmp_path):
-    (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s,kind\n1,2,0.1,network\n")
-    flags = ["-m", "local", "-c", "1", "-n", "lenet", "--straggler-trace", str(tmp_path / "trace.csv")]
-    assert_one_error_line(run_main(tmp_path, *flags), "trace.csv", "mode local exchanges nothing")
-
-
-def test_a_step_size_that_diverges(tmp_path):
-    flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "1e30", "-e", "1000", *on_few_images()]
-    finished = run_main(tmp_path, *flags)
-    assert_one_error_line(finished, DIVERGED, "-l", code=EXIT_BUG)
-
-
 FAILS = """
 import sys
 from mxnet import gluon
@@ -172,13 +168,20 @@ def loss(outputs, labels):
 """
 
 
+@contextlib.contextmanager
+def two_workers(folder, *flags, of_each=((), ())):
+    """The processes of a synchronous job that trains without end."""
+    with cluster(folder, num_workers=2) as processes:
+        for rank, own in enumerate(of_each):
+            its = ["-m", "sync", "-ld", str(folder), "--device-name", f"cpu{rank}", *flags, *own]
+            processes.start_worker(rank, "main.py", *ENDLESS, *its)
+        yield processes
+
+
 @pytest.mark.cluster
 def test_a_worker_that_fails_after_it_has_joined_ends_the_job(tmp_path):
     (tmp_path / "fails.py").write_text(FAILS)
-    with cluster(tmp_path, num_workers=2) as processes:
-        for rank in range(2):
-            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
-            processes.start_worker(rank, "main.py", *flags, "--job", str(tmp_path / "fails.py"))
+    with two_workers(tmp_path, "--job", str(tmp_path / "fails.py")) as processes:
         codes = processes.exit_codes()
     assert codes == {
         "scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST, "worker1": EXIT_SETUP
@@ -187,20 +190,6 @@ def test_a_worker_that_fails_after_it_has_joined_ends_the_job(tmp_path):
         assert "error: worker 1 (cpu1 on host" in processes.log(name)
         assert "OSError: the lens is dirty" in processes.log(name)
     assert "OSError: the lens is dirty" in processes.log("worker1")
-
-
-def test_a_mode_that_needs_a_cluster_without_one(tmp_path):
-    assert_one_error_line(run_main(tmp_path, "-m", "sync", "-c", "1"), "DMLC_ROLE", "-m local")
-
-
-def test_local_mode_inside_a_cluster(tmp_path):
-    finished = run_main(tmp_path, "-m", "local", "-c", "1", **worker_environment())
-    assert_one_error_line(finished, "DMLC_ROLE")
-
-
-def test_an_incomplete_cluster_environment(tmp_path):
-    finished = run_main(tmp_path, DMLC_ROLE="scheduler", DMLC_PS_ROOT_URI="127.0.0.1")
-    assert_one_error_line(finished, "DMLC_PS_ROOT_PORT")
 
 
 def test_a_scheduler_port_in_use(tmp_path):
@@ -215,45 +204,30 @@ def test_a_cluster_that_never_becomes_complete(tmp_path):
     assert_one_error_line(finished, "not complete after 2 s", code=EXIT_PEER_LOST)
 
 
+def run_script(role, *flags, **environment):
+    (port,) = free_ports(1)
+    return subprocess.run(
+        [ROOT / "scripts" / f"{role}.sh", *flags],
+        env={**os.environ, "DMLC_PS_ROOT_PORT": str(port), **environment}, capture_output=True, text=True,
+        timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("role", ["scheduler", "server"])
 def test_the_scripts_of_scheduler_and_server_wait_as_long_as_they_are_told(role):
-    (port,) = free_ports(1)
-    finished = subprocess.run(
-        [ROOT / "scripts" / f"{role}.sh", "--start-timeout", "1.5"],
-        env={**os.environ, "DMLC_PS_ROOT_PORT": str(port)}, capture_output=True, text=True, timeout=DEADLINE_S,
-        check=False,
-    )  # fmt: skip
+    finished = run_script(role, "--start-timeout", "1.5")
     assert_one_error_line(finished, "not complete after 1.5 s (--start-timeout): ", code=EXIT_PEER_LOST)
 
 
 def test_where_the_server_is_a_hub_a_scheduler_ends_at_once_and_two_servers_are_refused():
-    (port,) = free_ports(1)
-    environment = {**os.environ, "DMLC_PS_ROOT_PORT": str(port), "DMLC_NUM_SERVER": "2"}
-    scheduler, server = (
-        subprocess.run(
-            [ROOT / "scripts" / f"{role}.sh", "-m", "wbsp"],
-            env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-        )
-        for role in ("scheduler", "server")
-    )  # fmt: skip
+    scheduler, server = (run_script(role, "-m", "wbsp", DMLC_NUM_SERVER="2") for role in ("scheduler", "server"))
     assert (scheduler.returncode, "its workers meet at the server" in scheduler.stdout) == (EXIT_OK, True)
     assert_one_error_line(server, "mode wbsp has one server, the hub, here there are 2")
 
 
-def test_earlier_logs_survive_a_start_that_fails(tmp_path):
-    earlier = tmp_path / "cpu" / "iter-1.txt"
-    earlier.parent.mkdir()
-    earlier.write_text("{}")
-    assert run_main(tmp_path, "-m", "local", "-c", "1", "-dd", str(tmp_path)).returncode == EXIT_SETUP
-    assert earlier.exists()
-
-
 @pytest.mark.cluster
 def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
-    with cluster(tmp_path, num_workers=2) as processes:
-        for rank, batch_size in enumerate(("64", "32")):
-            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}", "-b", batch_size]
-            processes.start_worker(rank, "main.py", *flags)
+    with two_workers(tmp_path, of_each=(("-b", "64"), ("-b", "32"))) as processes:
         codes = processes.exit_codes()
     assert set(codes.values()) == {EXIT_SETUP}
     for name in codes:
@@ -264,40 +238,24 @@ def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
-    with cluster(tmp_path, num_workers=2) as processes:
-        for rank in range(2):
-            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
-            processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_killed_or_frozen_is_named_by_all_without_any_supervisor(tmp_path, fault):
+    with two_workers(tmp_path, "--min-step-time", "0.05") as processes:
         wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
-        processes.running["worker1"].send(signal.SIGKILL)
-        begin = time.monotonic()
-        codes = processes.exit_codes()
-        assert time.monotonic() - begin < 60
-    assert codes.pop("worker1") == -signal.SIGKILL
-    assert codes == {"scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST}
-    for name in codes:
-        assert f"error: worker 1 (cpu1 on host {socket.gethostname()}, 127.0.0.1:" in processes.log(name)
-
-
-@pytest.mark.cluster
-def test_a_frozen_worker_is_named_by_all(tmp_path):
-    with cluster(tmp_path, num_workers=2) as processes:
-        for rank in range(2):
-            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
-            processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
-        wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
-        processes.running["worker1"].send(signal.SIGSTOP)
-        frozen = processes.running.pop("worker1")
+        lost = processes.running.pop("worker1")
         try:
+            lost.send(fault)
+            begin = time.monotonic()
             codes = processes.exit_codes()
+            assert time.monotonic() - begin < 60
         finally:
-            frozen.send(signal.SIGKILL)
-            frozen.reap()
-    assert set(codes.values()) == {EXIT_PEER_LOST}
+            lost.send(signal.SIGKILL)
+            lost.reap()
+    assert codes == dict.fromkeys(("scheduler", "server0", "worker0"), EXIT_PEER_LOST)
+    whom = re.escape(f"worker 1 (cpu1 on host {socket.gethostname()}, 127.0.0.1:")
+    silent = rf"no sign of life from {whom}\d+\) for 8 s: it is frozen, or its host"
     for name in codes:
-        named = re.escape(f"error: no sign of life from worker 1 (cpu1 on host {socket.gethostname()}")
-        assert re.search(named + r"[^)]*\) for 8 s: it is frozen, or its host", processes.log(name))
+        assert re.search(f"error: {whom if fault == signal.SIGKILL else silent}", processes.log(name))
 
 
 def roles_of(supervisor):
@@ -336,24 +294,3 @@ def test_a_killed_hub_is_started_again_and_its_workers_train_on(tmp_path):
     assert supervisor.returncode == EXIT_OK, output
     assert "server 0 was killed by signal 9: it is started again, and gets the newest model that a worker has" in output
     assert "worker 0 (cpu0) " not in output and "worker 1 (cpu1) " not in output  # both are the same processes
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("role", ["server", "scheduler"])
-def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
-    job = ["--log-base", str(tmp_path), "--workers", "0.02,0.1", "--data-dir", str(few_images())]
-    with subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", "-e", "1000", "--dataset", "mnist"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as supervisor:  # fmt: skip
-        wait_for(lambda: len(list(tmp_path.glob("lenet/esync/*/cpu0/iter-2.txt"))), "round 2")
-        pids = roles_of(supervisor.pid)
-        assert set(pids) == {"worker", "server", "scheduler", "state server", "fork server"}
-        os.kill(pids[role], signal.SIGKILL)
-        output, _ = supervisor.communicate(timeout=45)
-    assert supervisor.returncode == EXIT_PEER_LOST, output
-    (line,) = (line for line in output.splitlines() if line.startswith("error: "))
-    assert line.startswith(f"error: {role}")
-    assert "killed by signal 9" in line
-    for pid in pids.values():
-        assert not Path(f"/proc/{pid}").exists()

@@ -15,11 +15,13 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_processes import DEADLINE_S, running, wait_for
 from stand_ins import FOREVER, IDLE, ROUND
 from stand_ins import role as stand_in
+from supervised import supervise
 
 from scripts.launch import cluster, host_connection
 from scripts.launch.host_connection import HostConnection, ssh_command
@@ -31,7 +33,7 @@ from scripts.launch.remote import PART_BYTES
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Survival
 from scripts.launch.roles import ROOT
-from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import JobOutcome
 from utils import SetupError
 
 FETCHED = """echo '{"is": "fetched"}'"""
@@ -73,24 +75,30 @@ def role(folder: Path, program: str, kind: Kind = Kind.WORKER, name: str = "h1 c
     return stand_in(folder, kind, program, name, host="h1")
 
 
-def supervise(link: HostConnection, *roles: Role) -> tuple[JobOutcome, list[str]]:
-    lines: list[str] = []
+@pytest.fixture
+def link(connect: Callable[..., HostConnection]) -> HostConnection:
+    """A connection to an agent that has answered."""
+    made = connect()
+    next(made.answers())
+    return made
+
+
+def supervised(link: HostConnection, *roles: Role, **more: Any) -> tuple[JobOutcome, list[str]]:
+    """Runs roles, of which those of the host run there."""
     there = roles[0].folder / "there"
     there.mkdir(exist_ok=True)
-    start = lambda role: link.start(role, there, None)  # noqa: E731
-    return Supervisor(roles, lines.append, Timeouts(settle_s=1), start, [link]).run(), lines
+    start = lambda role: link.start(role, there, None) if role.host else Process(role)  # noqa: E731
+    return supervise(*roles, start=start, links=[link], **{"settle_s": 1.0, **more})
 
 
-def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect, tmp_path):
-    link = connect()
-    next(link.answers())
+def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(link, tmp_path):
     says = (
         f"sys.path.insert(0, {str(ROOT)!r}); import logging, utils\n"
         "utils.setup_logging('worker'); logging.info('waiting'); time.sleep(0.3)\n"
         "utils.tell_launcher({'rank': RANK}); utils.setup_logging('worker RANK cpu'); logging.info('round 1')\n"
     )
     first, second = (role(tmp_path, says.replace("RANK", rank), name=f"h{rank} cpu") for rank in "01")
-    outcome, lines = supervise(link, first, second)
+    outcome, lines = supervised(link, first, second)
     assert outcome == JobOutcome(0, was_stopped=False)
     waiting, only = sorted(re.sub(r"^[\d :-]*", "", line) for line in lines)[::-1]
     assert waiting in ("h0 cpu | waiting", "h1 cpu | waiting")  # said once
@@ -98,65 +106,46 @@ def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect,
     assert (tmp_path / "h1 cpu.log").read_text().endswith("worker 1 cpu | round 1\n")
 
 
-def test_a_role_that_cannot_be_started_there_ends_the_job(connect, tmp_path):
-    link = connect()
-    next(link.answers())
+def test_a_role_that_cannot_be_started_there_ends_the_job(link, tmp_path):
     missing = Role("h1 cpu", Kind.WORKER, [str(tmp_path / "no")], {}, tmp_path, tmp_path / "h1.log", host="h1")
-    outcome, lines = supervise(link, missing)
+    outcome, lines = supervised(link, missing)
     assert outcome.exit_code == 2
     assert "h1 cpu ended with exit code 2" in lines[-1] and "error: it cannot be started" in lines[-2]
 
 
-def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_job(connect, tmp_path):
-    link = connect()
-    next(link.answers())
+def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_job(link, tmp_path):
     program = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nos.kill({os.getpid()}, signal.SIGTERM)" + IDLE
-    assert supervise(link, role(tmp_path, program))[0] == JobOutcome(0, was_stopped=True)
+    assert supervised(link, role(tmp_path, program))[0] == JobOutcome(0, was_stopped=True)
     server = role(tmp_path, IDLE, Kind.SERVER, "h1 server")
     killed = role(tmp_path, "os.kill(os.getpid(), 9)", name="h1 gpu0")
-    outcome, lines = supervise(link, server, killed)
+    outcome, lines = supervised(link, server, killed)
     assert outcome.exit_code == 3
     assert "error: h1 gpu0 was killed by signal 9" in lines[-1]
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
 
-def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(connect, tmp_path):
-    link = connect()
-    next(link.answers())
+def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(link, tmp_path):
     program = (
         "print('up', flush=True)\nif not (here / 'again').exists(): (here / 'again').touch(); os.kill(os.getpid(), 9)"
     )
-    (tmp_path / "there").mkdir()
     roles = [role(tmp_path, program), role(tmp_path, IDLE, Kind.SERVER, "h1 server")]
     policy = RestartPolicy(Survival.RESTART, 1, build=lambda flags: roles)
-    start = lambda role: link.start(role, tmp_path / "there", None)  # noqa: E731
-    lines: list[str] = []
-    assert Supervisor(roles, lines.append, Timeouts(settle_s=0.1), start, [link], policy=policy).run().exit_code == 0
+    outcome, lines = supervised(link, *roles, policy=policy, settle_s=0.1)
+    assert outcome.exit_code == 0
     assert "h1 cpu was killed by signal 9: there is no checkpoint yet" in " ".join(lines)
     for folder in (tmp_path, tmp_path / "there"):
         assert re.fullmatch(r"up\n=== started again: .*\nup\n", (folder / "h1 cpu.log").read_text())
     assert link.unconfirmed() == []
 
 
-def test_the_others_are_started_again_without_a_host_that_does_not_confirm_an_end(connect, tmp_path, monkeypatch):
+def test_the_others_are_started_again_without_a_host_that_does_not_confirm_an_end(link, tmp_path, monkeypatch):
     monkeypatch.setattr(host_connection, "KILL_S", 0.2)
-    link = connect()
-    next(link.answers())
-    (tmp_path / "there").mkdir()
     once = "if not (here / 'again').exists(): (here / 'again').touch(); os.kill(os.getpid(), 9)"
     waits = "while not (here / 'h1-cpu.pid').exists(): time.sleep(0.01)\n"
     here = stand_in(tmp_path, Kind.WORKER, f"{ROUND}{waits}time.sleep(0.3)\n{once}", "worker 0")
-    there = role(tmp_path, ROUND + FOREVER)
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        lines.append(line)
-        if line.startswith("worker 0 was killed"):
-            link.send(signal.SIGSTOP)
-
     policy = RestartPolicy(Survival.RESTART, newest=lambda left_out: 5, build=lambda flags: [here])
-    start = lambda role: link.start(role, tmp_path / "there", None) if role.host else Process(role)  # noqa: E731
-    outcome = Supervisor([here, there], say, Timeouts(), start, [link], policy=policy).run()
+    freeze = lambda line: line.startswith("worker 0 was killed") and link.send(signal.SIGSTOP)  # noqa: E731
+    outcome, lines = supervised(link, here, role(tmp_path, ROUND + FOREVER), policy=policy, hears=freeze)
     assert outcome.exit_code == 0, lines
     assert "warning: h1 does not confirm that its processes have ended; given up" in lines
     how = "the connection to h1 was killed by signal 9"
@@ -164,9 +153,7 @@ def test_the_others_are_started_again_without_a_host_that_does_not_confirm_an_en
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
 
-def test_a_host_says_which_checkpoints_it_has(connect, tmp_path):
-    link = connect()
-    next(link.answers())
+def test_a_host_says_which_checkpoints_it_has(link, tmp_path):
     (tmp_path / "worker-0-00000004.ckpt").touch()
     found = link.ask(do="checkpoints", folder=str(tmp_path))["files"]
     assert found == {"worker-0-00000004.ckpt": (tmp_path / "worker-0-00000004.ckpt").stat().st_mtime_ns}
@@ -174,9 +161,7 @@ def test_a_host_says_which_checkpoints_it_has(connect, tmp_path):
 
 
 @pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the agent"])
-def test_no_process_outlives_the_connection(connect, tmp_path, cut):
-    link = connect()
-    next(link.answers())
+def test_no_process_outlives_the_connection(link, tmp_path, cut):
     link.start(role(tmp_path, f"print('up', flush=True){IDLE}"), tmp_path, None)
     wait_for(lambda: link.pump() and running(tmp_path), "a process")
     if cut == "hang up":
@@ -186,11 +171,10 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
 
-def test_a_host_that_is_silent_or_does_not_reach_the_job_is_lost(connect, tmp_path, monkeypatch, capsys):
+def test_a_host_that_is_silent_or_does_not_reach_the_job_is_lost(connect, link, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cluster, "SILENT_S", 0.5)
     (tmp_path / "worker-0-00000005.ckpt").write_bytes(b"")
-    links = {"h1": connect()}
-    next(links["h1"].answers())
+    links = {"h1": link}
     links["h2"] = connect("#!/bin/sh\nexec sleep 60\n")
     (free,) = free_ports(1)  # a refusal is an answer
     found = cluster.checkpoints(links, [("h1", tmp_path), ("h2", tmp_path)], ("127.0.0.1", free))
@@ -203,20 +187,16 @@ def test_a_host_that_is_silent_or_does_not_reach_the_job_is_lost(connect, tmp_pa
     assert links["h1"].exit_code is None  # no other host has answered
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(connect, tmp_path):
-    links = {"h1": connect()}
-    next(links["h1"].answers())
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(link, tmp_path):
     for _ in range(2):
         with pytest.raises(SetupError, match="does not answer"):
-            cluster.checkpoints(links, [("h1", tmp_path)], gives_up=False, longest_s=0.0)
-    assert len(links["h1"].ask(do="ports", count=3)["ports"]) == 3
+            cluster.checkpoints({"h1": link}, [("h1", tmp_path)], gives_up=False, longest_s=0.0)
+    assert len(link.ask(do="ports", count=3)["ports"]) == 3
 
 
-def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_path):
-    link = connect()
-    next(link.answers())
+def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(link, tmp_path):
     (tmp_path / "ssh.log").write_text("Timeout, server h1 not responding.\n")
-    outcome, lines = supervise(link, role(tmp_path, f"os.kill(os.getppid(), 9){IDLE}"))
+    outcome, lines = supervised(link, role(tmp_path, f"os.kill(os.getppid(), 9){IDLE}"))
     assert outcome.exit_code == 3
     assert "error: the connection to h1 was killed by signal 9" in lines[-1]
     assert lines[-1].endswith("says: Timeout, server h1 not responding.")
@@ -359,9 +339,7 @@ def test_what_a_login_script_prints_does_no_harm(connect):
     assert next(connect(SSH.replace("exec", "echo Welcome; echo '{}'; exec")).answers())["root"] == str(ROOT)
 
 
-def test_a_host_without_a_way_to_the_job_says_so(connect):
-    link = connect()
-    next(link.answers())
+def test_a_host_without_a_way_to_the_job_says_so(link):
     with pytest.raises(SetupError, match=r"network interface 'no0' has no address here; name one .*: lo"):
         link.ask(do="network", address="h1", interface="no0", toward="")
     with pytest.raises(SetupError, match="update it to the launcher's version"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,58 +40,63 @@ def then(
     return decide([replace(each, up_s=up_s) for each in lost], Job(survival, **state), history)
 
 
-@pytest.mark.parametrize(
-    ("lost", "action"),
-    [
-        ([KILLED], Action.RESTART_ALL),
-        ([SERVER], Action.RESTART_ALL),
-        ([HUB], Action.RESTART_ALL),
-        ([replace(SERVER, exit_code=0)], Action.RESTART_ALL),  # it has left before the workers
-        ([KILLED, SERVER], Action.RESTART_ALL),
-        ([LOST], Action.RESTART_ALL),  # of one that is frozen
-        ([STAYS], Action.RESTART_ALL),
-        ([Lost(Kind.WORKER, EXIT_BUG)], Action.RESTART_ALL),
-        ([STATE_SERVER], Action.RESTART_LOST),
-        ([STATE_SERVER, KILLED], Action.RESTART_ALL),
-        ([STATE_SERVER, LOST], Action.RESTART_ALL),
-        ([HOST_WITH_SERVER], Action.END_JOB),
-        ([WRONG], Action.END_JOB),
-        ([WRONG, LOST], Action.END_JOB),
-        ([WRONG, KILLED], Action.RESTART_ALL),  # consequence of the missing worker
-        ([NAN], Action.END_JOB),
-    ],
-)
-def test_who_is_started_again_follows_from_who_has_died_and_how(lost, action):
-    assert then(lost, checkpoint=7).action is action
+ALL_AGAIN, AGAIN, END, LEFT_OUT = Action.RESTART_ALL, Action.RESTART_LOST, Action.END_JOB, Action.LEAVE_OUT
+BEGUN = {"has_begun": True}
+ANSWERED = replace(STATE_SERVER, has_answered=True)
 
 
 @pytest.mark.parametrize(
-    ("lost", "action"),
+    ("survival", "state", "lost", "action"),
     [
-        ([KILLED], Action.RESTART_LOST),
-        ([KILLED, KILLED, STATE_SERVER], Action.RESTART_LOST),
-        ([LOST], Action.RESTART_LOST),
-        ([STAYS], Action.LEAVE_OUT),  # the others have done the job
-        ([WRONG], Action.END_JOB),
+        *(
+            (Survival.RESTART, {"checkpoint": 7}, lost, action)
+            for lost, action in (
+                ([KILLED], ALL_AGAIN),
+                ([SERVER], ALL_AGAIN),
+                ([HUB], ALL_AGAIN),
+                ([replace(SERVER, exit_code=0)], ALL_AGAIN),  # it has left before the workers
+                ([KILLED, SERVER], ALL_AGAIN),
+                ([LOST], ALL_AGAIN),  # of one that is frozen
+                ([STAYS], ALL_AGAIN),
+                ([Lost(Kind.WORKER, EXIT_BUG)], ALL_AGAIN),
+                ([STATE_SERVER], AGAIN),
+                ([STATE_SERVER, KILLED], ALL_AGAIN),
+                ([STATE_SERVER, LOST], ALL_AGAIN),
+                ([HOST_WITH_SERVER], END),
+                ([WRONG], END),
+                ([WRONG, LOST], END),
+                ([WRONG, KILLED], ALL_AGAIN),  # consequence of the missing worker
+                ([NAN], END),
+            )
+        ),
+        # The others go on.
+        (Survival.AMONG_WORKERS, {}, [KILLED], AGAIN),
+        (Survival.AMONG_WORKERS, {}, [KILLED, KILLED, STATE_SERVER], AGAIN),
+        (Survival.AMONG_WORKERS, {}, [LOST], AGAIN),
+        (Survival.AMONG_WORKERS, {}, [STAYS], LEFT_OUT),  # the others have done the job
+        (Survival.AMONG_WORKERS, {}, [WRONG], END),
+        # At a hub as well.
+        (Survival.AT_HUB, BEGUN, [KILLED], AGAIN),
+        (Survival.AT_HUB, BEGUN, [KILLED, KILLED], AGAIN),
+        (Survival.AT_HUB, BEGUN | {"num_running": 0, "num_done": 1}, [KILLED], AGAIN),
+        (Survival.AT_HUB, BEGUN | {"num_running": 0}, [KILLED], END),
+        (Survival.AT_HUB, {}, [KILLED], END),  # all wait for it
+        (Survival.AT_HUB, BEGUN, [HUB], AGAIN),
+        (Survival.AT_HUB, BEGUN | {"num_running": 0}, [HUB], END),  # the model is lost
+        (Survival.AT_HUB, {}, [HUB], END),
+        (Survival.AT_HUB, BEGUN, [STATE_SERVER], AGAIN),
+        (Survival.AT_HUB, BEGUN, [NAN], END),
+        # Nobody does.
+        (Survival.NONE, BEGUN, [KILLED], END),
+        (Survival.NONE, BEGUN, [SERVER], END),
+        (Survival.NONE, BEGUN, [HOST], END),
+        (Survival.NONE, BEGUN, [STATE_SERVER], END),
+        (Survival.NONE, BEGUN, [ANSWERED], AGAIN),  # the workers train without it
+        (Survival.NONE, BEGUN, [ANSWERED, KILLED], END),
     ],
 )
-def test_where_the_others_go_on_who_has_died_is_started_again_alone(lost, action):
-    assert then(lost, Survival.AMONG_WORKERS).action is action
-
-
-@pytest.mark.parametrize(
-    ("lost", "action"),
-    [
-        ([KILLED], Action.END_JOB),
-        ([SERVER], Action.END_JOB),
-        ([HOST], Action.END_JOB),
-        ([STATE_SERVER], Action.END_JOB),
-        ([replace(STATE_SERVER, has_answered=True)], Action.RESTART_LOST),  # the workers train without it
-        ([replace(STATE_SERVER, has_answered=True), KILLED], Action.END_JOB),
-    ],
-)
-def test_a_job_that_does_not_survive_goes_on_without_a_state_server_alone(lost, action):
-    assert then(lost, Survival.NONE, has_begun=True).action is action
+def test_who_is_started_again_follows_from_who_has_died_and_how(survival, state, lost, action):
+    assert then(lost, survival, **state).action is action
 
 
 @pytest.mark.parametrize("survival", Survival)
@@ -150,8 +156,7 @@ def test_where_nobody_is_left_to_go_on_all_are_started_again_alone_and_the_line_
 def test_where_the_others_go_on_those_count_that_die_soon_after_the_one_before(survival):
     history = History()
     for up_s in (1.0, 1.0, STABLE_S, 1.0):
-        service = replace(STATE_SERVER, has_answered=True)
-        history = then([service], survival, up_s, history).history
+        history = then([ANSWERED], survival, up_s, history).history
     assert (history.restarts, history.in_a_row) == (2, 2)
 
 
@@ -177,16 +182,13 @@ def test_where_the_others_go_on_failures_count_for_the_worker_whose_they_are(los
     assert decision.wait_s == (2.0 if action is Action.RESTART_LOST else 0.0)
 
 
-def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the_users():
-    assert then([WRONG], service_was_away=True).action is Action.RESTART_ALL
-
-
 def test_flags_and_files_with_which_the_job_has_trained_are_not_wrong():
     """A worker that does not reach the state server at its next start ends with exit code 2 too."""
-    assert then([WRONG, LOST], has_begun=True).action is Action.RESTART_ALL
-    assert then([WRONG], history=SPENT, has_begun=True).action is Action.END_JOB
+    assert then([WRONG], service_was_away=True).action is ALL_AGAIN
+    assert then([WRONG, LOST], has_begun=True).action is ALL_AGAIN
+    assert then([WRONG], history=SPENT, has_begun=True).action is END
     hub = replace(HUB, exit_code=EXIT_SETUP)
-    assert then([hub], Survival.AT_HUB, has_begun=True).action is Action.END_JOB  # it reads them at each start
+    assert then([hub], Survival.AT_HUB, has_begun=True).action is END  # it reads them at each start
 
 
 def test_the_first_start_is_at_once_and_later_ones_wait_longer_and_longer():
@@ -255,29 +257,25 @@ def test_all_others_are_started_again_without_the_one_worker_that_has_used_all_t
 
 def test_a_new_checkpoint_gives_all_tries_back_and_the_next_start_is_at_once():
     decision = then([KILLED], up_s=1.0, checkpoint=21, history=History(checkpoint=20, restarts=LIMIT, in_a_row=3))
-    assert decision.action is Action.RESTART_ALL and decision.wait_s == 0
+    assert decision.action is ALL_AGAIN and decision.wait_s == 0
     assert decision.history == History(checkpoint=21, restarts=1, in_a_row=1, causes=frozenset({""}))
+    assert then([OFTEN], checkpoint=20, limit=0, num_others=9).action is END  # there are no tries
 
 
-def test_with_no_restarts_the_first_death_ends_the_job():
-    assert then([OFTEN], checkpoint=20, limit=0, num_others=9).action is Action.END_JOB
+AFTER_20, BEFORE_ANY = {"checkpoint": 20, "has_begun": True, "history": History(20)}, {"history": History(in_a_row=1)}
 
 
-def test_what_is_lost_and_where_it_goes_on_is_said():
-    more = "4 more tries without a new checkpoint"
-    after_20 = {"checkpoint": 20, "has_begun": True, "history": History(20)}
-    assert then([KILLED], **after_20).text == (
-        f"what came after round 20 is lost: all are started again and go on after round 20; {more}"
-    )
-    assert then([KILLED], history=History(in_a_row=1)).text == (
-        f"there is no checkpoint yet, so all is lost: the job begins anew in 1 s; {more}"
-    )
-    assert then([HOST], **after_20).text == (
-        f"what came after round 20 is lost: all others are started again and go on after round 20; {more}"
-    )
-    assert then([STATE_SERVER], **after_20).text == (
-        f"nothing is lost: it is started again, and training goes on; {more}"
-    )
+@pytest.mark.parametrize(
+    ("lost", "state", "said"),
+    [
+        (KILLED, AFTER_20, "what came after round 20 is lost: all are started again and go on after round 20"),
+        (KILLED, BEFORE_ANY, "there is no checkpoint yet, so all is lost: the job begins anew in 1 s"),
+        (HOST, AFTER_20, "what came after round 20 is lost: all others are started again and go on after round 20"),
+        (STATE_SERVER, AFTER_20, "nothing is lost: it is started again, and training goes on"),
+    ],
+)
+def test_what_is_lost_and_where_it_goes_on_is_said(lost, state, said):
+    assert then([lost], **state).text == f"{said}; 4 more tries without a new checkpoint"
 
 
 def test_a_hub_that_dies_again_and_again_ends_the_job():
@@ -350,51 +348,55 @@ def test_a_job_that_dies_at_its_very_end_does_its_last_rounds_again():
     assert unfinished([6, 2, 4], 0) == [2, 4, 6]
 
 
+def saving(folder: Path, **flags: Any) -> Config:
+    return Config(**{"mode": "local", "checkpoint": str(folder), "ckpt_frequency": 2, "resume": 1, **flags})
+
+
+def save(config: Config, whose: str, round_: int) -> None:
+    Checkpoints(Path(config.checkpoint), whose, job_of(config)).save(round_, {"rounds": round_})
+
+
+def chosen(config: Config, data_hash: str = "") -> CheckpointManager:
+    """That of a worker which goes on from what it has."""
+    manager = CheckpointManager(config, 0, 1, data_hash=data_hash)
+    manager.choose([manager.good_rounds()])
+    return manager
+
+
 @pytest.mark.parametrize(("given", "good"), [("end", [2, 4, 6]), ("restart", [2, 4])])
 def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
-    config = Config(
-        mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, max_rounds=6, on_worker_death=given
-    )
-    kept = Checkpoints(tmp_path, worker_name(0), job_of(config))
+    config = saving(tmp_path, max_rounds=6, on_worker_death=given)
     for round_ in (2, 4, 6):
-        kept.save(round_, {"rounds": round_})
-    manager = CheckpointManager(config, 0, 1)
-    manager.choose([manager.good_rounds()])
+        save(config, worker_name(0), round_)
+    manager = chosen(config)
     assert (manager.good_rounds(), manager.resumed) == (good, {"rounds": good[-1]})
 
 
 def test_a_checkpoint_knows_the_data_as_the_meeting_does(tmp_path):
-    config = Config(mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1)
+    config = saving(tmp_path)
     began = CheckpointManager(config, 0, 1, data_hash="1a2b")
     began.save(2, {"rounds": 2})
     began.close()
-    same = CheckpointManager(config, 0, 1, data_hash="1a2b")
-    same.choose([same.good_rounds()])
-    assert same.resumed == {"rounds": 2}
+    assert chosen(config, "1a2b").resumed == {"rounds": 2}
     with pytest.raises(SetupError, match="is of a job with the data 1a2b, here it is 3c4d: bring back the data"):
         CheckpointManager(config, 0, 1, data_hash="3c4d").good_rounds()
 
 
 def test_a_checkpoint_of_a_version_that_noted_no_data_goes_on_with_one_warning(tmp_path, caplog):
-    config = Config(mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1)
+    config = saving(tmp_path)
     for round_ in (2, 4):
-        Checkpoints(tmp_path, worker_name(0), job_of(config)).save(round_, {"rounds": round_})
-    manager = CheckpointManager(config, 0, 1, data_hash="3c4d")
-    manager.choose([manager.good_rounds()])
-    assert manager.resumed == {"rounds": 4}
+        save(config, worker_name(0), round_)
+    assert chosen(config, "3c4d").resumed == {"rounds": 4}
     (warning,) = [record.message for record in caplog.records if "warning" in record.message]
     assert "are of an earlier version, which did not note what data they are of" in warning
 
 
 def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_what_there_is(tmp_path):
     """As one whose host has fewer workers than before: cpu, where there were cpu0 and cpu1."""
-    config = Config(
-        mode="sync", exchange="ring", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, on_worker_death="continue"
-    )
+    config = saving(tmp_path, mode="sync", exchange="ring", on_worker_death="continue")
     for device, round_ in (("cpu0", 4), ("cpu1", 6)):
-        Checkpoints(tmp_path, worker_name(f"h1-{device}"), job_of(config)).save(round_, {"rounds": round_})
-    manager = CheckpointManager(config, 0, 1)
-    manager.choose([manager.good_rounds()])
+        save(config, worker_name(f"h1-{device}"), round_)
+    manager = chosen(config)
     assert (manager.resumed, manager.is_from_another) == ({"rounds": 6}, True)
     manager.close()
     manager.all_have_begun(came_late=False)

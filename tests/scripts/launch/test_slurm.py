@@ -93,19 +93,13 @@ def test_words_that_bash_slurm_and_a_folder_take_apart_stay_whole(tmp_path, caps
         ("-- --hosts x", "unknown argument --hosts"),
     ],
 )
-def test_a_wrong_word_is_one_line_before_anything_is_submitted(words, said, capsys, tmp_path):
-    error = error_of(slurm.main, ["--log-base", str(tmp_path), *shlex.split(words)], {}, capsys)
-    assert said in error
+def test_a_wrong_word_is_one_line_before_anything_is_submitted(words, said, refused, tmp_path):
+    assert said in refused(of(slurm), "--log-base", str(tmp_path), *shlex.split(words))
 
 
-def error_of(main, arguments, environment, capsys):
-    try:
-        code = main(arguments, environment)
-    except SystemExit as end:
-        code = end.code
-    error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1)
-    return error
+def of(program, **environment):
+    """One in this environment."""
+    return lambda words: program.main(words, environment)
 
 
 @pytest.fixture
@@ -139,37 +133,40 @@ def test_a_signal_ends_a_submission(answers, program, tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("variable", ["SLURM_JOB_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0"])
-def test_what_a_site_program_tells_of_its_failure_is_one_line(variable, program, tmp_path, capsys):
+def test_what_a_site_program_tells_of_its_failure_is_one_line(variable, program, tmp_path, refused):
     program("scontrol", "echo 'scontrol: error: no' >&2; echo -- >&2; echo controller >&2; echo give --one >&2; exit 1")
-    error = error_of(mpi.main, ["--log-base", str(tmp_path)], {variable: "n[", "SLURM_HET_SIZE": "abc"}, capsys)
-    assert error.endswith("error: scontrol: error: no controller give --one\n")
-    nothing = program("nothing")
-    words = ["--mpiexec", nothing, "--log-base", str(tmp_path)]
-    assert "prints nothing: requirements-mpi.txt" in error_of(mpi.main, words, {}, capsys)
+    error = refused(of(mpi, **{variable: "n[", "SLURM_HET_SIZE": "abc"}), "--log-base", str(tmp_path))
+    assert error.endswith("error: scontrol: error: no controller give --one")
+    told = refused(of(mpi), "--mpiexec", program("nothing"), "--log-base", str(tmp_path))
+    assert "prints nothing: requirements-mpi.txt" in told
 
 
-def test_mpiexec_refuses_columns_that_it_does_not_take(tmp_path, capsys):
+def test_mpiexec_refuses_columns_that_it_does_not_take_and_to_survive(tmp_path, refused):
     (tmp_path / "hosts.csv").write_text("address,user\n127.0.0.1,me\n")
-    hosts = ["--hosts", str(tmp_path / "hosts.csv")]
-    assert "line 2, column user: mpiexec" in error_of(mpi.main, ["--dry-run", *hosts], {}, capsys)
-    assert "the job, column interface: mpiexec" in error_of(mpi.main, ["--dry-run", "interface=lo"], {}, capsys)
+    told = refused(of(mpi), "--dry-run", "--hosts", str(tmp_path / "hosts.csv"))
+    assert "line 2, column user: mpiexec" in told
+    assert "the job, column interface: mpiexec" in refused(of(mpi), "--dry-run", "interface=lo")
+    survive = ["--ckpt-frequency", "2", "--on-worker-death", "restart"]
+    told = refused(of(mpi), "-m", "sync", "workers=2", "--log-base", str(tmp_path), "--", *survive)
+    assert "mpiexec ends all" in told
+
+
+def contexts_of(capsys, folder, *words):
+    """What mpiexec would start, in its order."""
+    assert mpi.main(["--dry-run", *words, "--log-base", str(folder), "--", *FLAGS], {}) == 0
+    return " ".join(shlex.split(capsys.readouterr().out)).split(" : ")
 
 
 def test_each_process_of_a_job_is_a_context_of_mpiexec(capsys, tmp_path):
-    words = ["--dry-run", "--allow-run-as-root", "-m", "sync", "workers=3", "--log-base", str(tmp_path), "--", *FLAGS]
-    assert mpi.main(words, {}) == 0
-    contexts = " ".join(shlex.split(capsys.readouterr().out)).split(" : ")
+    contexts = contexts_of(capsys, tmp_path, "--allow-run-as-root", "-m", "sync", "workers=3")
     assert ["DMLC_ROLE=scheduler" in contexts[0], "DMLC_ROLE=server" in contexts[1]] == [True, True]
     assert ["--device-name cpu" in context for context in contexts] == [False, False, True, True, True]
-    assert "--allow-run-as-root -n 1 -x ESYNC_TOKEN --wdir" in contexts[0] and not any(
-        "--host" in each for each in contexts
-    )
+    assert "--allow-run-as-root -n 1 -x ESYNC_TOKEN --wdir" in contexts[0]
+    assert not any("--host" in context for context in contexts)
 
 
 def test_a_hub_is_a_context_of_mpiexec_and_there_is_no_scheduler(capsys, tmp_path):
-    words = ["--dry-run", "-m", "wbsp", "workers=2", "--log-base", str(tmp_path), "--", *FLAGS]
-    assert mpi.main(words, {}) == 0
-    contexts = " ".join(shlex.split(capsys.readouterr().out)).split(" : ")
+    contexts = contexts_of(capsys, tmp_path, "-m", "wbsp", "workers=2")
     assert ["DMLC_ROLE=server" in context for context in contexts] == [True, False, False]
     assert contexts[0].endswith("/main.py -m wbsp")
 
@@ -180,12 +177,6 @@ def test_mpiexec_gets_the_nodes_of_pbs_once_each(tmp_path):
     plan, _ = mpi.parse(["-m", "sync", "--log-base", str(tmp_path)], environment)
     assert [*plan.hosts.hosts] == ["127.0.0.1", "localhost"]
     assert plan.base_port == 10_000 + 16 * 12
-
-
-def test_mpiexec_that_ends_all_is_not_asked_to_survive(capsys, tmp_path):
-    survive = ["--ckpt-frequency", "2", "--on-worker-death", "restart"]
-    assert mpi.main(["-m", "sync", "workers=2", "--log-base", str(tmp_path), "--", *survive], {}) == 2
-    assert "mpiexec ends all" in capsys.readouterr().err
 
 
 def test_an_id_is_that_of_slurm_or_pbs_or_the_given_one():

@@ -17,6 +17,7 @@ from cluster_processes import DEADLINE_S, ROOT, children, free_ports, running, w
 from few_images import on_few_images
 from round_records import read_rounds
 from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
+from supervised import supervise
 
 import summary
 from scripts.launch import health, local_cluster, restarts
@@ -25,9 +26,9 @@ from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, of_job
 from scripts.launch.restarts import Action, Survival
 from scripts.launch.roles import LocalJobSpec, build_roles
-from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from scripts.launch.supervisor import JobOutcome
 from trainer.survival.checkpoint_rounds import file_name, worker_name
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, SetupError
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 # Each start of it leaves a mark with its name; at the first it is killed as soon as the others are there.
@@ -42,6 +43,7 @@ UNTIL_SERVER = "while not (here / 'server-0.pid').exists(): time.sleep(0.01)\n"
 PIDS = "\nwith (here / f'{sys.argv[2]}.pids').open('a') as file: print(os.getpid(), file=file)"
 PROSE = "print('training begins'); print('round 1, of cleaning: error rate 0.02; ended for: error', flush=True)\n"
 LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
+LEAVES = tells(ended=LEFT)
 # Waits until another one has started for the second time; which of two starts first is not certain.
 UNTIL_AGAIN = """
 another = here / '{name}.pids'
@@ -49,30 +51,41 @@ while not another.exists() or len(another.read_text().split()) < 2: time.sleep(0
 """
 
 
-def supervise(
-    *roles: Role, limit: int = 5, newest: Sequence[int | None] = (None,), **more: object
-) -> tuple[JobOutcome, list[str]]:
-    """Runs the roles; `newest` are the rounds of the checkpoint at the start and at each failure, then the last one."""
-    lines: list[str] = []
+def worker(folder: Path, program: str, name: str = "worker 0", **more: object) -> Role:
+    return role(folder, Kind.WORKER, program, name, **more)
+
+
+def service(folder: Path, program: str = PIDS + FOREVER, **more: object) -> Role:
+    return role(folder, Kind.SERVICE, program, "state server", **more)
+
+
+def survive(*roles: Role, policy: RestartPolicy, code: int = EXIT_OK, **more: object) -> list[str]:
+    """Runs the roles, which end with this code; returns what the user was told."""
+    outcome, lines = supervise(*roles, policy=policy, **more)  # type: ignore[arg-type]
+    assert outcome.exit_code == code, lines
+    return lines
+
+
+def all_again(*roles: Role, limit: int = 5, newest: Sequence[int | None] = (None,)) -> RestartPolicy:
+    """All start again; `newest` are the rounds of the checkpoint at the start and at each failure, then the last."""
     rounds = list(newest)
     found = lambda left_out: rounds.pop(0) if len(rounds) > 1 else rounds[0]  # noqa: E731
-    policy = RestartPolicy(Survival.RESTART, limit, newest=found, build=lambda flags: roles)
-    return Supervisor(roles, lines.append, Timeouts(settle_s=5), policy=policy, **more).run(), lines  # type: ignore[arg-type]
+    return RestartPolicy(Survival.RESTART, limit, newest=found, build=lambda flags: roles)
 
 
-def starts(folder: Path, name: str) -> int:
-    return len((folder / f"{name}.pids").read_text().split())
+def starts(folder: Path, *names: str) -> list[int]:
+    return [len((folder / f"{name}.pids").read_text().split()) for name in names]
 
 
 def test_when_a_worker_is_killed_all_but_the_state_server_start_again_and_the_job_is_done(tmp_path):
-    outcome, lines = supervise(
-        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
+    roles = (
+        service(tmp_path),
         role(tmp_path, Kind.SERVER, PIDS + SERVER, "server 0"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{UNTIL_SERVER}{ONCE}{DONE}", "worker 0", title="cpu0"),
-        newest=(None, 40),
+        worker(tmp_path, f"{PIDS}\n{UNTIL_SERVER}{ONCE}{DONE}", title="cpu0"),
     )
-    assert (outcome, running(tmp_path)) == (JobOutcome(EXIT_OK, was_stopped=False), [])
-    assert [starts(tmp_path, name) for name in ("state-server", "server-0", "worker-0")] == [1, 2, 2]
+    outcome, lines = supervise(*roles, policy=all_again(*roles, newest=(None, 40)))
+    assert outcome == JobOutcome(EXIT_OK, was_stopped=False)
+    assert starts(tmp_path, "state-server", "server-0", "worker-0") == [1, 2, 2]
     assert lines == [
         "worker 0 (cpu0) was killed by signal 9: what came after round 40 is lost: all are started again and go on "
         "after round 40; 4 more tries without a new checkpoint."
@@ -81,7 +94,8 @@ def test_when_a_worker_is_killed_all_but_the_state_server_start_again_and_the_jo
 
 def test_a_log_goes_on_behind_that_of_the_start_before(tmp_path):
     program = f"print('hello', flush=True)\n{ONCE.replace('state-server', 'worker-0')}{DONE}"
-    supervise(role(tmp_path, Kind.WORKER, UP + "\n" + program, "worker 0", show_all=True))
+    roles = (worker(tmp_path, UP + "\n" + program, show_all=True),)
+    survive(*roles, policy=all_again(*roles))
     first, again, second = (tmp_path / "worker 0.log").read_text().splitlines()
     assert (first, second) == ("hello", "hello")
     assert again.startswith("=== started again: 20")
@@ -92,48 +106,34 @@ def test_an_error_of_the_start_before_and_one_that_was_survived_are_not_taken_fo
         f"if not (here / 'again').exists(): {tells(error='error: the first')}; (here / 'again').touch()\n"
         f"else: print('no answer (TimeoutError); training goes on without it', flush=True)\n{DIE}"
     )
-    outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"), limit=1)
-    assert outcome.exit_code == EXIT_PEER_LOST
+    roles = (worker(tmp_path, program),)
+    lines = survive(*roles, policy=all_again(*roles, limit=1), code=EXIT_PEER_LOST)
     assert "begins anew" in lines[0] and lines[0].endswith("says: error: the first")
     assert "given up after 1 start without a new checkpoint (--restarts)" in lines[-1]
     assert not [line for line in lines[1:] if "the first" in line] and "TimeoutError" not in lines[-1]
 
 
 def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
-    outcome, lines = supervise(
-        role(tmp_path, Kind.SERVICE, f"{UP}\n{PIDS}\n{ONCE}{FOREVER}", "state server"),
-        role(
-            tmp_path,
-            Kind.WORKER,
-            f"{PIDS}\n{UNTIL_AGAIN.format(name='state-server')}{DONE}",
-            "worker 0",
-        ),
-        newest=(None, 40),
-    )
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
-    assert starts(tmp_path, "worker-0") == 1
+    until_again = UNTIL_AGAIN.format(name="state-server")
+    roles = (service(tmp_path, f"{UP}\n{PIDS}\n{ONCE}{FOREVER}"), worker(tmp_path, f"{PIDS}\n{until_again}{DONE}"))
+    lines = survive(*roles, policy=all_again(*roles, newest=(None, 40)))
+    assert starts(tmp_path, "worker-0") == [1]
     assert "state server was killed by signal 9: nothing is lost: it is started again, and training goes on" in lines[0]
 
 
 def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(tmp_path):
     """Worker 1 ends long before, as with --leave; worker 2 trains until worker 0 is back."""
-    roles = (
-        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{LAST}os._exit(0)", "worker 0", title="cpu0"),
-        role(tmp_path, Kind.WORKER, tells(ended=LEFT), "worker 1"),
-        role(
-            tmp_path,
-            Kind.WORKER,
-            f"{PIDS}\n{UNTIL_AGAIN.format(name='worker-0')}time.sleep(0.5)\n{DONE}; os._exit(0)",
-            "worker 2",
-        ),
+    until_again = UNTIL_AGAIN.format(name="worker-0")
+    lines = survive(
+        service(tmp_path),
+        worker(tmp_path, f"{PIDS}\n{ONCE}{LAST}os._exit(0)", title="cpu0"),
+        worker(tmp_path, LEAVES, "worker 1"),
+        worker(tmp_path, f"{PIDS}\n{until_again}time.sleep(0.5)\n{DONE}; os._exit(0)", "worker 2"),
+        policy=RestartPolicy(Survival.AMONG_WORKERS),
+        leave_together=True,
+        grace_s=0.4,  # for workers that leave together
     )
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.AMONG_WORKERS)
-    waits = Timeouts(grace_s=0.4, settle_s=5)  # the former is for workers that leave together
-    outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
-    assert [starts(tmp_path, name) for name in ("state-server", "worker-0", "worker-2")] == [1, 2, 1]
+    assert starts(tmp_path, "state-server", "worker-0", "worker-2") == [1, 2, 1]
     assert lines == [
         "worker 0 (cpu0) was killed by signal 9: the others go on; the lost worker is started again, and comes back "
         "between two rounds; 4 more tries in less than 60 s each."
@@ -142,28 +142,20 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
 
 def test_a_worker_that_fails_again_and_again_is_left_out_and_the_tries_of_the_others_stay(tmp_path):
     """Worker 0 dies at each start, then worker 1 once: it is started again, and both others finish the job."""
-    begins = f"{tells(begun=True)}\n"
     fails = f"{PIDS}\nwhile not (here / 'worker-2.pids').exists(): time.sleep(0.01)\n"
-    roles = (
-        role(
-            tmp_path, Kind.WORKER, f"{fails}print('error: disk full', flush=True); sys.exit({EXIT_SETUP})", "worker 0"
-        ),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{UNTIL_AGAIN.format(name='worker-0')}{ONCE}{DONE}", "worker 1"),
-        role(
-            tmp_path, Kind.WORKER, f"{begins}{PIDS}\n{UNTIL_AGAIN.format(name='worker-1')}time.sleep(0.3)", "worker 2"
-        ),
-        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
+    until_left_out, until_back = (UNTIL_AGAIN.format(name=f"worker-{number}") for number in range(2))
+    lines = survive(
+        worker(tmp_path, f"{fails}print('error: disk full', flush=True); sys.exit({EXIT_SETUP})"),
+        worker(tmp_path, f"{PIDS}\n{until_left_out}{ONCE}{DONE}", "worker 1"),
+        worker(tmp_path, f"{tells(begun=True)}\n{PIDS}\n{until_back}time.sleep(0.3)", "worker 2"),
+        service(tmp_path),
+        policy=RestartPolicy(Survival.AMONG_WORKERS, 1, min_workers=2),
     )
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.AMONG_WORKERS, 1, min_workers=2)
-    outcome = Supervisor(roles, lines.append, Timeouts(settle_s=5), policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
-    assert [starts(tmp_path, name) for name in ("worker-0", "worker-1", "worker-2")] == [2, 2, 1]
+    assert starts(tmp_path, "worker-0", "worker-1", "worker-2") == [2, 2, 1]
     said = [line for line in lines if " | " not in line]
     assert "worker 0 ended with exit code 2: the others go on; the lost worker is started again" in said[0]
-    assert any(
-        "given up after 1 start in less than 60 s each (--restarts), and the others go on" in line for line in said
-    )
+    given_up = "given up after 1 start in less than 60 s each (--restarts), and the others go on"
+    assert any(given_up in line for line in said)
     assert any(line.startswith("worker 1 was killed by signal 9: the others go on; the lost worker") for line in said)
 
 
@@ -171,43 +163,28 @@ def test_a_worker_that_fails_again_and_again_is_left_out_and_the_tries_of_the_ot
 def test_a_worker_that_stays_when_the_others_have_done_the_job_is_killed_soon_if_it_has_not_trained(
     tmp_path, program, grace_s, lead_s
 ):
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.AMONG_WORKERS)
-    roles = (role(tmp_path, Kind.WORKER, program, "worker 0"), role(tmp_path, Kind.WORKER, "", "worker 1"))
-    outcome = Supervisor(roles, lines.append, Timeouts(grace_s=grace_s, lead_s=lead_s), policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
+    roles = (worker(tmp_path, program), worker(tmp_path, "", "worker 1"))
+    lines = survive(*roles, policy=RestartPolicy(Survival.AMONG_WORKERS), grace_s=grace_s, lead_s=lead_s)
     assert lines == ["worker 0 did not end within 0.3 s after the others: the job is done without it."]
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "line"),
+    ("end", "other", "code", "line"),
     [
-        (ROUND + DIE, EXIT_OK, "worker 0 was killed by signal 9: the others go on; the lost worker is started again"),
+        (ROUND + DIE, DONE, EXIT_OK, "worker 0 was killed by signal 9: the others go on; the lost worker is started"),
         # All wait for it, whatever it has printed.
-        (f"{PROSE}{DIE}", EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping the job. Its log: /"),
+        (PROSE + DIE, DONE, EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping the job. Its log: /"),
         # It was frozen, and wakes up when the job is over; or it never does.
-        (f"{ROUND}{LAST}time.sleep(0.3); sys.exit(3)", EXIT_OK, "worker 0 ended with exit code 3: the others go on"),
-        (ROUND + FOREVER, EXIT_OK, "warning: worker 0 did not end with the others; killed"),
+        (f"{ROUND}{LAST}time.sleep(0.3); sys.exit(3)", DONE, EXIT_OK, "worker 0 ended with exit code 3: the others go"),
+        (ROUND + FOREVER, DONE, EXIT_OK, "warning: worker 0 did not end with the others; killed"),
         # The other one was asked to leave, and did.
-        (
-            f"{ROUND}time.sleep(2)\n{DIE}",
-            EXIT_PEER_LOST,
-            "error: worker 0 was killed by signal 9; stopping the job.",
-        ),
+        (f"{ROUND}time.sleep(2)\n{DIE}", LEAVES, EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping"),
     ],
 )
-def test_a_hub_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path):
-    other = tells(ended=LEFT) if "sleep(2)" in end else f"time.sleep(0.8)\n{DONE}"
-    roles = (
-        role(tmp_path, Kind.HUB, SERVER),
-        role(tmp_path, Kind.WORKER, end, "worker 0"),
-        role(tmp_path, Kind.WORKER, other, "worker 1"),
-    )
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.AT_HUB)
-    waits = Timeouts(lead_s=1.5, settle_s=5)
-    outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (code, []), lines
+def test_a_hub_goes_on_with_the_workers_that_are_left(end, other, code, line, tmp_path):
+    other = f"time.sleep(0.8)\n{other}" if other == DONE else other
+    roles = (role(tmp_path, Kind.HUB, SERVER), worker(tmp_path, end), worker(tmp_path, other, "worker 1"))
+    lines = survive(*roles, policy=RestartPolicy(Survival.AT_HUB), code=code, lead_s=1.5, leave_together=True)
     assert any(said.startswith(line) for said in lines), lines
 
 
@@ -218,15 +195,12 @@ def test_a_hub_that_is_killed_is_started_again_alone_where_the_workers_go_on(dea
     until_again = UNTIL_AGAIN.format(name="server-0").replace("< 2", f"<= {deaths}")
     roles = (
         role(tmp_path, Kind.HUB, f"{PIDS}\n{has_begun}{dies}{SERVER}", "server 0"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{tells(begun=True)}{UP}{until_again}{DONE}", "worker 0"),
+        worker(tmp_path, f"{PIDS}\n{tells(begun=True)}{UP}{until_again}{DONE}"),
     )
-    lines: list[str] = []
     survival = Survival.AT_HUB if others_continue else Survival.RESTART
     policy = RestartPolicy(survival, 2, build=lambda flags: roles)
-    waits = Timeouts(lead_s=0.2, settle_s=5)  # shorter than the wait before the second start again
-    outcome = Supervisor(roles, lines.append, waits, policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
-    assert [starts(tmp_path, name) for name in ("server-0", "worker-0")] == [deaths + 1, 1 if others_continue else 2]
+    lines = survive(*roles, policy=policy, lead_s=0.2)  # shorter than the wait before the second start again
+    assert starts(tmp_path, "server-0", "worker-0") == [deaths + 1, 1 if others_continue else 2]
     assert all(line.startswith("server 0 was killed by signal 9: ") for line in lines) and len(lines) == deaths
 
 
@@ -234,26 +208,25 @@ def test_a_hub_that_is_killed_is_started_again_alone_where_the_workers_go_on(dea
 def test_beside_a_hub_each_worker_has_its_own_rounds_and_a_lost_one_the_grace_of_the_others(was_lost, tmp_path):
     lost = f"{ROUND}{PIDS}\n{ONCE.replace('state-server', 'worker-1')}{FOREVER}"
     others = UNTIL_AGAIN.format(name="worker-0") if was_lost else ""
-    roles = (
-        role(tmp_path, Kind.WORKER, lost if was_lost else ROUND, "worker 0"),
-        role(tmp_path, Kind.WORKER, f"{UP}{ROUND}{others}", "worker 1"),
-        role(tmp_path, Kind.WORKER, f"{ROUND}{others}time.sleep(0.8)\nprint('has all rounds')", "worker 2"),
+    lines = survive(
+        worker(tmp_path, lost if was_lost else ROUND),
+        worker(tmp_path, f"{UP}{ROUND}{others}", "worker 1"),
+        worker(tmp_path, f"{ROUND}{others}time.sleep(0.8)\nprint('has all rounds')", "worker 2"),
+        policy=RestartPolicy(Survival.AT_HUB),
+        leave_together=True,
+        grace_s=0.2,
+        lead_s=0.1,
     )
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.AT_HUB)
-    waits = Timeouts(grace_s=0.2, settle_s=5, lead_s=0.1)
-    outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
     assert (tmp_path / "worker 2.log").read_text().splitlines()[-1] == "has all rounds"
     assert lines[1:] == ["worker 0 did not end within 0.2 s after the others: the job is done without it."] * was_lost
 
 
 class Elsewhere(RunningProcess):
-    """The connection to a host, which ends when a file is there; or a process on it, whose end is not confirmed."""
+    """A process on a host that ends with a code; or the connection to one, which ends when a file is there."""
 
-    def __init__(self, given: Role, until: Path | None = None, **told: object) -> None:
+    def __init__(self, given: Role, code: int | None = None, until: Path | None = None, **told: object) -> None:
         super().__init__(given)
-        self._until, self._status = until, told
+        self._code, self._until, self._status = code, until, told
 
     @property
     def status(self) -> dict[str, object]:
@@ -261,47 +234,10 @@ class Elsewhere(RunningProcess):
 
     @property
     def exit_code(self) -> int | None:
-        return 255 if self._until and self._until.exists() else None
+        return 255 if self._until and self._until.exists() else self._code
 
     def new_lines(self) -> list[str]:
         return []
-
-    def send(self, number: signal.Signals) -> None: ...
-
-    def reap(self) -> None: ...
-
-
-@pytest.mark.parametrize("has_trained", [True, False])
-def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
-    there = role(tmp_path, Kind.WORKER, "", "worker 1", host="b")
-    link = Elsewhere(role(tmp_path, Kind.SERVICE, "", "the connection to b", host="b"), tmp_path / "gone")
-    link.role.log.write_text("")
-    here = role(tmp_path, Kind.WORKER, "time.sleep(0.3); (here / 'gone').touch(); time.sleep(0.7)", "worker 0")
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.AMONG_WORKERS)
-
-    def start(given: Role) -> Elsewhere | Process:
-        return Elsewhere(given, trained=has_trained) if given.host else Process(given)
-
-    outcome = Supervisor([here, there], lines.append, Timeouts(), start, [link], policy=policy).run()
-    if has_trained:
-        assert outcome.exit_code == EXIT_OK
-        assert lines == ["the connection to b ended with exit code 255: the others go on without the workers there."]
-    else:  # all wait for the missing worker
-        assert outcome.exit_code == EXIT_PEER_LOST
-        assert lines[0].startswith("error: the connection to b ended with exit code 255; stopping the job.")
-
-
-class Remote(Elsewhere):
-    """A process on a host, which is killed or has ended."""
-
-    def __init__(self, given: Role, code: int | None, **told: object) -> None:
-        super().__init__(given, **told)
-        self._code = code
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._code
 
     def send(self, number: signal.Signals) -> None:
         self.end(-number)
@@ -309,28 +245,57 @@ class Remote(Elsewhere):
     def end(self, code: int) -> None:
         self._code = code if self._code is None else self._code
 
+    def reap(self) -> None: ...
+
+
+def way_to(folder: Path, host: str) -> Elsewhere:
+    """The connection to a host, until a file of its name is there."""
+    link = Elsewhere(role(folder, Kind.SERVICE, "", f"the way to {host}", host=host), until=folder / host)
+    link.role.log.touch()
+    return link
+
+
+@pytest.mark.parametrize("has_trained", [True, False])
+def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
+    there = worker(tmp_path, "", "worker 1", host="b")
+    here = worker(tmp_path, "time.sleep(0.3); (here / 'b').touch(); time.sleep(0.7)")
+    how = "the way to b ended with exit code 255"
+
+    class Unconfirmed(Elsewhere):
+        def send(self, number: signal.Signals) -> None: ...
+
+    (first, *_) = survive(
+        here,
+        there,
+        policy=RestartPolicy(Survival.AMONG_WORKERS),
+        start=lambda given: Unconfirmed(given, trained=has_trained) if given.host else Process(given),
+        links=[way_to(tmp_path, "b")],
+        code=EXIT_OK if has_trained else EXIT_PEER_LOST,
+    )
+    if has_trained:
+        assert first == f"{how}: the others go on without the workers there."
+    else:  # all wait for the missing worker
+        assert first.startswith(f"error: {how}; stopping the job.")
+
 
 def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp_path):
-    here, there = (role(tmp_path, Kind.WORKER, "", f"worker {host}", host=host) for host in "ab")
-    links = [
-        Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
-    ]
-    for link in links:
-        link.role.log.write_text("")
-    codes, lines = {"worker a": [None, EXIT_OK], "worker b": [EXIT_PEER_LOST]}, list[str]()
+    here, there = (worker(tmp_path, "", f"worker {host}", host=host) for host in "ab")
+    codes = {"worker a": [None, EXIT_OK], "worker b": [EXIT_PEER_LOST]}
     asks = iter([lambda: None, (tmp_path / "b").touch])
 
     def newest(left_out: object) -> int:
         next(asks, lambda: None)()
         return 5
 
-    policy = RestartPolicy(Survival.RESTART, newest=newest, build=lambda flags: [here])
-    start = lambda given: Remote(given, codes[given.name].pop(0), trained=True)  # noqa: E731
-    outcome = Supervisor([here, there], lines.append, Timeouts(), start, links, policy=policy).run()
-    assert outcome.exit_code == EXIT_OK, lines
-    assert lines[-1].startswith(
-        "the way to b ended with exit code 255: what came after round 5 is lost: all others are"
+    lines = survive(
+        here,
+        there,
+        policy=RestartPolicy(Survival.RESTART, newest=newest, build=lambda flags: [here]),
+        start=lambda given: Elsewhere(given, codes[given.name].pop(0), trained=True),
+        links=[way_to(tmp_path, host) for host in "ab"],
     )
+    how = "the way to b ended with exit code 255"
+    assert lines[-1].startswith(f"{how}: what came after round 5 is lost: all others are")
     assert lines[-1].endswith("; 4 more tries without a new checkpoint.")  # worker b's end and the host's are one loss
 
 
@@ -339,15 +304,12 @@ def test_a_host_that_is_lost_while_its_checkpoints_are_asked_for_is_left_out(tmp
 def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_path, monkeypatch):
     """Its scheduler would be missing there too."""
     monkeypatch.setattr(restarts, "LONGEST_WAIT_S", 0.3)
-    here, there = (role(tmp_path, Kind.WORKER, "", f"worker {host}", host=host) for host in "ab")
+    here, there = (worker(tmp_path, "", f"worker {host}", host=host) for host in "ab")
     more = [role(tmp_path, service, "", "scheduler", host="b")] if service else []
-    links = [
-        Elsewhere(role(tmp_path, Kind.SERVICE, "", f"the way to {host}", host=host), tmp_path / host) for host in "ab"
-    ]
-    for each in (*more, *(link.role for link in links)):
-        each.log.write_text("")
+    for each in more:
+        each.log.touch()
     codes = {"worker a": [-9, -9, EXIT_OK], "worker b": [None, None], "scheduler": [None, None]}
-    lines, asked = list[str](), []
+    asked = []
 
     def newest(left_out: object) -> int:
         asked.append(1)
@@ -355,44 +317,46 @@ def test_a_host_may_be_lost_in_the_wait_before_a_start(lost_at, service, tmp_pat
             (tmp_path / "b").touch()
         return 5
 
-    def say(line: str) -> None:
-        lines.append(line)
+    def hears(line: str) -> None:
         if "in 0.3 s" in line and lost_at == "the wait":
             threading.Timer(0.1, (tmp_path / "b").touch).start()
 
     starts = iter([[here, there, *more], [here]])
-    policy = RestartPolicy(Survival.RESTART, newest=newest, build=lambda flags: next(starts))
-    start = lambda given: Remote(given, codes[given.name].pop(0), trained=True)  # noqa: E731
-    outcome = Supervisor([here, there, *more], say, Timeouts(), start, links, policy=policy).run()
+    lines = survive(
+        *(here, there, *more),
+        policy=RestartPolicy(Survival.RESTART, newest=newest, build=lambda flags: next(starts)),
+        code=EXIT_PEER_LOST if service else EXIT_OK,
+        hears=hears,
+        start=lambda given: Elsewhere(given, codes[given.name].pop(0), trained=True),
+        links=[way_to(tmp_path, host) for host in "ab"],
+    )
     how = "the way to b ended with exit code 255"
     if service:
-        assert (outcome.exit_code, lines[-1]) == (EXIT_PEER_LOST, f"error: {how}; stopping the job.")
+        assert lines[-1] == f"error: {how}; stopping the job."
     else:
-        assert outcome.exit_code == EXIT_OK, lines
         assert lines[-1].startswith(f"{how}: what came after round 5 is lost: all others are started again in 0.3 s")
 
 
 def test_those_that_are_left_do_not_wait_for_one_that_has_left(tmp_path):
     """Where all are lost, they begin once as many are there as they expect."""
-    roles = [role(tmp_path, Kind.WORKER, "", f"worker {number}") for number in range(3)]
+    roles = [worker(tmp_path, "", f"worker {number}") for number in range(3)]
     roles = [replace(each, environment={"DMLC_NUM_WORKER": "3"}) for each in roles]
-    codes, started = [None, EXIT_OK, None, None, None], list[Remote]()
+    codes, started = [None, EXIT_OK, None, None, None], list[Elsewhere]()
 
-    def end(processes: Sequence[Remote], code: int) -> None:
+    def end(processes: Sequence[Elsewhere], code: int) -> None:
         for process in processes:
             process.end(code)
 
-    def start(given: Role) -> Remote:
+    def start(given: Role) -> Elsewhere:
         told = {"ended": LEFT} if given.name == "worker 1" else {}
-        started.append(Remote(given, codes[len(started)], **told))
+        started.append(Elsewhere(given, codes[len(started)], **told))
         if len(started) == 3:  # it has left before the others are lost
             threading.Timer(0.3, end, (started[:3], -9)).start()
         elif len(started) == 5:
             end(started[3:], EXIT_OK)
         return started[-1]
 
-    policy = RestartPolicy(Survival.AMONG_WORKERS)
-    assert Supervisor(roles, print, Timeouts(), start, policy=policy).run().exit_code == EXIT_OK
+    survive(*roles, policy=RestartPolicy(Survival.AMONG_WORKERS), start=start)
     assert [each.role.environment["DMLC_NUM_WORKER"] for each in started] == ["3", "3", "3", "2", "2"]
     beside = RestartPolicy(Survival.AT_HUB)
     assert beside.restarted(roles[0], 2).environment == roles[0].environment  # MXNet expects the number of before
@@ -422,11 +386,10 @@ def test_the_job_goes_on_without_the_worker_that_has_used_all_tries(tmp_path):
     others = "min(count('worker-0.pids'), count('worker-2.pids'))"
     dies = f"{count}{PIDS}\nwhile {others} < count('worker-1.pids'): time.sleep(0.01)\n{DIE}"
     programs = enumerate([lasts, dies, lasts])
-    roles = [role(tmp_path, Kind.WORKER, program, f"worker {number}") for number, program in programs]
+    roles = [worker(tmp_path, program, f"worker {number}") for number, program in programs]
     roles = [replace(each, environment={**each.environment, "DMLC_NUM_WORKER": "3"}) for each in roles]
-    outcome, lines = supervise(*roles, limit=1, newest=(None, 5))
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, []), lines
-    assert [starts(tmp_path, f"worker-{number}") for number in range(3)] == [3, 2, 3]
+    lines = survive(*roles, policy=all_again(*roles, limit=1, newest=(None, 5)))
+    assert starts(tmp_path, "worker-0", "worker-1", "worker-2") == [3, 2, 3]
     assert (tmp_path / "worker-0.n").read_text().split() == ["3", "3", "2"]
     assert lines[-1] == (
         "worker 1 was killed by signal 9: given up after 1 start without a new checkpoint (--restarts), each for this "
@@ -435,13 +398,13 @@ def test_the_job_goes_on_without_the_worker_that_has_used_all_tries(tmp_path):
 
 
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
-    worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
+    its, other = worker(tmp_path, ""), service(tmp_path)
     for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
         policy = RestartPolicy(Survival.AMONG_WORKERS, resumes=lambda role, has=has_one: has)
-        again = policy.restarted(worker)
-        assert again.appends and list(again.command) == [*worker.command, *flags]
+        again = policy.restarted(its)
+        assert again.appends and list(again.command) == [*its.command, *flags]
         assert policy.restarted(again).command == again.command  # once is enough
-        assert list(policy.restarted(service).command) == list(service.command)
+        assert list(policy.restarted(other).command) == list(other.command)
 
 
 def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
@@ -469,40 +432,31 @@ def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
 
 
 def test_two_that_die_at_once_are_both_named(tmp_path):
-    lines: list[str] = []
-
-    def say(line: str) -> None:
+    def hears(line: str) -> None:
         """Kills both between two polls of the supervisor: a poll in between would see one, and end the other."""
-        if "both are here" not in line:
-            lines.append(line)
-            return
-        pids = [int((tmp_path / f"worker-{number}.pid").read_text()) for number in range(2)]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: all(" Z " in Path(f"/proc/{pid}/stat").read_text() for pid in pids), "two deaths")
+        if "both are here" in line:
+            pids = [int((tmp_path / f"worker-{number}.pid").read_text()) for number in range(2)]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: all(" Z " in Path(f"/proc/{pid}/stat").read_text() for pid in pids), "two deaths")
 
     first = "mark = here / f'{sys.argv[2]} was here'\nif not mark.exists():\n    mark.touch()\n"
     waits = "    while not (here / 'worker-1 was here').exists(): time.sleep(0.01)\n"
     speaks = "    print('warning: both are here', flush=True)"
     roles = (
-        role(tmp_path, Kind.SERVICE, FOREVER, "state server"),
-        role(tmp_path, Kind.WORKER, f"{UP}\n{first}{waits}{speaks}\n    time.sleep(90)\n{DONE}", "worker 0"),
-        role(tmp_path, Kind.WORKER, f"{UP}\n{first}    time.sleep(90)\n{DONE}", "worker 1"),
+        service(tmp_path, FOREVER),
+        worker(tmp_path, f"{UP}\n{first}{waits}{speaks}\n    time.sleep(90)\n{DONE}"),
+        worker(tmp_path, f"{UP}\n{first}    time.sleep(90)\n{DONE}", "worker 1"),
     )
-    policy = RestartPolicy(Survival.RESTART, build=lambda flags: roles)
-    Supervisor(roles, say, Timeouts(settle_s=5), policy=policy).run()
-    (line,) = lines
+    _, line = survive(*roles, policy=all_again(*roles), hears=hears)
     assert line.startswith("worker 0 was killed by signal 9 and worker 1 was killed by signal 9: ")
 
 
 def test_a_service_that_does_not_answer_is_started_again_too(tmp_path):
     deaf = f"{PIDS}\nif (here / 'is deaf').exists(): (here / 'answers').touch()\n(here / 'is deaf').touch(){FOREVER}"
-    service = role(tmp_path, Kind.SERVICE, deaf, "state server", is_ready=(tmp_path / "answers").exists)
-    policy = RestartPolicy(Survival.RESTART, build=lambda flags: roles)
-    roles = (service, role(tmp_path, Kind.WORKER, "", "worker 0"))
-    lines: list[str] = []
-    outcome = Supervisor(roles, lines.append, Timeouts(ready_s=1.0), policy=policy).run()
-    assert (outcome.exit_code, starts(tmp_path, "state-server"), running(tmp_path)) == (EXIT_OK, 2, [])
+    roles = (service(tmp_path, deaf, is_ready=(tmp_path / "answers").exists), worker(tmp_path, ""))
+    lines = survive(*roles, policy=all_again(*roles), ready_s=1.0)
+    assert starts(tmp_path, "state-server") == [2]
     assert lines[0] == "warning: state server has not answered for 1 s and is killed"
     assert lines[1].startswith("state server was killed by signal 9: nothing is lost: it is started again")
 
@@ -524,13 +478,10 @@ def test_a_state_server_that_is_frozen_is_started_again_alone_in_every_job(tmp_p
     monkeypatch.setattr(health, "ASK_EVERY_S", 0.1)
     (port,) = free_ports(1)
     program = f"{UP}{PIDS}{ANSWERS_ONCE.format(port=port)}"
-    service = role(tmp_path, Kind.SERVICE, program, "state server", is_ready=health.Health("127.0.0.1", port))
-    worker = role(tmp_path, Kind.WORKER, f"{PIDS}{UNTIL_AGAIN.format(name='state-server')}{DONE}", "worker 0")
-    lines: list[str] = []
-    policy = RestartPolicy(Survival.RESTART) if survives else None
-    outcome = Supervisor([service, worker], lines.append, Timeouts(settle_s=5), policy=policy).run()
-    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
-    assert [starts(tmp_path, name) for name in ("state-server", "worker-0")] == [2, 1]
+    asked = service(tmp_path, program, is_ready=health.Health("127.0.0.1", port))
+    trains = worker(tmp_path, f"{PIDS}{UNTIL_AGAIN.format(name='state-server')}{DONE}")
+    lines = survive(asked, trains, policy=RestartPolicy(Survival.RESTART if survives else Survival.NONE))
+    assert starts(tmp_path, "state-server", "worker-0") == [2, 1]
     assert lines[0] == "warning: state server has not answered for 10 s and is killed"
     assert "state server was killed by signal 9: " in lines[1] and "it is started again" in lines[1]
 
@@ -539,43 +490,42 @@ def test_a_state_server_that_is_frozen_is_started_again_alone_in_every_job(tmp_p
 def test_a_state_server_that_dies_again_and_again_is_given_up_in_every_job(tmp_path, monkeypatch, is_for_page):
     monkeypatch.setattr(restarts, "LONGEST_WAIT_S", 0.05)
     dies, is_up = f"{PIDS}{UP}\ntime.sleep(0.8); {DIE}", (tmp_path / "state-server.pid").exists
-    service = role(tmp_path, Kind.SERVICE, dies, "state server", is_ready=is_up, is_for_page=is_for_page)
     until_given_up = UNTIL_AGAIN.format(name="state-server").replace("< 2", "< 3")
-    worker = role(tmp_path, Kind.WORKER, f"{until_given_up}time.sleep(2.5)", "worker 0")
-    lines: list[str] = []
-    outcome = Supervisor([service, worker], lines.append, Timeouts(), policy=RestartPolicy(limit=2)).run()
-    assert (starts(tmp_path, "state-server"), running(tmp_path)) == (3, [])
+    lines = survive(
+        service(tmp_path, dies, is_ready=is_up, is_for_page=is_for_page),
+        worker(tmp_path, f"{until_given_up}time.sleep(2.5)"),
+        policy=RestartPolicy(limit=2),
+        code=EXIT_OK if is_for_page else EXIT_PEER_LOST,
+    )
+    assert starts(tmp_path, "state-server") == [3]
     assert "it is started again, and training goes on; 1 more try in less than 60 s each" in lines[0]
-    assert outcome.exit_code == (EXIT_OK if is_for_page else EXIT_PEER_LOST)
     assert len(lines) == 2 or "stopping the job: given up after 2 starts in less than 60 s each" in lines[-1]
 
 
 def test_a_wrong_set_up_is_not_tried_again(tmp_path):
-    outcome, lines = supervise(role(tmp_path, Kind.WORKER, f"{PIDS}\nsys.exit({EXIT_SETUP})", "worker 0"))
-    assert (outcome.exit_code, starts(tmp_path, "worker-0")) == (EXIT_SETUP, 1)
+    roles = (worker(tmp_path, f"{PIDS}\nsys.exit({EXIT_SETUP})"),)
+    lines = survive(*roles, policy=all_again(*roles), code=EXIT_SETUP)
+    assert starts(tmp_path, "worker-0") == [1]
     assert lines[-1].startswith("error: worker 0 ended with exit code 2; stopping the job. Its log")
 
 
 def test_a_signal_ends_the_wait_before_a_start_at_once(tmp_path):
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        lines.append(line)
+    def hears(line: str) -> None:
         if "begins anew in 1 s" in line:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    roles = [role(tmp_path, Kind.SERVICE, FOREVER, "state server"), role(tmp_path, Kind.WORKER, PIDS + "\n" + DIE, "w")]
-    policy = RestartPolicy(Survival.RESTART, build=lambda flags: roles)
-    outcome = Supervisor(roles, say, Timeouts(), policy=policy).run()
-    assert (outcome, running(tmp_path)) == (JobOutcome(EXIT_FORCED, was_stopped=True), [])
-    assert starts(tmp_path, "w") == 2
+    roles = (service(tmp_path, FOREVER), worker(tmp_path, PIDS + "\n" + DIE, "w"))
+    outcome, lines = supervise(*roles, policy=all_again(*roles), hears=hears)
+    assert outcome == JobOutcome(EXIT_FORCED, was_stopped=True)
+    assert starts(tmp_path, "w") == [2]
     assert lines[-1] == "stopped before every worker had begun"
 
 
 def test_a_death_after_a_signal_ends_the_job(tmp_path):
     program = f"signal.signal(signal.SIGTERM, lambda *_: {DIE}){PIDS}\nos.kill({os.getpid()}, signal.SIGTERM){FOREVER}"
-    outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"))
-    assert (outcome.exit_code, starts(tmp_path, "worker-0")) == (EXIT_PEER_LOST, 1)
+    roles = (worker(tmp_path, program),)
+    lines = survive(*roles, policy=all_again(*roles), code=EXIT_PEER_LOST)
+    assert starts(tmp_path, "worker-0") == [1]
     assert "worker 0 was killed by signal 9; stopping the job" in lines[-1]
 
 
@@ -622,18 +572,12 @@ def test_a_job_goes_on_from_its_checkpoint_with_new_ports(tmp_path):
     assert len(ports) == 6 and list(second.worker_ports) == sorted(second.worker_ports)
 
 
-def test_a_job_without_a_checkpoint_begins_anew_whatever_an_earlier_job_has_left(tmp_path):
-    given = options(tmp_path, own=["-m", "sync"])
+def test_a_job_without_a_checkpoint_begins_anew_at_the_port_that_the_user_chose_whatever_an_earlier_job_left(tmp_path):
+    given = options(tmp_path, own=["-m", "async", "--root-port", str(local_cluster.free_ports(1)[0])])
     checkpoints(given, ("worker-0", 5), ("worker-1", 5))
     deaths = [DIE]
     first, second = run(given, lambda started: deaths.pop() if deaths else "")
     assert second.worker_arguments == first.worker_arguments
-
-
-def test_the_scheduler_stays_at_the_port_that_the_user_chose(tmp_path):
-    given = options(tmp_path, own=["-m", "async", "--root-port", str(local_cluster.free_ports(1)[0])])
-    deaths = [DIE]
-    first, second = run(given, lambda started: deaths.pop() if deaths else "")
     assert second.root_port == first.root_port == given.root_port
 
 
@@ -683,32 +627,22 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(exc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("words", "complaint"),
     [
-        (["--restarts", "3", "-m", "sync"], "--restarts 3 does nothing without --on-worker-death restart or continue"),
+        ("-m sync --restarts 3", "--restarts 3 does nothing without --on-worker-death restart or continue"),
         (
-            ["-m", "local", "--workers", "0,0", "--", "--on-worker-death", "restart", "--ckpt-frequency", "5"],
-            r"--on-worker-death restart is for one job, and in mode local each of the workers \(here 2\) is one",
+            "-m local --workers 0,0 -- --on-worker-death restart --ckpt-frequency 5",
+            "--on-worker-death restart is for one job, and in mode local each of the workers (here 2) is one",
         ),
-    ],
-)
-def test_what_cannot_be_is_refused(arguments, complaint):
-    with pytest.raises(SetupError, match=complaint):
-        local_cluster.parse(arguments)
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        ([], "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency"),
         (
-            ["--ckpt-frequency", "5", "--ckpt-keep", "1"],
+            "-m sync -- --on-worker-death restart",
+            "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency",
+        ),
+        (
+            "-m sync -- --on-worker-death restart --ckpt-frequency 5 --ckpt-keep 1",
             "--on-worker-death restart needs two checkpoints of each worker",
         ),
     ],
 )
-def test_a_job_that_could_not_go_on_is_refused_with_what_to_add(flags, complaint, capsys):
-    with pytest.raises(SystemExit) as end:
-        local_cluster.parse(["-m", "sync", "--", "--on-worker-death", "restart", *flags])
-    assert end.value.code == EXIT_SETUP
-    assert complaint in capsys.readouterr().err
+def test_a_job_that_could_not_go_on_is_refused_with_what_to_add(words, complaint, refused):
+    assert complaint in refused(local_cluster.parse, *words.split())
