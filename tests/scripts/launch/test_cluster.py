@@ -21,10 +21,10 @@ from round_records import read_rounds
 from state_server_process import running_state_server
 
 import summary
+from esync.measure import COMPUTING_STAGES, LINES_FILE
 from scripts import saved_model
 from trainer.datasets import loading
 from trainer.run_logs.earlier_runs import saved_files
-from trainer.run_logs.measure import COMPUTING_STAGES, LINES_FILE
 from trainer.run_logs.rounds import iter_files
 from utils import EXIT_OK, RUN_FILE, read_json
 
