@@ -175,7 +175,8 @@ class Worker:
         if self._global.device.type == "cuda":
             torch.cuda.synchronize(self._global.device)  # else a step seems to take no time
         self._step_s = self._clock.now() - self._since
-        self._steps, self._samples, self._loss = self._steps + 1, self._samples + samples, loss
+        self._steps, self._samples = self._steps + 1, self._samples + samples
+        self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         self._progress.add_step(samples, self._step_s)
         self._measure.next_step()
         self._measure.enter(CHECK_READY)
@@ -223,7 +224,7 @@ class Worker:
         }
         members: list[dict[str, Any]] = [about]
         if self.num_workers > 1:
-            members = self._together("to meet", lambda: _gathered(about, self._global.device))
+            members = self._together("to meet", lambda: _gathered(about))
         for rank, each in enumerate(members):
             if each["problem"]:
                 raise SetupError(f"rank {rank}: {each['problem']}")
@@ -316,8 +317,8 @@ class Worker:
             log.warning("round %d: this worker's weights are not finite: its steps are left out", self.round)
         if self.num_workers > 1:
             self._together("the sum", lambda: dist.all_reduce(flat))
+        share_of_all, stops, over, steps, samples, *exchanges_s = flat[-len(numbers) :].tolist()  # once it is there
         self._exchange_s = self._clock.now() - begin
-        share_of_all, stops, over, steps, samples, *exchanges_s = flat[-len(numbers) :].tolist()
         self.is_done = self.is_done or stops > 0
         if min(exchanges_s):  # the last worker to come waits for no other one
             self._transmission.add(min(exchanges_s))
@@ -345,8 +346,9 @@ class Worker:
             self._on_round(self._done._asdict())
 
 
-def _gathered(about: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
+def _gathered(about: dict[str, Any]) -> list[dict[str, Any]]:
     """What all ranks tell of themselves, as JSON: torch.distributed's own way needs numpy, and unpickles."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     mine = torch.tensor([*json.dumps(about).encode()], dtype=torch.uint8, device=device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([len(mine)], device=device))

@@ -9,6 +9,9 @@ of all, and the median microseconds of a `worker.step` that did not average.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import contextlib
 import json
@@ -22,6 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from flag_parser import FlagParser
 from utils import append_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,19 +113,20 @@ def run(way: str, step_s: str, seconds: float) -> dict[str, Any]:
     return {**about, "step_us": [each["step_us"] for each in told]}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs all ways in turns, and prints the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = FlagParser("experiments/client/speeds.py", description=__doc__, formatter_class=form)
     parser.add_argument("--step-s", default="0.02,0.05,0.2")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rank", choices=WAYS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.rank:
         rank_main(given.rank, [float(each) for each in given.step_s.split(",")], given.seconds)
-        return
+        return 0
     words = [sys.executable, "-m", "esync", "serve", f"127.0.0.1:{PORT}"]
     server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
@@ -141,7 +146,8 @@ def main() -> None:
     finally:
         server.terminate()
         server.wait()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

@@ -117,7 +117,7 @@ def test_a_mistake_of_the_page_gives_its_line(row, tmp_path):
 
 def test_the_job_of_readme_is_whole(tmp_path):
     need_libraries(ROOT / "examples" / TORCH)
-    (shown,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    shown, _ = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "my_job.py").write_text(shown)
     job = ["--job", str(tmp_path / "my_job.py"), "-m", "esync", "--workers", "0.1,0.4", "-ll", "0.001"]
     _, folder = simulated(tmp_path / "logs", *job, "--max-rounds", "40", "-e", "40")

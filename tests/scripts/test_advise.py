@@ -204,6 +204,6 @@ def test_what_cannot_be_advised_is_one_line(place, words, complaint, refused, mo
 def test_a_target_that_nobody_reaches_is_answered_by_the_best_value(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(search, "NEEDED_STEPS", 100)
-    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.05"]
+    given = ["--cluster", "three.csv", "-n", "mlp", "--target-accuracy", "1", "--minutes", "0.12"]
     assert advise.main([*given, "--", *flags_in(place), "-ll", "1e-9"]) == 2
     assert "no candidate reached 1 within the time: the best accuracy on the held-out" in capsys.readouterr().err

@@ -300,8 +300,8 @@ def imported(path):
 
 def test_all_that_a_role_runs_is_compared():
     modules = {path.stem: path for path in version.ROOT.glob("*.py")}
-    folders = {name: list((version.ROOT / name).rglob("*.py")) for name in ("trainer", "models")}
-    todo = [version.ROOT / "main.py", *folders["trainer"], *folders["models"]]
+    folders = {name: list((version.ROOT / name).rglob("*.py")) for name in ("esync", "trainer", "models")}
+    todo = [version.ROOT / "main.py", *(path for paths in folders.values() for path in paths)]
     runs = set()
     while todo:
         path = todo.pop()
