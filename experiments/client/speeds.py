@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rank_main(given.rank, [float(each) for each in given.step_s.split(",")], given.seconds)
         return 0
     words = [sys.executable, "-m", "esync", "serve", f"127.0.0.1:{PORT}"]
-    server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(3.0)
         found: dict[str, list[dict[str, Any]]] = {}
