@@ -130,8 +130,8 @@ class Worker:
         """The workers meet, agree, and get the same model. Raises SetupError, on all of them, or PeerLost."""
         if dist.is_available() and dist.is_initialized():
             self.rank, self.num_workers = dist.get_rank(), dist.get_world_size()
-        self._global = GlobalModel(self._model, self._outer)
-        device = f"{'gpu' if self._global.device.type == 'cuda' else 'cpu'}{os.environ.get('LOCAL_RANK', self.rank)}"
+        is_gpu = any(each.is_cuda for each in self._model.parameters())
+        device = f"{'gpu' if is_gpu else 'cpu'}{os.environ.get('LOCAL_RANK', self.rank)}"
         self._checkpoints = (
             None if self._folder is None else Checkpoints(Path(self._folder), self.rank, self.num_workers)
         )
@@ -207,8 +207,9 @@ class Worker:
 
     def _meet(self, device: str) -> list[dict[str, Any]]:
         """What all workers are, by rank."""
-        problem = ""
+        problem = ""  # of one worker, which the others would wait for
         try:
+            self._global = GlobalModel(self._model, self._outer)
             self._client = self._client_of(device)
         except SetupError as error:
             problem = str(error)

@@ -135,6 +135,7 @@ def test_what_does_not_fit_together_is_the_same_line_on_all(said: Said) -> None:
         assert text == (
             "SetupError: rule of rank 1 is ['local-sgd-outer', 0, 0.7, 0.9, 0], of rank 0 ['local-sgd', 0, 1.0, 0.0, 0]"
         )
+    assert said["no weights"] == ["SetupError: rank 1: the model has no parameters"] * 3
     for text in said["another server"]:
         assert text.startswith("SetupError: rank 2: no state server answers at http://127.0.0.1:1")
 

@@ -30,8 +30,8 @@ def change(rank: int, step: int) -> np.ndarray:
 def train(rank: int, steps: int = 10**6, first: int = 0, stops_at: int = 0, **options: Any) -> dict[str, Any]:
     """Trains for so many steps, or until the worker is done; returns what happened."""
     torch.manual_seed(rank)
-    model = torch.nn.Linear(3, 2, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model: Any = options.pop("model", None) or torch.nn.Linear(3, 2, bias=False)
+    optimizer = torch.optim.SGD([*model.parameters()] or [torch.zeros(1)], lr=1.0)
     rounds: list[dict[str, Any]] = []
     with esync.Worker(model, optimizer, on_round=rounds.append, **options) as worker:
         begun, begin = worker.round, model.weight.tolist()
@@ -81,6 +81,8 @@ def scenario(name: str, rank: int, folder: Path) -> Any:
             return train(rank, stops_at=3 if rank == 1 else 0, rule="local-sgd", sync_every=2)
         case "another rule":
             return failure(rank, rule="local-sgd-outer" if rank == 1 else "local-sgd", sync_every=2)
+        case "no weights":
+            return failure(rank, model=torch.nn.ReLU() if rank == 1 else None, rule="local-sgd", sync_every=2)
         case "another server":
             return failure(rank, server="127.0.0.1:1" if rank == 2 else None)
         case "killed":
@@ -88,8 +90,9 @@ def scenario(name: str, rank: int, folder: Path) -> Any:
 
 
 SCENARIOS = (
-    *("outer", "plain", "saved", "resumed", "uneven", "stopped", "another rule", "another server", "killed"),
-)  # fmt: skip
+    *("outer", "plain", "saved", "resumed", "uneven", "stopped"),
+    *("another rule", "no weights", "another server", "killed"),
+)
 
 
 def main() -> None:
