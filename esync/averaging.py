@@ -73,13 +73,14 @@ class GlobalModel:
     def update(self, share: float, numbers: Sequence[float]) -> torch.Tensor:
         """What this worker sends: share * (w_k - w), and the numbers. An update that is not finite, as after a diverged
         step, counts as none: its share, which is the first number, becomes 0."""
-        flat = torch.empty(self.num_bytes // self._dtype.itemsize + len(numbers), dtype=self._dtype, device=self.device)
-        for tensor, before, part in zip(self._tensors, self._global, self._parts(flat), strict=True):
-            part.copy_(tensor)
-            part.sub_(before.to(tensor.dtype)).mul_(share)  # as it was rounded for the module
-        if not (share and torch.isfinite(flat[: -len(numbers)]).all()):
-            flat.zero_()
-            numbers = [0.0, *numbers[1:]]
+        flat = torch.zeros(self.num_bytes // self._dtype.itemsize + len(numbers), dtype=self._dtype, device=self.device)
+        if share:
+            for tensor, before, part in zip(self._tensors, self._global, self._parts(flat), strict=True):
+                part.copy_(tensor)
+                part.sub_(before.to(tensor.dtype)).mul_(share)  # as it was rounded for the module
+            if not torch.isfinite(flat).all():
+                flat.zero_()
+                numbers = [0.0, *numbers[1:]]
         flat[-len(numbers) :] = torch.tensor(numbers, dtype=self._dtype)
         return flat
 

@@ -48,7 +48,6 @@ class JobOver(JobError):
 
 RUN_FILE = "run.json"  # of a worker, beside its rounds
 REACHED = "reached"  # a job, its target: a text in workers' run files that other programs look for
-FLOAT32_COUNTS_TO = 1 << 24  # up to here the kvstore, which has float32 alone, keeps whole numbers exact
 
 
 def authority(host: str, port: int | str) -> str:

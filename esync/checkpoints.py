@@ -28,7 +28,7 @@ class Checkpoints:
                 if saved["num_workers"] == num_workers:
                     self._readable[round_] = saved
                 else:
-                    logging.warning("%s is of %d workers: it is left alone", path, saved["num_workers"])
+                    logging.warning("%s is of %d workers, not of %d", path, saved["num_workers"], num_workers)
             except Exception as error:  # whatever is wrong with the file, an older one may be right
                 logging.warning("%s cannot be read: %s", path, (str(error).splitlines() or [type(error).__name__])[0])
 
@@ -36,9 +36,13 @@ class Checkpoints:
         """Those that this rank can go on from."""
         return [*self._readable]
 
-    def take(self, round_: int) -> dict[str, Any]:
-        """What was saved after this round; the others are forgotten."""
-        saved, self._readable = self._readable[round_], {}
+    def go_on(self, round_: int) -> dict[str, Any]:
+        """What was saved after this round; empty for 0. Files of later rounds, which are lost, are set aside as
+        FILE.before: else one could count for the same round of this run."""
+        for later, path in self._files().items():
+            if later > round_:
+                path.replace(path.with_name(f"{path.name}.before"))
+        saved, self._readable = self._readable.get(round_, {}), {}
         return saved
 
     def save(self, round_: int, state: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from esync.asker import NOTICE_REST_S, Notices, try_once
-from esync.base import FLOAT32_COUNTS_TO, JobError, PeerLost
+from esync.base import JobError, PeerLost
 from esync.clock import Clock
 from esync.progress import ENDED, EVALUATING, MAX_EVENTS, MAX_POINTS, Progress
 from esync.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeouts
@@ -25,6 +25,7 @@ from esync.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeo
 PATIENCE_S = 60.0  # for a server that is restarted
 FIRST_PAUSE_S = 0.05  # before the second try
 LONGEST_PAUSE_S = 1.0
+FLOAT32_COUNTS_TO = 1 << 24  # up to here the kvstore, which has float32 alone, keeps whole numbers exact
 
 # What an unanswered question counts as once this worker leaves: it stops its local steps, stays in step, or releases.
 LEAVE = {"action": "SYNC"}

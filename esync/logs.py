@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,7 @@ class RoundLog:
         self._record: dict[str, Any] = {}
         if folder is not None and rounds_before:
             _keep(folder / LINES_FILE, rounds_before)
-        self.measure = Measure(
-            folder, rounds_before=rounds_before, elapsed_before_s=elapsed_before_s, as_lines=True
-        )  # fmt: skip
+        self.measure = Measure(folder, time.monotonic, rounds_before, elapsed_before_s, as_lines=True)
         versions = {"python": platform.python_version(), "torch": sys.modules["torch"].__version__}
         self._run = {**run, "metric": metric.about(), "versions": versions, "command": sys.argv, "ended": None}
         self._describe()

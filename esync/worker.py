@@ -164,6 +164,9 @@ class Worker:
         try:
             while error is None and not self._average(is_over=True):
                 pass
+        except PeerLost as lost:
+            error = lost
+            raise
         finally:
             self._log.end("the loop is over" if error is None else f"{type(error).__name__}: {error}")
             self._queries.close()
@@ -259,19 +262,19 @@ class Worker:
         """Goes on from the newest checkpoint that all can read; returns the job's seconds until then."""
         if self._checkpoints is None:
             return 0.0
-        common = set.intersection(*(set(each["readable"]) for each in members))
-        if not common:
+        round_ = max(set.intersection(*(set(each["readable"]) for each in members)), default=0)
+        saved = self._checkpoints.go_on(round_)
+        if not round_:
             if not self.rank and any(each["readable"] for each in members):
                 log.warning("there is no checkpoint that all %d ranks can read: training begins anew", self.num_workers)
             return 0.0
-        saved = self._checkpoints.take(max(common))
         self._model.load_state_dict(saved["model"])
         self._optimizer.load_state_dict(saved["optimizer"])
         self._global.velocities = [each.to(self._global.device) for each in saved["velocities"]]
         self._global.adopt()
-        self.round = max(common) + 1
+        self.round = round_ + 1
         if not self.rank:
-            log.warning("training goes on after round %d, the newest checkpoint: later rounds are lost", max(common))
+            log.warning("training goes on after round %d, the newest checkpoint: later rounds are lost", round_)
         return float(saved["elapsed_s"])
 
     def _together(self, what: str, call: Callable[[], Result]) -> Result:

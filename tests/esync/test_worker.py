@@ -203,3 +203,15 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(tmp_path: 
     path.write_bytes(path.read_bytes()[:100])
     assert [one["number"] for one in trained(1, **options)] == [3]
     assert "round-3.pt cannot be read" in caplog.text and "goes on after round 2" in caplog.text
+
+
+def test_a_job_that_begins_anew_keeps_its_own_checkpoints_and_those_of_before(tmp_path: Path) -> None:
+    """Else the older run's, of later rounds, would count as newer."""
+    options: dict[str, Any] = {"checkpoint": tmp_path, "every": 1}
+    trained(5, **options)
+    for path in (tmp_path / "rank-0").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    assert [one["number"] for one in trained(2, **options)] == [1, 2]
+    assert [one["number"] for one in trained(1, **options)] == [3]
+    names = {path.name for path in (tmp_path / "rank-0").iterdir()}
+    assert names == {"round-4.pt.before", "round-5.pt.before", "round-2.pt", "round-3.pt"}
