@@ -18,59 +18,22 @@ from typing import Any, TypedDict
 
 from esync.base import (
     EXIT_BUG as EXIT_BUG,
-)
-from esync.base import (
     EXIT_FORCED as EXIT_FORCED,
-)
-from esync.base import (
     EXIT_INCOMPLETE as EXIT_INCOMPLETE,
-)
-from esync.base import (
     EXIT_OK as EXIT_OK,
-)
-from esync.base import (
     EXIT_PEER_LOST as EXIT_PEER_LOST,
-)
-from esync.base import (
     EXIT_PIPE as EXIT_PIPE,
-)
-from esync.base import (
     EXIT_SETUP as EXIT_SETUP,
-)
-from esync.base import (
-    FLOAT32_COUNTS_TO as FLOAT32_COUNTS_TO,
-)
-from esync.base import (
     REACHED as REACHED,
-)
-from esync.base import (
     RUN_FILE as RUN_FILE,
-)
-from esync.base import (
     Incomplete as Incomplete,
-)
-from esync.base import (
     JobError as JobError,
-)
-from esync.base import (
     JobOver as JobOver,
-)
-from esync.base import (
     PeerLost as PeerLost,
-)
-from esync.base import (
     SetupError as SetupError,
-)
-from esync.base import (
     append_line as append_line,
-)
-from esync.base import (
     authority as authority,
-)
-from esync.base import (
     write_atomically as write_atomically,
-)
-from esync.base import (
     write_json as write_json,
 )
 

@@ -14,6 +14,7 @@ import namespaces
 import pytest
 from cluster_processes import children, forks, wait_for
 from hypothesis import settings
+from on_virtual_clock import clock, pytest_pyfunc_call  # noqa: F401  (a fixture, and what runs its tests)
 from state_server_process import StateServerProcess, running_state_server
 
 from utils import EXIT_SETUP, SetupError

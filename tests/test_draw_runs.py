@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from log_tree import NETWORK, device, evaluated, write_device, write_esync, write_sync
 from matplotlib.figure import Figure
 from matplotlib.text import Text

@@ -4,8 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flag_values import parse_ramp, parse_schedule
 from rates import CONSTANT, Ramp, RateSchedule

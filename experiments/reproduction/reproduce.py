@@ -25,8 +25,7 @@ from pathlib import Path
 
 from config import NO_NETWORK
 from experiments import markdown
-from experiments.claims import again
-from experiments.claims import claims as all_claims
+from experiments.claims import again, claims as all_claims
 from experiments.reproduction import reproduction, reproduction_figures
 from experiments.reproduction.reproduction import Row
 from experiments.reproduction.reproduction_parts import PARTS, SCALES, Scale, with_seed

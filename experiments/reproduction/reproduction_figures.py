@@ -13,8 +13,7 @@ from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, R
 from report.bars import draw_bars, draw_computing_ratio
 from report.figure_set import NamedFigure, save_figures
 from report.figures import draw_curves
-from report.metrics import IID as IID_TITLE
-from report.metrics import NON_IID, STANDALONE, Mode
+from report.metrics import IID as IID_TITLE, NON_IID, STANDALONE, Mode
 from report.style import style
 from scripts.run_lines import IID
 

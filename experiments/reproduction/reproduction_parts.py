@@ -13,12 +13,12 @@ from experiments.reproduction.reproduction import (
     HEADLINES,
     HETEROGENEITY,
     NETWORKS,
+    PARTS as PART_NAMES,
     SWITCH,
     TRAINING,
     WBSP,
     Row,
 )
-from experiments.reproduction.reproduction import PARTS as PART_NAMES
 from experiments.study.comparison import rate_of
 from report.definitions import MODEL_BYTES
 from scripts.run_lines import BY_CLASS, IID

@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scripted_job import table_of
 from server import anchor as anchors
 from server.max_tree import MaxTree
@@ -88,7 +87,7 @@ WAVERING = slow(step_times=(10.0, 10.0, 2.0))
         case("journal", "has no tolerance", fast(), slow(), epsilon=100.0, told={110.5: TRAIN}),
         case("journal", "equal workers each do one step", worker(0, 1, 2.0), worker(1, 0, 2.0), worker(2, 0, 2.0),
              told={102.0: SYNC}),
-        case("journal", "whoever is first", worker(0, 0, 2.0), worker(1, 1, 2.0), worker(2, 0, 2.0), asks=1,
+        case("journal", "the first to ask", worker(0, 0, 2.0), worker(1, 1, 2.0), worker(2, 0, 2.0), asks=1,
              told={101.9: SYNC}),
         case("journal", "no update is waited for", fast(), uploading(), told={110.0: SYNC}),
         case("journal", "takes a smoothed step time", fast(), WAVERING, told={101.5: TRAIN}),  # due at 112

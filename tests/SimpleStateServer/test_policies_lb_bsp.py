@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
 from server.batch_sizes import BatchSizes
 from server.messages import Query, Report, Response, Status
@@ -82,7 +81,7 @@ NINE_WAYS = by_sample(*NINE_WAYS_S)
 
 @pytest.mark.parametrize("tests_a_step", [False, True])
 def test_a_decision_holds_from_the_next_round_on_and_all_of_a_round_are_told_the_same(tests_a_step: bool) -> None:
-    """In the first round the first who asks knows the speed of nobody else, unless a test step was told before it."""
+    """In the first round the first worker that asks knows no other speed than its own, unless a test step was told."""
     job = Job()
     if tests_a_step:
         for rank, step_s in enumerate(NINE_WAYS_S):

@@ -7,8 +7,7 @@ more than one standard deviation, and (this project's margin) by more than a ten
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scripted_job import ScriptedJob
 from server.policies import POLICIES
 from server.policies.sync_switch import delay

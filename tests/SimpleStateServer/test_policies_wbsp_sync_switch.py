@@ -1,8 +1,7 @@
 """WBSP's rule and Sync-Switch's three, on tables small enough to work out by hand and through messages."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob, table_of
 from server.errors import BadMessage
 from server.policies import POLICIES
@@ -38,13 +37,13 @@ def worker(
 
 
 BY_HAND = {
-    "the slowest releases and nobody else": (
+    "the slowest alone releases": (
         [worker(0, 4, 1.0), worker(1, 1, 4.0), worker(2, 2, 2.0)], [TRAIN, SYNC, TRAIN]
     ),
-    "nobody does before an upload": ([worker(0, 1, 1.0), worker(1, 0, 4.0)], [TRAIN, TRAIN]),
+    "none does before an upload": ([worker(0, 1, 1.0), worker(1, 0, 4.0)], [TRAIN, TRAIN]),
     "nor after the round before": ([worker(0, 1, 1.0), worker(1, 0, 4.0, action=TRAIN)], [TRAIN, TRAIN]),
     "the slowest has the longest way": ([worker(0, 1, 1.0, m=3.5), worker(1, 1, 4.0)], [SYNC, TRAIN]),
-    "whoever asks next does when the slowest has uploaded and was not the slowest then": (
+    "the next to ask does when the slowest has uploaded and was not the slowest then": (
         [worker(0, 1, 1.0), worker(1, 1, 1.1, action=TRAIN)], [SYNC, SYNC]
     ),
     "one release is not made twice: it was told to": (

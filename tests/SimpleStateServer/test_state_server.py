@@ -464,7 +464,7 @@ def test_a_kept_connection_is_not_held_up_by_delayed_acknowledgements(worker: Wo
 
 
 def test_32_workers_train_at_the_same_time(server: StateServerProcess) -> None:
-    """Each does ten rounds and waits for nobody: every query is answered, and the table adds up. Half of them keep
+    """Each does ten rounds without a wait for others: every query is answered, and the table adds up. Half of them keep
     their connection, the others have a new one for each message; another job does not matter."""
     num_workers, rounds = 32, 10
     job = f"job-{next(_job_numbers)}"

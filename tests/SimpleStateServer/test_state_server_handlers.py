@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from prometheus_client import CollectorRegistry
 from server.answers import Answer, Request, json_answer
 from server.curve import Curve, Point
@@ -184,7 +183,7 @@ H2 = b"Host: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-S
     ("sent", "has_body", "is_closed"),
     [
         (post("/a", b"", "Connection: close"), True, True),
-        (b"GET /healthz HTTP/1.1\r\n" + H2, True, True),  # whoever would rather speak HTTP/2 is answered in HTTP/1
+        (b"GET /healthz HTTP/1.1\r\n" + H2, True, True),  # a client that asks for HTTP/2 is answered in HTTP/1
         (b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", False, False),
     ],
     ids=["the client does not want it", "HTTP/2", "HEAD"],

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from run_all import run_all
 
 from esync import clock as clock_module

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from esync.asker import NOTICE_REST_S, Notices
 from esync.progress import FIRST, Curve, Newest, Point, Progress, Total

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import requests
 from cluster_processes import free_ports, wait_for
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from state_server_process import clients, http_client, query, report, running_state_server
 
 from esync.clock import Clock, RealClock

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from log_tree import FAST, NEVER, SLOW, device, published_device
 
 from algorithms import ENTRIES, LOOKS, PALETTE

@@ -1,8 +1,7 @@
 import pytest
 from log_tree import FAST, NEVER, SLOW, device, evaluated
 
-from report import definitions as definitions_of
-from report import metrics, tables
+from report import definitions as definitions_of, metrics, tables
 from report.metrics import SpeedUp, times_of
 from report.runs import Run
 from scripts import demo

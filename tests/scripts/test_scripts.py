@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy
 import pytest
 from cluster_processes import ROOT
-from stand_ins import role as stand_in
-from stand_ins import tells
+from stand_ins import role as stand_in, tells
 
 from algorithms import ENTRIES, OWNERS
 from config import HUB, transport_of

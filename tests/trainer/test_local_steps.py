@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import Worker, normalised, train
-from memory_cluster import batch as images_of
+from memory_cluster import Worker, batch as images_of, normalised, train
 from one_worker import a_context, some_batch
 from ready import endless, labels_of, ready
 

@@ -4,8 +4,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.collectives.schedules import ExchangeSchedule, Span
-from trainer.collectives.schedules import barrier as barrier_schedule
+from trainer.collectives.schedules import ExchangeSchedule, Span, barrier as barrier_schedule
 
 
 class Parcel(NamedTuple):

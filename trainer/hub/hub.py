@@ -63,10 +63,10 @@ from trainer.hub.server_part import (
     StreamingPart,
     config_in,
     marked,
+    serve as serve_part,
     shaped,
     shown_and_kept,
 )
-from trainer.hub.server_part import serve as serve_part
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
 from trainer.membership import Change, changes_in, lost_of

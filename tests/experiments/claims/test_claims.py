@@ -11,9 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import simulate
-from experiments.claims import again as made_again
-from experiments.claims import claims as claims_module
-from experiments.claims import pages, published_figure
+from experiments.claims import again as made_again, claims as claims_module, pages, published_figure
 from experiments.claims.claims import (
     BY_CONSTRUCTION,
     KINDS,

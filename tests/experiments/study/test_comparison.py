@@ -9,8 +9,7 @@ import math
 import pytest
 
 from experiments import markdown
-from experiments.study import comparison
-from experiments.study import write_comparison as command
+from experiments.study import comparison, write_comparison as command
 from experiments.study.comparison import REPORT, TUNING, Comparison, RunLine, Workload, measured
 from experiments.study.comparison_tables import Fair, notes
 from scripts import run_lines

@@ -10,8 +10,7 @@ import math
 
 import pytest
 import tiny_data
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import simulate
 from algorithms import ENTRIES

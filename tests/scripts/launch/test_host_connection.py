@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 from cluster_processes import DEADLINE_S, running, wait_for
-from stand_ins import FOREVER, IDLE, ROUND
-from stand_ins import role as stand_in
+from stand_ins import FOREVER, IDLE, ROUND, role as stand_in
 from supervised import supervise
 
 from scripts.launch import cluster, host_connection

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from memory_cluster import ZERO, Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind

@@ -13,8 +13,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from server.worker import Action
 from timed_cluster import Outcome, Round, Worker, follow
 

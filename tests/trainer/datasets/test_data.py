@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from ready import endless, images_of, labels_of
 from tiny_data import idx, write_mnist
 

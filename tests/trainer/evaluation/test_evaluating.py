@@ -1,8 +1,7 @@
 """Which worker evaluates."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from config import EVALUATE, NO, YES
 from trainer.evaluation.evaluating import AS_FAST, Candidate, evaluating_rank

@@ -16,8 +16,7 @@ import pytest
 from config import Config
 from esync.clock import RealClock
 from esync.protocol import NoAnswer
-from trainer.hub import connections, frames
-from trainer.hub import hub as hub_module
+from trainer.hub import connections, frames, hub as hub_module
 from trainer.hub.frames import NotAFrame
 from trainer.hub.hub import Hub
 from trainer.hub.hub_link import HubLink

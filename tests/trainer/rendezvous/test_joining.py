@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from server import membership, wire
 from server.errors import BadMessage, Conflict
 from server.membership import WAITING_S, Assignment, Group

@@ -24,8 +24,7 @@ from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version
 from trainer.collectives.connecting import Acceptor, unanswered
-from trainer.hub import connections
-from trainer.hub import wire as wire_module
+from trainer.hub import connections, wire as wire_module
 from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
 from trainer.rendezvous import (
@@ -35,8 +34,7 @@ from trainer.rendezvous import (
     tcp_proxy,
 )
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import DATA as CONTENT
-from trainer.rendezvous.config_check import JOB, differences, verdict
+from trainer.rendezvous.config_check import DATA as CONTENT, JOB, differences, verdict
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainer.run_logs import earlier_runs
 from trainer.run_logs.earlier_runs import KEPT, Notice, clear_mode, date_time, set_aside, targets, to_remove, written

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import tiny_data
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from log_tree import NETWORK, ROOT, device, esync_round, evaluated, write_device
 from matplotlib.figure import Figure
 from one_worker import HandClock, Steps, a_context, some_batch
@@ -25,8 +24,7 @@ from esync.progress import Limits
 from report import figure_set, metrics, tables
 from report.runs import Run
 from scripts import demo
-from trainer.emulation import COMPUTE, SAMPLE, Slowdown
-from trainer.emulation import NETWORK as LINK
+from trainer.emulation import COMPUTE, NETWORK as LINK, SAMPLE, Slowdown
 from trainer.loop import Loop
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from run_all import run_all
 
 from trainer.simulation.network import Direction, WorkerLink, fair_shares

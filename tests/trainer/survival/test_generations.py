@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from contexts import by_flags
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from memory_cluster import batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
 

@@ -12,8 +12,7 @@ import cut_network
 import msgspec
 import pytest
 from cut_network import FAULT_TIMEOUT_S, SERVER, SETTLED_S, STEP_S, Change, check, drawn
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from server import membership
 from server.messages import Call, Join
 from server.reach import EXACT, heaviest_group

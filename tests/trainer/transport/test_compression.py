@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from memory_cluster import StateServer, Trained, Worker, batch, normalised, train
 from run_all import run_all
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
