@@ -59,11 +59,6 @@ def is_right(path: Path, checksum: str) -> bool:
 # ------------------------------------------------------------------------------------------------------ sources
 
 
-def debian_folder(scratch: Path) -> Iterator[Path]:
-    """The files of the installed package."""
-    yield from sorted((Path("/") / DEBIAN_FOLDER).glob("*.gz"))
-
-
 def debian_package(scratch: Path) -> Iterator[Path]:
     """The files of Debian's or Ubuntu's package, downloaded and unpacked but not installed."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
@@ -111,7 +106,7 @@ def published_site(scratch: Path) -> Iterator[Path]:
 
 
 SOURCES: dict[str, Source] = {
-    f"/{DEBIAN_FOLDER}": debian_folder,
+    f"/{DEBIAN_FOLDER}": lambda scratch: iter(sorted((Path("/") / DEBIAN_FOLDER).glob("*.gz"))),  # installed
     f"the Debian package {DEBIAN_PACKAGE}": debian_package,
     SITE: published_site,
 }

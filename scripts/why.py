@@ -30,7 +30,6 @@ from report.tables import TARGET_HELP, aligned, target_for, target_text, time_te
 from scripts import what_if
 from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change
 from summary import warning
-from trainer.emulation import Slowdown
 from utils import SetupError
 
 FEW_WORKERS = 8  # up to this number each worker is left out in turn
@@ -113,14 +112,10 @@ def _time_table(logs: Sequence[WorkerLog], speeds: Sequence[Speed]) -> str:
             ]
         )
         if speed.slow:
-            slow.append(f"worker {rank} was slower for a while: {', '.join(map(_period_text, speed.slow))}")
+            periods = ((1e3 * one.extra_s, one.start_s, one.start_s + one.duration_s) for one in speed.slow)
+            told = ", ".join(f"{ms:.0f} ms a step more from {start:.0f} s to {end:.0f} s" for ms, start, end in periods)
+            slow.append(f"worker {rank} was slower for a while: {told}")
     return "\n".join([*aligned(rows), *slow])
-
-
-def _period_text(slow: Slowdown) -> str:
-    return (
-        f"{1e3 * slow.extra_s:.0f} ms a step more from {slow.start_s:.0f} s to {slow.start_s + slow.duration_s:.0f} s"
-    )
 
 
 # ------------------------------------------------------------------------------------------------------- what if

@@ -32,10 +32,6 @@ class Begin:
     missed: int = 0  # rounds without this worker
     lost: int = 0  # local steps of this worker that are done again
 
-    def is_first_of_resumed(self, round_: int) -> bool:
-        """Whether a round is the first one of a resumed job."""
-        return self.how is How.RESUMED and round_ == self.rounds + 1
-
     def notes(self) -> dict[str, Any]:
         """Entries of the first round's log."""
         notes: dict[str, Any] = {"missed": self.missed} if self.missed else {}

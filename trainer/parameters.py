@@ -53,15 +53,11 @@ class Parameters:
         """The weights themselves, then `statistics`."""
         return [*self.weights, *self.statistics()]
 
-    def write_back(self, model: Sequence[np.ndarray]) -> None:
-        """Writes back the statistics of `model()` after its arrays were changed; the weights are the network's own."""
-        self.set_statistics(model[len(self.weights) :])
-
     def replace(self, model: Sequence[np.ndarray]) -> None:
         """Copies arrays of the form of `model()` into the network."""
         for weight, array in zip(self.weights, model, strict=False):
             weight[...] = array
-        self.write_back(model)
+        self.set_statistics(model[len(self.weights) :])  # the weights are the network's own
 
     def sha256(self) -> str:
         """A hash of the trainable weights."""

@@ -22,7 +22,10 @@ def describe(config: Config, num_workers: int) -> str:
     times = "" if parse_schedule(its.lr_schedule).is_constant else f", times --lr-schedule {its.lr_schedule}"
     if its.optimizer != SGD:
         return f"step size: {flag} {its.rate:g} is {its.optimizer}'s, whatever the batch size{times}{_outer(its)}"
-    phases = [(name, _of_mean(rate, size)) for name, rate, size in its.step_sizes(config.batch_size, num_workers)]
+    phases = [
+        (name, f"{rate:g} of the loss summed over {size} samples, which is {rate * size:g} of the mean loss")
+        for name, rate, size in its.step_sizes(config.batch_size, num_workers)
+    ]
     if not phases[0][0]:
         return f"step size: {flag} {phases[0][1]}{times}"
     return f"step size by phase: {'; '.join(' '.join(phase) for phase in phases)}{times}"
@@ -34,10 +37,6 @@ def _outer(settings: AlgorithmFlags) -> str:
         return ""
     longer = settings.global_lr / (1 - settings.outer_momentum)
     return f"; the outer optimiser makes a round's steps up to {longer:.3g} times as long: try a step as much smaller"
-
-
-def _of_mean(rate: float, batch_size: int) -> str:
-    return f"{rate:g} of the loss summed over {batch_size} samples, which is {rate * batch_size:g} of the mean loss"
 
 
 class FirstSteps:

@@ -18,7 +18,6 @@ from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
 from server.messages import Message, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
-from server.rendezvous import Rendezvous
 from server.row import Row
 from server.worker import Action, Activity
 
@@ -31,7 +30,12 @@ class Handlers:
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = Jobs() if jobs is None else jobs
         self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
-        self.rendezvous = Rendezvous(self.counts)
+        try:
+            from server.rendezvous.groups import Rendezvous
+        except ModuleNotFoundError:  # pip has installed this server: workers that find each other here have a clone
+            self.rendezvous = None
+        else:
+            self.rendezvous = Rendezvous(self.counts)
 
     def handle(self, message: Message, now: float) -> Response:
         """Hands a message to the handler of its type. Raises Conflict or BadMessage as that says."""
@@ -42,8 +46,10 @@ class Handlers:
                 return self.report(message, now)
             case Reset():
                 return self.reset(message, now)
-            case _:
+            case _ if self.rendezvous is not None:
                 return self.rendezvous.handle(message, now)
+            case _:
+                raise Conflict("no-rendezvous", "pip has installed this state server: start that of the workers' clone")
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`

@@ -2,7 +2,7 @@
 
 Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. Fields that the paper does not have (a title,
 limits, totals, an evaluation) are optional. `wire.py` reads messages from JSON, `published.py` from forms; only these
-check the bounds. JOIN, BEAT and LEFT are those of the rendezvous, and also come to the scheduler (membership.py).
+check the bounds. JOIN, BEAT and LEFT are those of the rendezvous, and also come to the scheduler (rendezvous/).
 """
 
 from __future__ import annotations

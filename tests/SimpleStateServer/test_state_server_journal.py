@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from server.journal import Journal
-from server.membership import Group
 from server.messages import Beat, Call, Join, Left, Response
-from server.rendezvous import Rendezvous
+from server.rendezvous.groups import Rendezvous
+from server.rendezvous.journal import Journal
+from server.rendezvous.membership import Group
 from server.worker import Device
 
 LAUNCHER = "aa"

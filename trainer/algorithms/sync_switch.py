@@ -355,7 +355,7 @@ class SyncSwitchTrainer(HubTrainer):
         """Takes the phase's batch size; reports a resumed job to the state server."""
         phase = phase_under(self._settings.switch_order, self._status.phase, self._status.bsp)
         self.context.task.batches.resize(self._rules[phase].batch_size)
-        if self.begin.is_first_of_resumed(self.rounds):
+        if self.begin.how is How.RESUMED and self.rounds == self.begin.rounds + 1:
             self._tell(0)
 
     def local_step(self, batch: Batch) -> bool:

@@ -188,7 +188,7 @@ class PublishedLink:
         return True
 
     def _post(self, path: str, form: Message, timeouts: Timeouts) -> Reply:
-        reply = self._http.post(path, timeouts, data=form)
+        reply = self._http.post(path, timeouts, form)
         if reply.status == 200:
             return reply
         if reply.status < 500:

@@ -84,8 +84,8 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, pri
 # isort: split
 from server import wire
 from server.errors import BadMessage
-from server.membership import Assignment, Group, decide
 from server.messages import Call, Join, Left, Member, Place, Response
+from server.rendezvous.membership import Assignment, Group, decide
 
 LOOK_S = 0.25
 _AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again

@@ -3,9 +3,9 @@ are left out, and new ones come to it.
 
 A generation is one set of workers, connected with each other. It breaks with the first worker that is lost, or where
 all of them agree to pause so that a worker can come or go. Then each comes back to the state server
-(SimpleStateServer/server/membership.py), which tells all that are left where the next one is. That happens beside the
-training thread, also during a long step. The training thread notices when a sum fails, and takes its new place when it
-comes to the next one (recovery.py). tcp_connections.py connects the workers of a generation.
+(SimpleStateServer/server/rendezvous/membership.py), which tells all that are left where the next one is. That happens
+beside the training thread, also during a long step. The training thread notices when a sum fails, and takes its new
+place when it comes to the next one (recovery.py). tcp_connections.py connects the workers of a generation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A process's side of the rendezvous: it asks until all are there, agree, and reach those that it has to.
 
 It asks the state server or, where MXNet connects the processes, the scheduler (rendezvous_client.py). The answer has
-the addresses of all (SimpleStateServer/server/membership.py). A worker that leaves tells so, and learns why the job
-broke: of many workers that end at once, one was the first.
+the addresses of all (SimpleStateServer/server/rendezvous/membership.py). A worker that leaves tells so, and learns why
+the job broke: of many workers that end at once, one was the first.
 """
 
 from __future__ import annotations

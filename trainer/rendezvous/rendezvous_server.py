@@ -28,8 +28,8 @@ from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 
 # isort: split
 from server import wire
-from server.membership import Group, decide
 from server.messages import Call, Join, Left, Response
+from server.rendezvous.membership import Group, decide
 
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 

@@ -62,11 +62,6 @@ class KVStoreArrays(ByteCounter):
             self._store.push(self._first_key + index, array, priority=-index)
         self.count_pushed(arrays)
 
-    def wait_until_arrived(self, arrays: Sequence[np.ndarray]) -> None:
-        """The kvstore reads the arrays themselves until the server has acknowledged them."""
-        for _, array in self._pushed:
-            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
-
     def pull(self, arrays: Sequence[np.ndarray]) -> None:
         self._pulled = self._in_mxnet(arrays)
         for index, (_, array) in enumerate(self._pulled):
@@ -84,7 +79,8 @@ class KVStoreArrays(ByteCounter):
         """As SummedArrays. Times the pull, which has as many bytes as the push and waits for no worker: the kvstore
         acknowledges a push only when all workers have pushed."""
         if timed:
-            self.wait_until_arrived(arrays)
+            for _, array in self._pushed:  # the kvstore reads it until the server has acknowledged it
+                mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
         begin = time.monotonic()
         self.pull(arrays)
         self.wait(arrays)

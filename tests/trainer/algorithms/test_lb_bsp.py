@@ -200,6 +200,6 @@ def test_on_a_real_cluster_the_slow_worker_gets_small_batches_and_all_stay_equal
     # But where the answer came sooner for one worker than for another.
     assert sum(sum(of_round) == 3 * 64 for of_round in zip(*sizes, strict=True)) > 15
     lengths = [after["total_time"] - before["total_time"] for before, after in itertools.pairwise(logs[0])]
-    assert min(lengths) < 0.5 <= logs[0][0]["total_time"]  # 64 samples of 8 ms
+    assert min(lengths) < 0.4 < logs[0][0]["total_time"]  # 64 samples of 8 ms, since this worker's own start
     assert len({read_json(folder / RUN_FILE)["final_weights_sha256"] for folder in folders}) == 1
     assert max(record.get("accuracy", 0.0) for records in logs for record in records) > 0.25  # chance is 0.1

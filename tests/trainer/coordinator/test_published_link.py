@@ -54,24 +54,24 @@ class Published:
         state = {"num_workers": self.num_workers, "t": self.t, "epsilon": 0.5, "records": self.records}
         return self.instead.get(path, Reply(200, state))
 
-    def post(self, path: str, timeouts: Timeouts, data: dict[str, Any]) -> Reply:
-        self.heard.append((path, data))
+    def post(self, path: str, timeouts: Timeouts, form: dict[str, Any]) -> Reply:
+        self.heard.append((path, form))
         if self.is_away:
             raise NoAnswer("Connection refused")
         if path in self.instead:
             return self.instead[path]
         if path == "/init/":
-            self.restart(data["num_workers"])
+            self.restart(form["num_workers"])
             return Reply(200, {})
-        if data["r"] >= len(self.records):
+        if form["r"] >= len(self.records):
             return Reply(500, {}, DJANGO_500)
-        row = self.records[data["r"]]
+        row = self.records[form["r"]]
         if path == "/reset/":
-            row[3:] = data["te"], False, data["t"]
-            self.t = max(self.t, data["t"])
+            row[3:] = form["te"], False, form["t"]
+            self.t = max(self.t, form["t"])
             return Reply(200, {})
-        row[1:4] = data["k"], data["c"], data["te"]
-        return Reply(200, {"ready": self.ready if data["k"] else 0})
+        row[1:4] = form["k"], form["c"], form["te"]
+        return Reply(200, {"ready": self.ready if form["k"] else 0})
 
     @property
     def paths(self) -> list[str]:

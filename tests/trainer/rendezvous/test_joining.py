@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from server import membership, wire
+from server import wire
 from server.errors import BadMessage, Conflict
-from server.membership import WAITING_S, Assignment, Group
 from server.messages import Beat, Call, Join, Left, Member, Place
+from server.rendezvous import membership
+from server.rendezvous.membership import WAITING_S, Assignment, Group
 from server.worker import Device
 
 from esync.protocol import Reply

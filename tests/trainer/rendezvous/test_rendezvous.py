@@ -39,10 +39,10 @@ from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 # isort: split
-from server import membership
 from server.log_limit import AT_ONCE, LogLimit
-from server.membership import Group, decide
 from server.messages import Call, Join
+from server.rendezvous import membership
+from server.rendezvous.membership import Group, decide
 from server.worker import Device
 
 DEADLINE_S = 30.0

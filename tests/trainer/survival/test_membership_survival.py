@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from server import membership
-from server.membership import ALIVE_S, GONE_S, Assignment, Group
 from server.messages import Beat, Call, Join, Left, Place
+from server.rendezvous import membership
+from server.rendezvous.membership import ALIVE_S, GONE_S, Assignment, Group
 from server.worker import Device
 
 from trainer.survival.recovery import Arrangement, WorkerReport, arrange

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from server import membership
 from server.errors import Conflict
-from server.journal import Record
-from server.membership import Group
 from server.messages import Beat, Call, Join, Place, Response
-from server.rendezvous import Rendezvous
+from server.rendezvous import membership
+from server.rendezvous.groups import Rendezvous
+from server.rendezvous.journal import Record
+from server.rendezvous.membership import Group
 from server.worker import Device
 
 TICK_S = 0.5

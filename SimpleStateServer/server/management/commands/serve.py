@@ -13,7 +13,6 @@ from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from server.journal import Journal
 from server.serving.connections import ConnectionLimits
 
 DEFAULT_ADDRESS = "127.0.0.1"
@@ -91,9 +90,11 @@ class Command(BaseCommand):
         except ModuleNotFoundError as missing:
             _fail(f"{missing.name} is missing: install requirements.txt")
         launcher, *_ = os.environ.get("ESYNC_PROCESS", "").split("-")
-        rendezvous = apps.get_app_config("server").handlers.rendezvous
         host, port = listener.getsockname()[:2]
-        rendezvous.journal = Journal(options["journal"] or JOURNALS / str(port), launcher, options["begin_anew"])
+        if (rendezvous := apps.get_app_config("server").handlers.rendezvous) is not None:
+            from server.rendezvous.journal import Journal
+
+            rendezvous.journal = Journal(options["journal"] or JOURNALS / str(port), launcher, options["begin_anew"])
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         line = f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it"
         lines = "\n".join(filter(None, (warning(host), line)))

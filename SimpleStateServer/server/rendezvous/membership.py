@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from server.errors import Conflict
 from server.messages import MAX_MEMBERS, Beat, Call, Join, Launched, Left, Member, Place
-from server.reach import Cut, heaviest_group
+from server.rendezvous.reach import Cut, heaviest_group
 from server.setups import Setup, differences, join_names, verdict
 
 WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second

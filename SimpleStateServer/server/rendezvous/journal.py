@@ -1,6 +1,6 @@
 """What a state server that is restarted has to know of the jobs that survive lost workers: their newest generation.
 
-A record is on the disk before the first START of its generation leaves (rendezvous.py), and goes when the job ends. So
+A record is on the disk before the first START of its generation leaves (groups.py), and goes when the job ends. So
 a server that finds one knows the newest generation, and one that could not write has none: it learns the generation
 from all of its members (membership.py).
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from server.membership import Group
 from server.messages import Generation, Id, Member, Setup
+from server.rendezvous.membership import Group
 
 SET_ASIDE = ".before-"  # and the date, behind the name of a record
 

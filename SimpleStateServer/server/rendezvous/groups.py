@@ -11,9 +11,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from server.errors import Conflict, check_token
-from server.journal import Journal
-from server.membership import GONE_S, WAITING_S, Group, decide, names
 from server.messages import Beat, Call, Join, Left, Response
+from server.rendezvous.journal import Journal
+from server.rendezvous.membership import GONE_S, WAITING_S, Group, decide, names
 
 MAX_JOBS = 64  # beyond it, the job that was silent for longest is forgotten
 
