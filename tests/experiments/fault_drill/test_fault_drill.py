@@ -192,7 +192,7 @@ def test_the_tables_of_the_page_are_made_of_the_rows_that_were_measured(capsys):
     assert fault_drill.main(["--table", "--folder", folder]) == 0
     *parts, summary = capsys.readouterr().out.strip().split("\n\n")
     assert len(parts) == 4  # a table of each way, and what holds of all its jobs
-    page = (ROOT / "docs" / "survival.md").read_text()
+    page = (ROOT / "results" / "fault-drill" / "README.md").read_text()
     for part in (*parts, summary):
         assert part in page
 
