@@ -6,6 +6,7 @@ ESYNC_TOKEN       when set, every POST needs the header `Authorization: Bearer <
 ESYNC_HOSTS       with a token: more names, with commas, by which readers may ask; others get 421
 ESYNC_POLICY      policy of a job that is started by the published `POST /init/` (default: preprint, as published)
 ESYNC_MAX_JOBS    jobs that are kept at a time (default: 64); the oldest that has ended makes room for the next
+ESYNC_RECORD      folder for what is decided about the members of jobs (server/rendezvous/record.py; default: none)
 ESYNC_LOG_LEVEL   how much the server's own log says (default: INFO; DEBUG names every decision)
 """
 

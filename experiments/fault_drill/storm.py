@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
 import argparse
 import contextlib
+import gzip
 import itertools
 import json
 import os
@@ -29,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,9 +45,10 @@ from experiments.fault_drill.drilled_job import ROOT, Job, kib, name_of, parsed,
 from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.drilled_tables import spread
 from experiments.fault_drill.faults import AMONG_WORKERS, PORT
+from experiments.fault_drill.replay import replay
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
-from trainer.run_logs.rounds import read_rounds
+from trainer.run_logs.rounds import Round, read_rounds
 from utils import append_line
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ KINDS = {
     "kill": 1, "two kills": 2, "freeze": 1, "cut": 1, "one direction": 2, "full disk": 1, "state server frozen": 0,
     "damaged checkpoint": 1, "newcomer": 0,
 }  # fmt: skip
+STEPS_S = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Plan:
     way: str
     mode: str
     kinds: Sequence[str] = (*KINDS,)
-    steps_s: Sequence[float] = (0.3, 0.3, 0.4, 0.4, 0.5, 0.5, 0.6, 0.8)
+    steps_s: tuple[float, ...] = STEPS_S
     lasts_s: float = 20.0
     exchange: str = "ring"  # of a mode that sums and is to continue
 
@@ -91,6 +94,8 @@ JOBS = {
     "wbsp": Plan(CONTINUE, "wbsp"),
     "esync-ps": Plan(RESTART, "esync", [kind for kind in KINDS if kind != "newcomer"]),
     "soak": Plan(CONTINUE, "sync", ("kill", "freeze", "cut"), (0.3,) * 4, lasts_s=8.0),
+    "esync-ring-32": Plan(CONTINUE, "esync", steps_s=4 * STEPS_S),
+    "esync-hub-32": Plan(CONTINUE, "esync", steps_s=4 * STEPS_S, exchange=HUB),
 }
 MORE_S = 3.0
 START_S = 5.0  # of a killed worker
@@ -98,6 +103,7 @@ CALM_S = 25.0  # at the end
 EVALUATOR = "evaluator"  # its process, which shares its worker's log
 POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
 DISK_MIB = 64
+RECORD = "ESYNC_RECORD"  # server/rendezvous/record.py
 FILE = "storms.jsonl"
 
 
@@ -209,10 +215,19 @@ class TwinJob(Job):
         """The processes of which memory and files are looked at."""
         return self.pids() | {"launcher": self._launcher.pid}
 
+    def rounds(self) -> list[list[Round]]:
+        """The logged ones of each worker."""
+        folders = [self.rounds_file(number).parent for number in range(self.planned.newcomer)]
+        return [[*read_rounds(folder, lambda text: None)] for folder in folders]
+
     def samples(self) -> list[int]:
         """Logged samples of each worker."""
-        folders = [self.rounds_file(number).parent for number in range(self.planned.newcomer)]
-        return [sum(each.samples for each in read_rounds(folder, lambda text: None)) for folder in folders]
+        return [sum(each.samples for each in rounds) for rounds in self.rounds()]
+
+    def present(self) -> dict[int, int]:
+        """How many rounds so many workers have logged."""
+        counts = Counter(each.number for rounds in self.rounds() for each in rounds)
+        return dict(sorted(Counter(counts.values()).items()))
 
 
 def logs_of(run: str, mode: str) -> Path:
@@ -321,7 +336,10 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             disk = logs_of(f"storm-{name}", plan.mode) / f"storm-{number}"
             shutil.rmtree(disk, ignore_errors=True)
             stack.enter_context(drilled_disk.mounted(disk, DISK_MIB))
+        os.environ[RECORD] = str(record := folder / name / "decisions")
+        record.mkdir(parents=True)
         storm = StormJob(network, f"storm-{name}", plan, folder / name / "storm")
+        del os.environ[RECORD]
         stack.callback(storm.end, 0.0)
         twins = []
         for number in range(num_twins):
@@ -371,8 +389,20 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
             | {"pauses_s": [watches[0].pause_s(n, at, until, round_s) for n in range(plan.newcomer)]}
             for strike, at, until in zip(planned, strikes, [*strikes[1:], over - 1], strict=False)
         ]
+        row |= {"present": storm.present(), "decisions": kept(record, folder / f"{name}-decisions")}
         (folder / f"{name}.log").write_text("".join(f"{at - began:8.2f} {line}\n" for at, line in storm.lines))
     return row
+
+
+def kept(record: Path, packed: Path) -> list[int]:
+    """Packs what each process has decided, and returns how many decisions each made. Raises SetupError where a replay
+    decides otherwise."""
+    found = []
+    for number, path in enumerate(sorted(record.iterdir())):
+        text = path.read_text()
+        found.append(replay(text.splitlines(), path.name))
+        packed.with_name(f"{packed.name}-{number}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------- tables

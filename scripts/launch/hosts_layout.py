@@ -13,7 +13,8 @@ from scripts.launch.hosts_file import Host, Hosts, HostWorker
 from scripts.launch.roles import ROOT, TOKEN, JobSpec, Layout, Node, Placement, base_environment, worker_flags
 from utils import SetupError
 
-PASSED_ON = ("OMP_NUM_THREADS", TOKEN, "PS_", "MXNET_")  # prefixes of this shell's variables that all hosts get
+# Prefixes of this shell's variables that all hosts get
+PASSED_ON = ("OMP_NUM_THREADS", TOKEN, "ESYNC_RECORD", "PS_", "MXNET_")
 # Stand for the hosts' answers.
 EXAMPLE_PORT = 9091
 EXAMPLE_INTERFACE = "INTERFACE"

@@ -85,7 +85,8 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, pri
 from server import wire
 from server.errors import BadMessage
 from server.messages import Call, Join, Left, Member, Place, Response
-from server.rendezvous.membership import Assignment, Group, decide
+from server.rendezvous.membership import Assignment, Group
+from server.rendezvous.record import recorded
 
 LOOK_S = 0.25
 _AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again
@@ -287,7 +288,7 @@ class Hub(Connections):
         elif self._again:
             answer, reason = Assignment(Call.WAIT), "the hub was started again, and waits for its workers"
         else:
-            self._group, answer, reason = decide(self._group, join, time.monotonic(), drawn=self._job)
+            self._group, answer, reason = recorded(self._group, join, time.monotonic(), self._job)
         if answer.call is Call.REFUSED:
             self._finish(reason, EXIT_SETUP)
             return
@@ -569,7 +570,7 @@ class Hub(Connections):
                 del self._again[rank], self._there[rank]
                 if connection is self._asked:
                     self._ask_for_model()
-            self._group = decide(self._group, Left(join.sender, join.job), time.monotonic()).group
+            self._group = recorded(self._group, Left(join.sender, join.job), time.monotonic(), "").group
         elif rank is not None and self._there.get(rank) is connection:
             del self._there[rank]
             # Workers have given up a hub that was frozen, and come again.

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from server.errors import Conflict, check_token
 from server.messages import Beat, Call, Join, Left, Response
 from server.rendezvous.journal import Journal
-from server.rendezvous.membership import GONE_S, WAITING_S, Group, decide, names
+from server.rendezvous.membership import GONE_S, WAITING_S, Group, names
+from server.rendezvous.record import recorded
 
 MAX_JOBS = 64  # beyond it, the job that was silent for longest is forgotten
 
@@ -40,7 +41,7 @@ class Rendezvous:
         not fit the waiting workers, has another token, or there is no room for its job."""
         self._counts[type(message).__name__.upper()] += 1
         before, token = self._found(message, now)
-        group, answer, reason = decide(before, message, now, drawn=secrets.token_hex(8))
+        group, answer, reason = recorded(before, message, now, secrets.token_hex(8))
         self._keep(message.job, before, group)
         self._jobs.pop(message.job, None)
         self._jobs[message.job] = _Job(group, now, token)

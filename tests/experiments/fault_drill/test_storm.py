@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from experiments.fault_drill import storm
+from experiments.fault_drill.replay import replay
 from experiments.fault_drill.storm import JOBS, KINDS, schedule
+from utils import SetupError
 
 PLAN = JOBS["esync-ring"]
 LASTS_S = PLAN.lasts_s
@@ -45,3 +52,12 @@ def test_a_pause_reaches_into_the_time_of_its_fault():
 def test_the_page_shows_the_tables_of_its_raw_lines():
     folder = storm.ROOT / "results" / "storm"
     assert storm.made_tables(folder) in (folder / "README.md").read_text()
+
+
+def test_what_a_real_job_has_decided_is_decided_again_and_a_line_that_differs_is_named():
+    """Three workers in a ring, of which one was killed and came back."""
+    lines = gzip.decompress(Path(__file__).with_name("decisions.jsonl.gz").read_bytes()).decode().splitlines()
+    assert replay(lines, "it") == len(lines) == 69
+    late = json.dumps(json.loads(lines[60]) | {"generation": 4})
+    with pytest.raises(SetupError, match=r"it, line 61: decided now .*\"generation\": 3.*, then .*\"generation\": 4"):
+        replay([*lines[:60], late], "it")
