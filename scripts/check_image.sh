@@ -14,6 +14,10 @@ if is_help "$@"; then
 fi
 no_arguments "$@"
 
+# It was run as root with Debian 12's docker.io and docker-compose, and with such a base image. The command with a job
+# file was added later, and has been run with scripts/container.sh alone. PyTorch (TORCH=1), which this does not add, was
+# built once by hand on the same base image, and trained examples/torch_table.py.
+
 skip() {
     say "skipped: $*"
     exit 0

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     ROOT / "scripts" / "clusters" / "README.md",
+    ROOT / "experiments" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "results").rglob("README.md")),
 )
