@@ -53,10 +53,7 @@ class Scope(NamedTuple):
 
 IN_JOBS = Scope("all but standalone", lambda row: row.is_distributed)
 IN_SUMS = Scope("those that sum over all workers", lambda row: row.transport is TransportKind.SUM)
-WITH_STATE_SERVER = Scope(
-    f"those with a state server, and all with `--page 1` or `--exchange {one_of(AMONG_WORKERS)}`",
-    lambda row: row.has_state_server,
-)
+WITH_STATE_SERVER = Scope("where workers talk to a state server", lambda row: row.has_state_server)
 
 
 def _mode(text: str) -> str:
@@ -212,9 +209,9 @@ class Config(Flags):
         "seed of initial weights, partitions, shuffling, augmentation and dropout"
     )
     max_bad_steps: int = Flag(10, values.at_least(0)).means(
-        "a step of which a gradient or the update is not finite is skipped; after this many in a row on one worker the "
-        "job ends (0: no check, gradients leave while others are still computed, and the first loss that is not "
-        "finite ends the job)"
+        "steps in a row on one worker, of which a gradient or the update is not finite, that end the job; each is "
+        "skipped (0: no check, gradients leave while others are still computed, and the first loss that is not finite "
+        "ends the job)"
     )
     min_step_time: float = Flag(0.0, values.at_least(0, float), of_host=True).means(
         "seconds to which each local step is padded: emulates a slower device"
@@ -229,9 +226,9 @@ class Config(Flags):
         "and each pull of a model (network)"
     )
     exchange: str = Flag(AUTO, _exchange, formerly="--collective", choices=(AUTO, *EXCHANGES), counts_in=IN_JOBS).means(
-        "what carries the arrays: MXNet's kvstore; the hub, which goes on without lost workers; or, in modes that sum, "
-        "the workers themselves, without a server: they find each other through the state server, or are started by "
-        "mpiexec (mpi). auto: the kvstore where the mode has it, else the hub"
+        "what carries the arrays between processes: MXNet's kvstore; the hub, which goes on without lost workers; or, "
+        "in modes that sum, the workers themselves, without a server: they find each other through the state server, "
+        "or are started by mpiexec (mpi). auto: the kvstore where the mode has it, else the hub"
     )
     job_name: str = Flag(
         "default", values.job_name, needs=("exchange", AMONG_WORKERS), metavar="NAME", counts_in=IN_SUMS

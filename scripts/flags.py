@@ -3,43 +3,42 @@
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
+import re
 from argparse import SUPPRESS
-from collections.abc import Iterator
 from pathlib import Path
 
-from config import FIELDS, names_of, one_of, titles_of
+from config import FIELDS, names_of, titles_of
 from flag_parser import FlagParser
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
-HEAD = ("| flag | default | algorithms | same on all | meaning |", "| --- | --- | --- | --- | --- |")
+HEAD = ("| flag, default | meaning |", "| --- | --- |")
+BY_LAUNCHERS = "set by the launchers"  # help of flags that no user gives
+LONG_ASIDE = r" \((?:[^() ]+ ){4,}[^() ]+\)"  # in brackets, of five words and more
+END_OF_CLAUSE = r"[;:.] (?![^(]*\))"  # outside brackets
 
 
 def table() -> list[str]:
-    """A row a flag, in the order of --help."""
-    shown = (name for name, field in FIELDS.items() if field.help != SUPPRESS)
+    """A row a flag, in the order of --help, with the first clause of its help."""
+    shown = (name for name, field in FIELDS.items() if field.help != SUPPRESS and BY_LAUNCHERS not in field.help)
     return [*HEAD, *map(_row, shown)]
 
 
 def _row(field: str) -> str:
     its = FIELDS[field]
-    cells = (
-        " ".join(f"`{name}`" for name in names_of(field)),
-        " ".join(map(str, its.default)) if isinstance(its.default, tuple) else str(its.default),
-        its.counts_in.words if its.counts_in else ", ".join(titles_of(field)) or "all",
-        "no" if its.of_host else "yes",
-        ". ".join(_meaning(field)),
-    )
-    return "| " + " | ".join(cells).replace("  ", " ") + " |"
+    default = " ".join(map(str, its.default)) if isinstance(its.default, tuple) else str(its.default)
+    where = its.counts_in.words if its.counts_in else ", ".join(titles_of(field))
+    names = " ".join(f"`{name}`" for name in names_of(field)) + (r"\*" if its.of_host else "")
+    cells = (f"{names} {default}".strip(), (f"*{where}*: " if where else "") + _meaning(field))
+    return "| " + " | ".join(cells) + " |"
 
 
-def _meaning(field: str) -> Iterator[str]:
+def _meaning(field: str) -> str:
     its = FIELDS[field]
-    yield its.help.replace("*", r"\*")
-    if choices := its.arguments.get("choices"):
-        yield "One of " + ", ".join(choices)
-    if its.needs:
-        other, value = its.needs
-        yield f"Counts with `{names_of(other)[0]} {one_of(value) if isinstance(value, tuple) else value}` only"
+    first, *others = re.split(END_OF_CLAUSE, re.sub(LONG_ASIDE, "", its.help))
+    if len(first.split()) <= 4 and others:  # a value or a name, whose meaning follows
+        first += f": {others[0]}"
+    choices = its.arguments.get("choices")
+    return first.replace("*", r"\*") + (f". One of {', '.join(choices)}" if choices else "")
 
 
 def updated(page: str) -> str:

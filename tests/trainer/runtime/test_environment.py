@@ -110,11 +110,13 @@ def test_a_role_that_was_left_in_the_shell_does_not_take_mxnets_import_for_itsel
     assert finished.stdout.split() == ["2.0", role]
 
 
-def test_the_documents_show_the_table():
+def test_the_documents_show_what_is_compared_and_what_is_refused():
     page = Path(ROOT, "docs", "hosts.md").read_text()
     for row in TABLE:
+        if row.treatment not in (Treatment.EQUAL, Treatment.REFUSED):
+            continue  # the line that such a variable gets says all of it
         names = ", ".join(f"`{name}`" for name in row.names)
-        cells = (names, row.allowed.words, row.treatment.value, row.why)
+        cells = (names, row.allowed.words, row.treatment.value)
         assert re.search(r"\| *" + r" *\| *".join(map(re.escape, cells)) + r" *\|", page), f"| {' | '.join(cells)} |"
 
 
