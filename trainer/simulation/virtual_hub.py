@@ -99,7 +99,8 @@ class VirtualExchange(ByteCounter):
             hub.up.transfer(0, self.count_pushed(model))
             hub.begin(about, model)
         hub.num_begun += 1
-        hub.clock.changed()
+        if hub.num_begun == hub.num_workers:  # else N workers would wake N times
+            hub.clock.changed()
         hub.clock.wait_until(lambda: hub.num_begun == hub.num_workers)
         answer = hub.part.joined(self.rank)
         assert answer is not None  # all begin together

@@ -91,7 +91,8 @@ class VirtualSums(ByteCounter):
         if self._rank == 0:
             server.initial = [array.copy() for array in arrays]
         server.joined += 1
-        server.tell_waiting()
+        if server.joined == server.num_workers:  # else N workers would wake N times
+            server.tell_waiting()
         server.wait_until(lambda: server.joined == server.num_workers)
         server.down.transfer(self._rank, self.count_pulled(arrays))
         for array, value in zip(arrays, server.initial, strict=True):
