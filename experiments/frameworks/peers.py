@@ -163,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         turn = time.strftime("%Y-%m-%d %H:%M:%S")
         for way in given.ways or WAYS[given.set]:
             if "torchft" in way and given.torchft is None:
+                print(f"{way}: left out, since no --torchft gives a Python that has it", file=sys.stderr, flush=True)
                 continue
             try:
                 append_line(given.out, json.dumps({"turn": turn, **run(given, way)}))
