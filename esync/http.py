@@ -45,28 +45,26 @@ class HttpLink:
         return self._post("/message/", timeouts, "application/json", json.dumps(message, allow_nan=False))
 
     def post(self, path: str, timeouts: Timeouts, form: Message) -> Reply:
-        """Raises NoAnswer."""
         return self._post(path, timeouts, "application/x-www-form-urlencoded", urlencode(form))
 
     def _post(self, path: str, timeouts: Timeouts, content_type: str, body: str) -> Reply:
         """Timed as a round trip."""
         begin = self._clock.now()
         self._clock.sleep(self._delay_s / 2)
-        reply = self._request("POST", path, timeouts, body.encode(), {"Content-Type": content_type})
+        reply = self._request("POST", path, timeouts, body, content_type)
         self._clock.sleep(self._delay_s / 2)
         self._round_trips.append(self._clock.now() - begin)
         return reply
 
     def get(self, path: str, timeouts: Timeouts = PATIENT) -> Reply:
-        return self._request("GET", path, timeouts, None, {})
+        return self._request("GET", path, timeouts)
 
-    def _request(
-        self, method: str, path: str, timeouts: Timeouts, body: bytes | None, headers: dict[str, str]
-    ) -> Reply:
+    def _request(self, method: str, path: str, timeouts: Timeouts, body: str = "", content_type: str = "") -> Reply:
+        headers = self._headers | ({"Content-Type": content_type} if body else {})
         # http.client rather than requests, which takes four times its CPU time: a worker asks after every local step
         try:
             with self._connection(timeouts) as connection:
-                connection.request(method, path, body, self._headers | headers)
+                connection.request(method, path, body.encode() or None, headers)
                 response = connection.getresponse()
                 answer = response.read()
         except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # the last two: an address

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from importlib.util import find_spec
 
 from msgspec.structs import replace
 
@@ -30,11 +31,10 @@ class Handlers:
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = Jobs() if jobs is None else jobs
         self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
-        try:
+        self.rendezvous = None
+        if find_spec("server.rendezvous"):  # pip installs none: workers that find each other here have a clone
             from server.rendezvous.groups import Rendezvous
-        except ModuleNotFoundError:  # pip has installed this server: workers that find each other here have a clone
-            self.rendezvous = None
-        else:
+
             self.rendezvous = Rendezvous(self.counts)
 
     def handle(self, message: Message, now: float) -> Response:
