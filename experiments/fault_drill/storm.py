@@ -49,7 +49,7 @@ from experiments.fault_drill.replay import replay
 from flag_parser import FlagParser
 from scripts.launch import forking, job_options
 from trainer.run_logs.rounds import Round, read_rounds
-from utils import append_line
+from utils import SetupError, append_line
 
 if TYPE_CHECKING:
     from namespaces import Host, Network
@@ -103,6 +103,7 @@ CALM_S = 25.0  # at the end
 EVALUATOR = "evaluator"  # its process, which shares its worker's log
 POLL_S, SAMPLE_S, WARM_S = 0.05, 10.0, 60.0
 DISK_MIB = 64
+NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
 RECORD = "ESYNC_RECORD"  # server/rendezvous/record.py
 FILE = "storms.jsonl"
 
@@ -329,6 +330,9 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
     """One storm beside its twins; a row with a part for each fault."""
     plan = JOBS[name]
     row: dict[str, Any] = {"job": f"{name}, {plan.way}", "seed": seed, "seconds": seconds, "lasts_s": plan.lasts_s}
+    neighbours = int(NEIGHBOURS.read_text())
+    if (plan.newcomer + 3 + num_twins) ** 2 > neighbours:  # all hosts share it; beyond it pairs do not find each other
+        raise SetupError(f"{NEIGHBOURS} is {neighbours}, too few for {plan.newcomer + 1} hosts: write 8192 to it")
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
         network = stack.enter_context(drilled_cut.namespaces().network(hosts, plan.newcomer + 2 + num_twins))

@@ -34,6 +34,13 @@ def gluon_lenet() -> Any:
     return layers
 
 
+def gluon_resnet18() -> Any:
+    """The network of torch_resnet18.py."""
+    from mxnet.gluon.model_zoo.vision import resnet18_v1
+
+    return resnet18_v1(classes=10)
+
+
 def gluon_loop(network: Network, batches: Batches, kvstore: str = "device") -> None:
     """A loop of gluon; with dist_sync a parameter server sums the gradients and takes the step."""
     import mxnet as mx

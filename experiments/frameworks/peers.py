@@ -2,12 +2,15 @@
 
     python -m experiments.frameworks.peers --set equal --network mlp --runs 3 --out FILE
     python -m experiments.frameworks.peers --set unlike --network lenet --seconds 90 --target 0.85 --out FILE
+    python -m experiments.frameworks.peers --set quotas --network lenet --probe FILE.csv       # as root
     python -m experiments.frameworks.peers --table --out FILE
 
-In each turn each way of a set trains Fashion-MNIST once: batches of 64, one thread a process, plain SGD. A line of the
-file is one run, over its last `--seconds`: samples/s of all workers, CPU seconds of all processes of the job, MB that a
-worker sends a round, the peak memory of the largest worker, and the lines that the user writes. With `--target` a
-process beside evaluates, at most once a second; such a run gives the seconds to it, and nothing else to the table.
+In each turn, which has its seed, each way of a set trains Fashion-MNIST once: batches of 64, one thread a process,
+plain SGD. A line of the file is one run, over its last `--seconds`: samples/s of all workers, CPU seconds of all
+processes of the job, MB that a worker sends a round, the peak memory of the largest worker, and the lines that the
+user writes. With `--target` a process beside evaluates, at most once a second; such a run ends at the target and gives
+the seconds to it, and nothing else to the table. `--probe` writes the cluster file of the set's workers that `advise`
+would, for simulate.py, and runs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import inspect
 import json
 import math
 import re
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,14 +36,18 @@ from typing import Any
 from esync.measure import LINES_FILE
 from experiments import markdown
 from experiments.frameworks import loops, processes
-from experiments.frameworks.rank import CURVE
+from experiments.frameworks.rank import BATCH, CURVE
 from flag_parser import FlagParser
+from scripts.probe import probe
+from scripts.run_process import Processes
 from trainer.run_logs.rounds import Round, read_rounds
 from utils import EXIT_INCOMPLETE, EXIT_OK, SetupError, append_line
 
 BEGINS_S, WARM_UP_S = 120.0, 2.0
-STEP_S = {"one": (0.0,), "equal": (0.0, 0.0), "unlike": (0.02, 0.05, 0.2)}  # of each worker, by sleeping
-BASE = {"one": "torch", "equal": "DDP", "unlike": "DDP"}  # the way that the others are compared with
+# Seconds of a step of each worker, by sleeping, and the part of a core that each has
+STEP_S = {"one": (0.0,), "equal": (0.0,) * 2, "unlike": (0.02, 0.05, 0.2), "quotas": (0.0,) * 3}
+SHARES = {"quotas": (1.0, 0.5, 0.2)}
+BASE = {"one": "torch"}  # the way that the others are compared with; else DDP
 RULES = ("esync", "esync-outer")
 WAYS = {  # flags of this project's programs (processes.of_project), or a function of loops.py with its arguments
     "one": {"gluon": "gluon_loop", "-m local": "-m local", "torch": "torch_loop", "-m local, torch": "-m local --job"},
@@ -53,6 +62,14 @@ WAYS = {  # flags of this project's programs (processes.of_project), or a functi
         **{f"esync.Worker, {each}": f"esync_worker {each}" for each in RULES},
         **{"DDP": "ddp", "PeriodicModelAverager": "periodic_averager"},
         **{"torchft LocalSGD": "torchft_local_sgd", "torchft DiLoCo": "torchft_diloco"},
+    },
+    "quotas": {
+        **{"-m esync": "-m esync --exchange hub", "-m esync-outer": "-m esync-outer --exchange hub"},
+        "-m esync-outer, two": "-m esync-outer --fastest 2 --exchange hub",
+        "-m fastest-outer, two": "-m fastest-outer --fastest 2 --exchange hub",
+        "-m alone": "-m alone",
+        **{f"-m {each}, torch": f"-m {each} --exchange hub --job" for each in RULES},
+        **{"DDP": "ddp", "PeriodicModelAverager": "periodic_averager"},
     },
 }
 
@@ -74,36 +91,55 @@ def lines_of(words: Sequence[str], network: str) -> int:
 def run(given: argparse.Namespace, way: str) -> dict[str, Any]:
     """One run of a way. Raises SetupError where a process ends, or too little was done."""
     words, steps_s = WAYS[given.set][way].split(), STEP_S[given.set]
+    few = dict(zip(words, [*words[1:], ""], strict=True)).get("--fastest", len(steps_s))
+    count = 1 if "alone" in words else int(few)
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()
         if words[0] == "-m":
             commands = [processes.of_project(given, words, steps_s, folder)]
         else:
             commands = [*processes.of_loop(given, words, steps_s, folder)]
-        with processes.running(commands, folder) as started:
-            while len([*folder.rglob(LINES_FILE)]) < len(steps_s) and time.monotonic() < began + BEGINS_S:
+        with processes.limited(SHARES.get(given.set, ())), processes.running(commands, folder) as started:
+            while len([*folder.rglob(LINES_FILE)]) < count and time.monotonic() < began + BEGINS_S:
                 processes.check(started, folder)
                 time.sleep(0.1)
             time.sleep(WARM_UP_S)
             begin, (before_s, _) = time.monotonic(), processes.used()
-            time.sleep(given.seconds)
-            processes.check(started, folder)
-            after_s, mib = processes.used()
-            cores = (after_s - before_s) / (time.monotonic() - begin)
-        logs = [read_rounds(path.parent, lambda text: None)[:-1] for path in folder.rglob(LINES_FILE)]
+            until = begin + given.seconds
+            while (left_s := until - time.monotonic()) > 0 and not (given.target and _is_over(given, started, folder)):
+                time.sleep(min(1.0, left_s))
+            if not given.target or any(each.poll() for each in started):
+                processes.check(started, folder)
+            (after_s, mib), end = processes.used(), time.monotonic()
+        logs = [read_rounds(path.parent, lambda text: None) for path in folder.rglob(LINES_FILE)]
         curve = [(each.elapsed_s, each.evaluation[1]) for log in logs for each in log if each.evaluation]
-        curve += [json.loads(line) for path in folder.rglob(CURVE) for line in path.read_text().splitlines()]
-    if len(logs) < len(steps_s):
-        raise SetupError(f"{len(logs)} of {len(steps_s)} workers ended a round within {BEGINS_S:.0f} s")
-    rate = sum(rate_of(log, given.seconds) for log in logs)
-    threes = [*zip(curve, curve[1:], curve[2:], strict=False)]
-    held = (three[2][0] for three in threes if statistics.fmean(value for _, value in three) >= given.target)
-    return {
-        **{"set": given.set, "network": given.network, "way": way, "seconds": given.seconds, "target": given.target},
-        **{"samples_per_s": round(rate, 1), "cpu_s": round(1000 * cores / rate, 4), "mib": round(mib)},
-        "mb": statistics.median((each.bytes_pushed or 0) / 1e6 for log in logs for each in log),
-        **{"target_s": next(held, None) if given.target else None, "lines": lines_of(words, given.network)},
-    }
+        curve += _curve(folder)
+    if len(logs) < count:
+        raise SetupError(f"{len(logs)} of {count} workers ended a round within {BEGINS_S:.0f} s")
+    about = {"set": given.set, "network": given.network, "way": way, "seconds": given.seconds, "target": given.target}
+    about |= {"seed": given.seed, "lines": lines_of(words, given.network)}
+    if given.target:
+        return {**about, "target_s": held_s(curve, given.target)}
+    rate = sum(rate_of(log[:-1], given.seconds) for log in logs)
+    cores = (after_s - before_s) / (end - begin)
+    sent = statistics.median((each.bytes_pushed or 0) / 1e6 for log in logs for each in log)
+    return {**about, "samples_per_s": round(rate, 1), "cpu_s": round(1000 * cores / rate, 4), "mib": mib, "mb": sent}
+
+
+def _curve(folder: Path) -> list[tuple[float, float]]:
+    """Seconds and accuracies that the ranks of a loop have written so far."""
+    return [tuple(json.loads(line)) for path in folder.rglob(CURVE) for line in path.read_text().splitlines()]
+
+
+def _is_over(given: argparse.Namespace, started: Sequence[subprocess.Popen[bytes]], folder: Path) -> bool:
+    """Whether the target is held; a job of this project ends there by itself."""
+    return any(each.poll() is not None for each in started) or held_s(_curve(folder), given.target) is not None
+
+
+def held_s(curve: Sequence[tuple[float, float]], target: float) -> float | None:
+    """Seconds until the mean of three evaluations in a row is at the target."""
+    threes = zip(curve, curve[1:], curve[2:], strict=False)
+    return next((three[2][0] for three in threes if statistics.fmean(value for _, value in three) >= target), None)
 
 
 def rate_of(log: Sequence[Round], seconds: float) -> float:
@@ -127,8 +163,9 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     for name, network in dict.fromkeys((each["set"], each["network"]) for each in runs):
         its = [each for each in runs if (each["set"], each["network"]) == (name, network)]
-        of_base = {each["turn"]: each["samples_per_s"] for each in its if each["way"] == BASE[name]}
-        head = ["samples/s", f"of {BASE[name]}'s, turn by turn", "CPU s for 1,000 samples", "MB a round", "MiB"]
+        base = BASE.get(name, "DDP")
+        of_base = {each["turn"]: each["samples_per_s"] for each in its if each["way"] == base and not each["target"]}
+        head = ["samples/s", f"of {base}'s, turn by turn", "CPU s for 1,000 samples", "MB a round", "MiB"]
         rows = [[f"{name}, {network}", *head, "s to the target", "lines"]]
         for way in dict.fromkeys(each["way"] for each in its):
             own = [each for each in its if each["way"] == way]
@@ -148,19 +185,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the ways of a set in turns, or prints the tables."""
     form = argparse.RawDescriptionHelpFormatter
     parser = FlagParser("experiments/frameworks/peers.py", description=__doc__, formatter_class=form)
-    parser.add_argument("--out", type=Path, required=True, help="file that gets a line of JSON for each run")
+    parser.add_argument("--out", type=Path, default=Path("peers.jsonl"), help="gets a line of JSON for each run")
     parser.add_argument("--table", action="store_true", help="prints the tables of the file, and runs nothing")
     parser.add_argument("--set", choices=WAYS, default="equal")
-    parser.add_argument("--network", choices=["mlp", "lenet"], default="mlp")
+    parser.add_argument("--network", choices=["mlp", "lenet", "resnet18"], default="mlp")
     parser.add_argument("--ways", nargs="+", help="some ways of the set, by name")
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the first turn")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--target", type=float, help="test accuracy, of the mean of three evaluations")
     parser.add_argument("--torchft", type=Path, help="a Python that has torchft, for its ways; else they are left out")
+    parser.add_argument("--probe", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
+    if given.probe:
+        steps, job = ",".join(map(str, STEP_S[given.set])), ["-n", given.network, "--", "-b", str(BATCH)]
+        with tempfile.TemporaryDirectory() as name, processes.limited(SHARES.get(given.set, ())):
+            found = probe(["--workers", steps], job, Path(name), Processes(Path(name)))
+            given.probe.write_bytes(found.path.read_bytes() if found else b"")
+        return EXIT_OK
     code = EXIT_OK
-    for _ in range(0 if given.table else given.runs):
-        turn = time.strftime("%Y-%m-%d %H:%M:%S")
+    for seed in range(given.seed, given.seed + (0 if given.table else given.runs)):
+        given.seed, turn = seed, time.strftime("%Y-%m-%d %H:%M:%S")
         for way in given.ways or WAYS[given.set]:
             if "torchft" in way and given.torchft is None:
                 print(f"{way}: left out, since no --torchft gives a Python that has it", file=sys.stderr, flush=True)
@@ -176,4 +221,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the processes of a run
     start.run(main)

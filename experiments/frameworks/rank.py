@@ -30,7 +30,7 @@ from flag_parser import FlagParser
 from trainer.datasets import loading
 from trainer.datasets.samples import WHITE, Dataset, Samples
 from trainer.passes import numpy_of
-from trainer.runtime.own_process import die_with
+from trainer.runtime.own_process import die_with, name_process
 from utils import append_line
 
 ROOT, BATCH, LOGGED_S, EVALUATED_S = Path(__file__).resolve().parents[2], 64, 0.1, 1.0
@@ -40,7 +40,10 @@ Arrays = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]  # images and class
 
 def batches(given: argparse.Namespace, dataset: Dataset, arrays: Arrays, made: list[Any]) -> Iterator[tuple[Any, Any]]:
     """Batches without end; logs what the loop did with them. An all-reduce is taken to be a ring."""
-    random, own = np.random.default_rng(given.rank), np.arange(given.rank, len(dataset.train.labels), given.ranks)
+    random, own = (
+        np.random.default_rng([given.seed, given.rank]),
+        np.arange(given.rank, len(dataset.train.labels), given.ranks),
+    )
     every = loops.EVERY if "EVERY" in inspect.getsource(getattr(loops, given.loop)) else 1
     alone_s, number, samples, child = math.inf, 0, 0, 0
     begin = told = evaluated = time.monotonic()
@@ -69,7 +72,10 @@ def _evaluate(network: Any, test: Samples, arrays: Arrays, path: Path, seconds: 
     """Ends the process."""
     try:
         die_with(os.getppid())
+        name_process("evaluator")
         os.nice(10)
+        if hasattr(network, "eval"):  # of torch, for BatchNorm
+            network.eval()
         right = 0
         for images, classes in zip(np.split(test.images, 10), np.split(test.labels, 10), strict=True):
             right += int((numpy_of(network(arrays(images, classes)[0])).argmax(1) == classes).sum())
@@ -84,11 +90,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = FlagParser("experiments/frameworks/rank.py", description=__doc__, formatter_class=form)
     parser.add_argument("loop")
     parser.add_argument("more", nargs="*", help="other arguments of the loop")
-    for name, kind in (("--network", str), ("--folder", Path), ("--step-s", float), ("--rank", int), ("--ranks", int)):
+    for name, kind in (
+        ("--network", str),
+        ("--folder", Path),
+        ("--step-s", float),
+        ("--rank", int),
+        ("--ranks", int),
+        ("--seed", int),
+    ):
         parser.add_argument(name, type=kind, required=True)
     parser.add_argument("--evaluate", action="store_true")
     given = parser.parse_args(arguments)
-    Path("/proc/self/comm").write_text(f"worker {given.rank}")  # as the launcher names workers
+    name_process(f"worker {given.rank}")  # as the launcher does
     given.folder.mkdir()
     if given.network.startswith("gluon"):
         make, array = getattr(loops, given.network), importlib.import_module("mxnet").nd.array

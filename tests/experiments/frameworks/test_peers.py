@@ -32,6 +32,11 @@ def test_a_users_lines_are_those_of_loop_and_network_or_of_the_job_file():
     assert [peers.lines_of(way.split(), "mlp") for way in ways] == [0, 6, 7 + 6 + 6, 7 + 7 + 6, 14 + 5]
 
 
+def test_a_target_is_held_from_the_third_evaluation_whose_mean_is_there():
+    curve = [(1.0, 0.5), (2.0, 0.9), (3.0, 0.7), (4.0, 0.8), (5.0, 0.6)]
+    assert (peers.held_s(curve, 0.79), peers.held_s(curve, 0.69), peers.held_s(curve, 0.81)) == (4.0, 3.0, None)
+
+
 def test_a_rate_is_from_the_end_of_a_round_to_the_end_of_the_last():
     log = [of_record({"num_samples": 64 * number, "total_time": number}) for number in range(1, 5)]
     assert peers.rate_of(log, 2.5) == 64 * (3 + 4) / 2
@@ -40,6 +45,6 @@ def test_a_rate_is_from_the_end_of_a_round_to_the_end_of_the_last():
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, ways in peers.WAYS.items() for way in ways.values()])
 def test_flags_are_such_as_the_programs_take(name, way):
     if way.startswith("-m "):
-        given = argparse.Namespace(network="lenet", target=None)
+        given = argparse.Namespace(network="lenet", target=None, seed=0)
         (program, *flags), _ = processes.of_project(given, way.split(), peers.STEP_S[name], Path("logs"))
         local_cluster.parse(flags) if program.endswith(".sh") else command_line.parse(flags[1:], pytest.fail)
