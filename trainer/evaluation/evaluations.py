@@ -151,7 +151,7 @@ class Evaluations:
                 return True
             beside.close()
             logging.warning(
-                "warning: the evaluator has not answered for %.1f s, since other work slows it; this worker evaluates "
+                "warning: the evaluator has not answered for %.3g s, since other work slows it; this worker evaluates "
                 "itself, and training waits for it",
                 self._trainer.measure.elapsed_s - self._began_s,
             )

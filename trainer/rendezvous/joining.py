@@ -58,11 +58,14 @@ Call = Callable[[Member], str]  # calls a process; returns why it does not answe
 class _Tests:
     """Calls other workers beside the wait for them, again and again."""
 
-    def __init__(self, clock: Clock, call: Call) -> None:
+    def __init__(self, clock: Clock, call: Call, met: Iterable[str], patience_s: float) -> None:
+        """Those of the names `met` count as reached for `patience_s` seconds, and are called only then."""
         self._clock = clock
         self._call = call
-        self._due: dict[str, float] = {}  # when the next call of each worker is; infinite while one is under way
-        self._answers: dict[str, str] = {}  # to the last one: why there was none
+        # To the last call of each: why there was none
+        self._answers = dict.fromkeys(met, "")
+        # When the next call of each is; infinite while one is under way
+        self._due = dict.fromkeys(self._answers, clock.now() + patience_s)
 
     def begin(self, others: Iterable[Member]) -> None:
         for other in others:
@@ -114,11 +117,12 @@ class Joining:
         ended."""
         return self._until_start(timeout_s, dict)
 
-    def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
+    def come_back(self, before: Start, lost: Callable[[], Sequence[int]], have_met: bool = False) -> Start:
         """Waits for the remaining workers and the newcomers, also where the state server refuses this worker, which has
         trained. Raises JobOver where the job has ended. `before` is this worker's last place; `lost` returns the ranks
-        of the workers there that are seen to be gone."""
-        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, before)
+        of the workers there that are seen to be gone. `have_met`: the others there count as reached at first."""
+        met = [one.name for rank, one in enumerate(before.members) if have_met and rank not in lost()]
+        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, before, met)
 
     def beat(self, place: Start) -> str:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, REGROUP
@@ -136,9 +140,11 @@ class Joining:
         self._is_refused = False
         return str(said.get("action", ""))
 
-    def _until_start(self, timeout_s: float, about: Callable[[], Message], before: Start | None = None) -> Start:
+    def _until_start(
+        self, timeout_s: float, about: Callable[[], Message], before: Start | None = None, met: Sequence[str] = ()
+    ) -> Start:
         begin = changed = reminded = self._clock.now()
-        tests = _Tests(self._clock, self._call) if self._call is not None else None
+        tests = _Tests(self._clock, self._call, met, self.patience_s) if self._call is not None else None
         if tests is not None and before is not None:
             tests.begin(member for member in before.members if member.name != self.name)
         waits_for = ""

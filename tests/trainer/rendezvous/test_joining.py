@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -179,10 +181,10 @@ class Gathering:
         self.clock = clock
         self.server = InProcessServer(clock)
 
-    def joining(self, number: int, num_workers: int, job: str = "a") -> Joining:
+    def joining(self, number: int, num_workers: int, job: str = "a", call: Any = None, **more: float) -> Joining:
         link = self.server.link(0.01)
-        about = {"num_workers": num_workers, "address": "10.0.0.1", "port": 4000 + number}
-        return Joining(link, self.clock, job, {**about, "device": {"host": "h1", "device": f"cpu{number}"}})
+        about = {"num_workers": num_workers, "address": "10.0.0.1", "port": 4000 + number, **more}
+        return Joining(link, self.clock, job, {**about, "device": {"host": "h1", "device": f"cpu{number}"}}, call)
 
     def found(self, *workers: tuple[int, int, float, str]) -> list[Start]:
         """What each is told; of each: number, number of workers, when it comes, job."""
@@ -191,7 +193,11 @@ class Gathering:
             self.clock.sleep(at_s)
             return self.joining(number, num_workers, job).wait(60.0)
 
-        tasks = [self.clock.start(partial(wait, *about), "worker") for about in workers]
+        return self.together(*(partial(wait, *about) for about in workers))
+
+    def together(self, *works: Callable[[], Start]) -> list[Start]:
+        """What each returns, where all begin now."""
+        tasks = [self.clock.start(work, "worker") for work in works]
         return [task.result() for task in tasks]
 
 
@@ -224,6 +230,39 @@ def test_a_state_server_that_was_restarted_hears_of_all_again(gathering) -> None
     gathering.clock.start(restart, "restart")
     first, second = gathering.found((0, 2, 0.0, "a"), (1, 2, 15.0, "a"))
     assert first.members == second.members
+
+
+@pytest.mark.parametrize(("have_met", "called"), [(True, {4002}), (False, {4000, 4001, 4002})])
+def test_those_that_have_just_exchanged_begin_again_without_a_call_of_each_other(gathering, have_met, called) -> None:
+    """The third of three workers has ended."""
+    calls = set[int]()
+
+    def call(other: Member) -> str:
+        calls.add(other.port)
+        gathering.clock.sleep(0.1)
+        return "" if other.port < 4002 else "refused"
+
+    all_three = [gathering.joining(number, 3, call=call, min_workers=1, patience=2.5) for number in range(3)]
+    one, other, _ = gathering.together(*(partial(each.wait, 0.0) for each in all_three))
+    left = zip(all_three, (one, other), strict=False)
+    again = gathering.together(*(partial(each.come_back, place, lambda: [2], have_met) for each, place in left))
+    assert [len(each.members) for each in again] == [2, 2] and calls == called
+
+
+def test_whom_a_worker_has_met_it_calls_where_no_generation_forms_in_time(gathering) -> None:
+    calls = list[int]()
+    both = [
+        gathering.joining(n, 2, call=lambda other: calls.append(other.port) or "", min_workers=2, patience=2.5)
+        for n in range(2)
+    ]
+    first, second = gathering.together(*(partial(each.wait, 0.0) for each in both))
+    waits = gathering.clock.start(lambda: both[0].come_back(first, list, True), "first")
+    gathering.clock.sleep(2.4)
+    assert calls == []
+    gathering.clock.sleep(1.0)
+    assert set(calls) == {4001}
+    both[1].come_back(second, list, True)
+    assert waits.result().generation == 2
 
 
 def test_a_worker_does_not_wait_for_ever_and_the_others_do_not_count_on_it(gathering) -> None:

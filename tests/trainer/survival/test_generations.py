@@ -226,7 +226,7 @@ def alone(clock: VirtualClock, beat: Callable[[Start], str], come_back: Callable
         def beat(self, place: Start) -> str:
             return beat(place)
 
-        def come_back(self, before: Start, lost: object) -> Start:
+        def come_back(self, before: Start, lost: object, have_met: bool = False) -> Start:
             return come_back()
 
         def leave(self, cause: str) -> None: ...
