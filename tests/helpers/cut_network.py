@@ -89,6 +89,8 @@ class _Connections:
         self.all = frozenset((me, *self._others.values()))
         self._shared = network.generations.setdefault(start.generation, _Shared())
         self.is_interrupted, self._watches, self._exchanges = False, True, 0
+        self._heard, self._missed = dict.fromkeys(self._others, network.clock.now()), set[int]()
+        self.misses_others = False  # which its heartbeats tell
         self._shared.open[me] = self
         try:
             for rank, other in self._others.items():
@@ -100,7 +102,7 @@ class _Connections:
         except PeerLost:
             self.stop_watching()
             raise
-        network.clock.start(partial(self._watch, {rank: network.clock.now() for rank in self._others}), "watch")
+        network.clock.start(self._watch, "watch")
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         give_up = self._network.clock.now() + PATIENCE_SHARE * FAULT_TIMEOUT_S
@@ -137,18 +139,27 @@ class _Connections:
             clock.sleep(POLL_S)
         return shared.pauses[number]
 
-    def _watch(self, heard: dict[int, float]) -> None:
-        clock = self._network.clock
+    def _watch(self) -> None:
+        clock, heard = self._network.clock, self._heard
         while self._watches:
             for rank, other in self._others.items():
                 there = self._shared.open.get(other)
                 if self._network.now.passes(self._me, other):
                     heard[rank] = clock.now()
                     if there is None or not there._watches:
+                        self._missed.add(rank)
                         self._report([rank], "")
+                    elif there.misses_others:
+                        self._missed.add(rank)
                 elif clock.now() - heard[rank] > SILENT_SHARE * FAULT_TIMEOUT_S:
+                    self._missed.add(rank)
+                    self.misses_others = True
                     self._report([rank], "silent")
             clock.sleep(BEAT_S)
+
+    def met(self) -> list[int]:
+        since = self._network.clock.now() - SILENT_SHARE * FAULT_TIMEOUT_S / 2
+        return [rank for rank, at in self._heard.items() if at > since and rank not in self._missed]
 
     def interrupt(self) -> None:
         self.is_interrupted = True

@@ -47,6 +47,8 @@ class FailureDetector:
         self._connections = dict(connections)
         self._exchanges = exchanges
         self._said = dict.fromkeys(connections, b"")  # the newest heartbeat, and what has come of the next one
+        self._heard = dict.fromkeys(connections, time.monotonic())  # when each was heard last
+        self._missed: set[int] = set()  # those that have ended, were silent, or begin again since they miss others
         self._continues = continues
         self._on_lost, self._on_idle = on_lost, on_idle
         self._silence = silence
@@ -67,6 +69,7 @@ class FailureDetector:
             while found := self._next_loss(selector, watched):
                 lost, why = found
                 self._has_noticed.set()
+                self._missed.update(lost)
                 self._is_over |= bool(why)
                 self._on_lost(lost, why)
                 if not self._continues:  # this worker ends in turn
@@ -95,6 +98,7 @@ class FailureDetector:
             for rank in ready:
                 if self._said[rank].startswith(_OVER):
                     self._said[rank] = b""
+                    self._missed.add(rank)
                     return [], ""
             before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
             if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
@@ -124,6 +128,7 @@ class FailureDetector:
             return True
         except OSError:
             return False
+        self._heard[rank] = time.monotonic()
         said = self._said[rank] + came
         self._said[rank] = said[max(0, len(said) // _BEAT.size - 1) * _BEAT.size :]
         return bool(came)
@@ -136,6 +141,11 @@ class FailureDetector:
         said = self._said[awaited.source]
         begun = _BEAT.unpack(said[: _BEAT.size])[0] if len(said) >= _BEAT.size else 0
         return awaited if begun >= awaited.number else None
+
+    def met(self) -> list[int]:
+        """The ranks that were heard lately and do not miss others: who hears such a one is heard by it."""
+        since = time.monotonic() - self._silence.limit_s() / 2
+        return [rank for rank, heard in self._heard.items() if heard > since and rank not in self._missed]
 
     def report_before_close(self) -> None:
         """To be called when a sum has failed, before this worker's connections close: if a worker is lost, `on_lost`

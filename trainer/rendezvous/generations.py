@@ -43,9 +43,6 @@ class Generation:
         # Ranks that this worker has seen to be gone; of silent ones tests tell (joining.py)
         self.lost: set[int] = set()
         self.is_broken = False
-        # It broke by a pause, or since connections with others ended: the rest have just exchanged, and all reach each
-        # other. 32 workers that tested all pairs took a second of both cores, in which they were missed by others
-        self.have_met = False
         self.is_over = False  # the next one has started
         self.newcomer_waits = False  # a worker waits to take part, as this one has heard from the state server
         self.names = [member.called(rank) for rank, member in enumerate(start.members)]
@@ -146,7 +143,7 @@ class Generations:
 
     def pause(self) -> None:
         """Leaves the generation, as all have agreed to do: it breaks without a loss."""
-        self._break(self.taken, (), "", have_met=True)
+        self._break(self.taken, (), "")
 
     def leave(self, cause: str = "") -> None:
         """Takes part no more. `cause` is this worker's own error, where it leaves for one."""
@@ -172,7 +169,7 @@ class Generations:
 
     # ------------------------------------------------------------------------------------------ beside the training
 
-    def _break(self, generation: Generation, lost: Sequence[int], why: str, have_met: bool = False) -> None:
+    def _break(self, generation: Generation, lost: Sequence[int], why: str) -> None:
         """The generation is over, or one more of its workers is gone. Any thread may call it, any number of times."""
         if self._end is not None:
             if not self._is_over:
@@ -190,7 +187,7 @@ class Generations:
             generation.lost.update(() if why else lost)
             if generation.is_broken:
                 return
-            generation.is_broken, generation.have_met = True, have_met or bool(lost and not why)
+            generation.is_broken = True
             if self._newest is generation:
                 self._newest, self._formed = None, self._clock.event()
         if generation.connections is not None:
@@ -215,7 +212,9 @@ class Generations:
 
     def _after(self, before: Generation) -> Generation:
         """Comes back from a generation that broke; the one after it, whose workers may be connected or not."""
-        start = self._joining.come_back(before.start, lambda: sorted(before.lost), before.have_met)
+        # 32 workers that tested all pairs took a second of both cores, in which others missed some of them
+        met = before.connections.met() if before.connections is not None else ()
+        start = self._joining.come_back(before.start, lambda: sorted(before.lost), met)
         before.is_over = True
         made = self._connected(start)
         if before.connections is not None:  # until here others had to see that this worker is alive

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -117,12 +117,12 @@ class Joining:
         ended."""
         return self._until_start(timeout_s, dict)
 
-    def come_back(self, before: Start, lost: Callable[[], Sequence[int]], have_met: bool = False) -> Start:
+    def come_back(self, before: Start, lost: Callable[[], Sequence[int]], met: Collection[int] = ()) -> Start:
         """Waits for the remaining workers and the newcomers, also where the state server refuses this worker, which has
         trained. Raises JobOver where the job has ended. `before` is this worker's last place; `lost` returns the ranks
-        of the workers there that are seen to be gone. `have_met`: the others there count as reached at first."""
-        met = [one.name for rank, one in enumerate(before.members) if have_met and rank not in lost()]
-        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, before, met)
+        of the workers there that are seen to be gone. The ranks `met` count as reached at first."""
+        reached = [before.members[rank].name for rank in met]
+        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, before, reached)
 
     def beat(self, place: Start) -> str:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, REGROUP

@@ -14,8 +14,8 @@ they are the next generation:
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
 Members tell which others they have seen to be gone. Each calls all others that are there, and tells which have
-answered; after a pause, or the end of one, those that go on count as reached for Join.patience. Two can exchange where
-one of them has reached the other, which then calls. Of those that come back as many start as can all exchange with each
+answered; those that it was with and has heard just now count as reached for Join.patience. Two can exchange where one
+of them has reached the other, which then calls. Of those that come back as many start as can all exchange with each
 other (reach.py). The others wait like newcomers: they go on testing, and the job pauses for one only once it has
 reached all members. One that does not come back counts as lost once all others have called it in vain, or, since it is
 cut off from this server, after Join.patience. A member that is left out again and again, as over a link that fails now

@@ -232,8 +232,8 @@ def test_a_state_server_that_was_restarted_hears_of_all_again(gathering) -> None
     assert first.members == second.members
 
 
-@pytest.mark.parametrize(("have_met", "called"), [(True, {4002}), (False, {4000, 4001, 4002})])
-def test_those_that_have_just_exchanged_begin_again_without_a_call_of_each_other(gathering, have_met, called) -> None:
+@pytest.mark.parametrize(("met", "called"), [({0, 1}, {4002}), ((), {4000, 4001, 4002})])
+def test_those_that_have_just_exchanged_begin_again_without_a_call_of_each_other(gathering, met, called) -> None:
     """The third of three workers has ended."""
     calls = set[int]()
 
@@ -245,7 +245,7 @@ def test_those_that_have_just_exchanged_begin_again_without_a_call_of_each_other
     all_three = [gathering.joining(number, 3, call=call, min_workers=1, patience=2.5) for number in range(3)]
     one, other, _ = gathering.together(*(partial(each.wait, 0.0) for each in all_three))
     left = zip(all_three, (one, other), strict=False)
-    again = gathering.together(*(partial(each.come_back, place, lambda: [2], have_met) for each, place in left))
+    again = gathering.together(*(partial(each.come_back, place, lambda: [2], met) for each, place in left))
     assert [len(each.members) for each in again] == [2, 2] and calls == called
 
 
@@ -256,12 +256,12 @@ def test_whom_a_worker_has_met_it_calls_where_no_generation_forms_in_time(gather
         for n in range(2)
     ]
     first, second = gathering.together(*(partial(each.wait, 0.0) for each in both))
-    waits = gathering.clock.start(lambda: both[0].come_back(first, list, True), "first")
+    waits = gathering.clock.start(lambda: both[0].come_back(first, list, [1]), "first")
     gathering.clock.sleep(2.4)
     assert calls == []
     gathering.clock.sleep(1.0)
     assert set(calls) == {4001}
-    both[1].come_back(second, list, True)
+    both[1].come_back(second, list, [0])
     assert waits.result().generation == 2
 
 

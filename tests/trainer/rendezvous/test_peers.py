@@ -81,19 +81,32 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 def test_a_connection_that_ends_is_seen(watched: Watched) -> None:
     watched.beat(1)
-    assert not watched.told.wait(0.05)
+    assert not watched.told.wait(0.05) and watched.detector.met() == [1, 2]
     watched.there[2].close()
     assert watched.told.wait(WAIT_S)
-    assert (watched.lost, watched.why) == ([2], "")
+    assert (watched.lost, watched.why, watched.detector.met()) == ([2], "", [1])
 
 
 @pytest.mark.parametrize("watched", [{"silent_s": 0.5}], indirect=True)
 def test_a_worker_that_falls_silent_is_lost_and_one_that_does_not_is_not(watched: Watched) -> None:
     while not watched.told.wait(0.05):
         watched.beat(1)
-    assert watched.lost == [2]
+    assert watched.lost == [2] and watched.detector.met() == [1]
     assert watched.why == "no sign of life for 0.5 s: it is frozen, or its host or network is down"
     assert watched.there[2].recv(100)[:8] == struct.pack("!Q", 7)  # messages begun to send there
+
+
+@pytest.mark.parametrize("watched", [{"silent_s": 2.0}], indirect=True)
+def test_who_was_not_heard_for_half_the_time_after_which_it_is_lost_or_misses_others_is_not_met(watched) -> None:
+    until = time.monotonic() + 1.2
+    while time.monotonic() < until:
+        watched.beat(1)
+        assert not watched.told.wait(0.05)
+    assert watched.detector.met() == [1]
+    watched.there[1].sendall(failure_detector._OVER)
+    assert watched.told.wait(WAIT_S) and watched.lost == []
+    watched.beat(1)
+    assert watched.detector.met() == []
 
 
 @pytest.mark.parametrize("watched", [{"silent_s": 0.3}], indirect=True)
@@ -103,6 +116,8 @@ def test_a_message_that_both_have_begun_and_of_which_nothing_comes_is_seen(watch
         watched.beat(1, 9)
         watched.beat(2, 7)
     assert watched.lost == [2] and watched.why == f"for 0.3 s {failure_detector.STANDS}"
+    watched.beat(2, 7)
+    assert 2 not in watched.detector.met()
 
 
 @pytest.mark.parametrize("watched", [{"silent_s": 0.3}], indirect=True)

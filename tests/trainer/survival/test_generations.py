@@ -212,6 +212,7 @@ class Connections:
     """Of a worker that is alone."""
 
     group = interrupt = let_leave = stop_watching = close = lambda self: None
+    met = tuple
 
 
 FIRST = Start(1, 0, (Member("w0", "10.0.0.1", 4000, "h", "cpu0"),))
@@ -226,7 +227,7 @@ def alone(clock: VirtualClock, beat: Callable[[Start], str], come_back: Callable
         def beat(self, place: Start) -> str:
             return beat(place)
 
-        def come_back(self, before: Start, lost: object, have_met: bool = False) -> Start:
+        def come_back(self, before: Start, lost: object, met: object = ()) -> Start:
             return come_back()
 
         def leave(self, cause: str) -> None: ...
