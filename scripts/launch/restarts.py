@@ -10,7 +10,7 @@ for which all were restarted each time.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind
@@ -53,10 +53,10 @@ class Job:
     limit: int = DEFAULT_RESTARTS  # restarts without a new checkpoint; where the others continue, of one process
     min_workers: int = 1  # with fewer no worker is left out
     checkpoint: int | None = None  # the round from which all would resume; None: there is none
+    service_was_away: bool = False  # since the workers were started
     has_begun: bool = False  # the workers train
     is_stopping: bool = False  # the workers were asked to end
     is_restarting: bool = False  # all are to be started again already
-    service_was_away: bool = False  # since the workers were started
     num_others: int = 1  # workers that are not lost and have not left the job
     num_running: int = 1  # of these
     num_done: int = 0  # of these
@@ -91,26 +91,24 @@ def decide(lost: Sequence[Lost], job: Job, history: History) -> Decision:
     has_host = any(each.is_host for each in lost)
     if (job.checkpoint or 0) > (history.checkpoint or 0):
         history = History(job.checkpoint)  # the job makes progress
-    if job.survival is not Survival.RESTART and up_s >= STABLE_S:
-        history = replace(history, restarts=0)
-    history = replace(history, causes=history.causes | ({each.name for each in causes} or {""}))
-    if job.is_restarting and has_host:  # the loss before was part of this one, and they count once
-        history = replace(history, restarts=max(0, history.restarts - 1), in_a_row=max(0, history.in_a_row - 1))
-    in_a_row = 0 if up_s >= STABLE_S else history.in_a_row
+    is_same = job.is_restarting and has_host  # the loss before was part of this one, and they count once
+    restarts = max(0, history.restarts - is_same) if up_s < STABLE_S or job.survival is Survival.RESTART else 0
+    in_a_row = max(0, history.in_a_row - is_same) if up_s < STABLE_S else 0
+    names = history.causes | ({each.name for each in causes} or {""})
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
 
     only_services = not has_host and all(each.kind is Kind.SERVICE for each in lost)
     only_workers = all(each.kind is Kind.WORKER for each in lost)
     have_ended = all(each.exit_code is not None for each in lost)
-    # Where the others continue, one that is lost as well does not. A frozen one may wake up when the others are done.
+    # Of workers that continue, those count that run, and those that are done: then a frozen one may wake up at the hub.
     goes_on = job.has_begun and (job.num_running + job.num_done if continues else job.num_others) > 0
     can_lose_host = goes_on and all(each.is_host and not each.with_services for each in lost)
     survives = job.survival is not Survival.NONE or (only_services and all(each.has_answered for each in lost))
     has_worked = job.service_was_away or (job.has_begun and (only_workers or not continues))
     is_mistake = bool(causes) and all(each.exit_code == EXIT_SETUP for each in causes) and not has_worked
-    is_spent = history.restarts >= job.limit
+    is_spent = restarts >= job.limit
     is_its_own = continues and only_workers and job.has_begun
-    is_one = not continues and job.limit > 0 and len(workers) == 1 and history.causes == {*workers}
+    is_one = not continues and job.limit > 0 and len(workers) == 1 and names == {*workers}
     left = job.num_others + sum(each.kind is Kind.WORKER for each in lost) - 1
 
     each_time = "without a new checkpoint" if job.survival is Survival.RESTART else f"in less than {STABLE_S:g} s each"
@@ -148,11 +146,10 @@ def decide(lost: Sequence[Lost], job: Job, history: History) -> Decision:
     action, text = next((action, text) for holds, action, text in rules if holds)
     if action is Action.RESTART_WITHOUT:  # the others have all tries
         return Decision(action, text, History(job.checkpoint), left_out=workers)
-    if action not in (Action.RESTART_ALL, Action.RESTART_LOST):
-        return Decision(action, text, history)
-    history = replace(history, restarts=history.restarts + 1, in_a_row=in_a_row + 1)
-    tries = f"{_count(job.limit - history.restarts, 'more try', 'more tries')} {each_time}"
-    return Decision(action, f"{text}; {tries}", history, wait_s)
+    is_again = action in (Action.RESTART_ALL, Action.RESTART_LOST)
+    history = History(history.checkpoint, restarts + is_again, in_a_row + is_again, names)
+    tries = f"; {_count(job.limit - history.restarts, 'more try', 'more tries')} {each_time}"
+    return Decision(action, f"{text}{tries if is_again else ''}", history, wait_s if is_again else 0.0)
 
 
 def _count(number: int, one: str, several: str = "") -> str:

@@ -38,9 +38,7 @@ _State = enum.Enum("_State", ("RUNNING", "STOPPING", "SETTLING"))
 class Timeouts(NamedTuple):
     """Seconds until the supervisor kills."""
 
-    # For the workers to end after a signal; and, since those of a distributed job leave together, for the others after
-    # one of them has ended.
-    grace_s: float = 60.0
+    grace_s: float = 60.0  # for the workers to end after a signal and, since they leave together, after the first of them
     settle_s: float = 15.0  # for the servers to end by themselves after the workers
     page_s: float = 10.0  # for the state server to write its page at the very end
     lead_s: float = 5.0  # the end of a server may be seen this much earlier than that of its workers
@@ -56,7 +54,7 @@ class JobOutcome(NamedTuple):
 
 
 class _Finished(Exception):
-    """Leaves the loop; everything that still runs is killed."""
+    """Leaves the loop with what JobOutcome takes; everything that still runs is killed."""
 
 
 class Supervisor:
@@ -69,24 +67,20 @@ class Supervisor:
         timeouts: Timeouts,
         start: Callable[[Role], RunningProcess] = Process,
         connections: Sequence[RunningProcess] = (),  # to the hosts, there already: watched, and not ended
-        leave_together: bool = False,  # the workers do, even if no server is among the roles
+        leave_together: bool = False,  # the workers do, as those of a distributed job
         policy: RestartPolicy | None = None,  # what follows from a loss; None: the end of the job
         begins: Callable[[], None] = lambda: None,  # called once, when a worker has begun to train
     ) -> None:
         self._roles, self._say, self._timeouts = roles, say, timeouts
         self._connections, self._begins, self._policy = connections, begins, policy or RestartPolicy()
-        self._others_continue = self._policy.survival.others_continue
-        self._is_at_hub = self._policy.survival is Survival.AT_HUB
-        has_servers = any(role.kind in _SERVERS for role in roles)
-        self._leave_together = leave_together or has_servers or self._others_continue
+        self._survival = self._policy.survival
+        self._leave_together = leave_together or self._survival.others_continue
         self._processes = JobProcesses(start, say)
         self._console, self._signals = Forwarder(say), StopSignals()
         self._state, self._since = _State.RUNNING, time.monotonic()
-        # By name of what is started again while the others run: when it was lost, and when it is started.
-        self._lost: dict[str, tuple[float, float]] = {}
+        self._lost: dict[str, tuple[float, float]] = {}  # by name, if started again alone: when lost and when due
         self._restart_at = 0.0  # all but the services are killed, and are started again then; 0: they are not
         self._has_begun = False  # a worker has begun to train
-        self._service_was_away = False  # since the last start of all
         self._waits_since: float | None = None  # for the cause of a loss
         self._done_at = math.inf  # when the first worker had done the job; at a hub, the last so far
 
@@ -98,18 +92,16 @@ class Supervisor:
                     self._step(time.monotonic())
                     time.sleep(POLL_S)
             except _Finished as end:
-                outcome: JobOutcome = end.args[0]
-                return outcome
+                return JobOutcome(*end.args)
             finally:
                 if not self._signals.is_repeated:
                     self._processes.end_pages(self._timeouts.page_s)
                 self._console.forward(self._processes.there)
                 self._processes.remove(self._processes.there)
 
-    def _finish(self, exit_code: int, message: str = "", error: str = "") -> NoReturn:
-        if message:
-            self._say(message)
-        raise _Finished(JobOutcome(exit_code, bool(self._signals.first), error))
+    def _finish(self, exit_code: int, message: str, error: str = "") -> NoReturn:
+        self._say(message)
+        raise _Finished(exit_code, bool(self._signals.first), error)
 
     def _step(self, now: float) -> None:
         """Looks once at everything. Raises _Finished when the job is over."""
@@ -136,32 +128,27 @@ class Supervisor:
             self._has_begun = True
             self._begins()
 
-    # ------------------------------------------------------------------------------------------------- start
-
     def _start_missing(self, now: float) -> None:
-        """Starts the roles without a process whose time has come; workers once every service answers. Raises SetupError
-        if one cannot be started."""
+        """Starts what is missing and due, workers once all services answer. Raises SetupError if one cannot start."""
         if 0 < self._restart_at <= now:
             self._policy.look()  # it ends the connections to hosts that have fallen silent
             if any(link.ended_at is None and link.exit_code is not None for link in self._connections):
                 return  # the next step decides on these
             self._roles, self._lost = self._policy.roles(), {}
-            self._restart_at, self._since, self._service_was_away, self._done_at = 0.0, now, False, math.inf
+            self._restart_at, self._since, self._done_at = 0.0, now, math.inf
         up = [each.role.name for each in self._processes.of(Kind.SERVICE) if each.is_up and each.exit_code is None]
         are_up = all(role.name in up for role in self._roles if role.is_ready and not role.is_for_page)
-        newest = {role.name: self._processes.newest(role) for role in self._roles}
-        workers = [newest[role.name] for role in self._roles if role.kind is Kind.WORKER]
-        for role in sorted(self._roles, key=lambda role: role.kind is Kind.WORKER):
-            last, (_, at) = newest[role.name], self._lost.get(role.name, (0.0, self._restart_at))
+        newest = [(role, self._processes.newest(role)) for role in self._roles]
+        for role, last in sorted(newest, key=lambda each: each[0].kind is Kind.WORKER):
+            _, at = self._lost.get(role.name, (0.0, self._restart_at))
             waits = role.kind is Kind.WORKER and not (are_up and self._state is _State.RUNNING)
             if now < at or waits or last in self._processes.there:
                 continue
             is_back = self._lost.pop(role.name, None) is not None
+            workers = [each for its, each in newest if its.kind is Kind.WORKER]
             num_workers = sum(worker is None or worker.exit_code not in DONE for worker in workers)
-            role = self._policy.restarted(last.role, num_workers) if last and is_back else role
-            self._processes.start(role).is_back = is_back
-
-    # ------------------------------------------------------------------------------------------------ what happens
+            again = self._policy.restarted(last.role, num_workers) if last and is_back else role
+            self._processes.start(again).is_back = is_back
 
     def _note_ends(self, now: float) -> None:
         watched = [*self._connections, *self._processes.there]
@@ -175,13 +162,13 @@ class Supervisor:
         for process in new:
             process.ended_at = now
             if process.role.kind is Kind.WORKER and process.is_done and self._leave_together:
-                self._done_at = now if self._is_at_hub else min(self._done_at, now)
+                self._done_at = now if self._survival is Survival.AT_HUB else min(self._done_at, now)
         ends = (Kind.SERVICE,) if self._state is not _State.SETTLING else ()
         lost = [process for process in new if process.exit_code not in DONE or process.role.kind in ends]
         self._lose([process for process in lost if process in self._connections])
         lost = [process for process in self._processes.there if process in lost]  # still there, without those hosts
         causes_first = sorted(lost, key=lambda process: process.exit_code == EXIT_PEER_LOST)
-        for together in [[each] for each in causes_first] if self._others_continue else [lost]:
+        for together in [[each] for each in causes_first] if self._survival.others_continue else [lost]:
             self._lose(together)
 
     def _obey_signals(self, now: float) -> None:
@@ -204,7 +191,7 @@ class Supervisor:
         left = [worker for worker in workers if not worker.ended_at]
         ended_at = [worker.ended_at for worker in workers if worker.ended_at]
         servers = [each for each in self._processes.of(*_SERVERS) if each.ended_at and now > each.ended_at + lead_s]
-        is_over = self._is_at_hub and any(server.exit_code == EXIT_OK for server in servers)
+        is_over = self._survival is Survival.AT_HUB and any(server.exit_code == EXIT_OK for server in servers)
         lost = [role.name for role in self._roles if role.kind is Kind.WORKER and role.name in self._lost]
         lost_at = min((self._lost[name][0] for name in lost if not is_stopping), default=0.0)
         if is_over or (ended_at and not left and max(ended_at) >= lost_at):  # the others have finished without the lost
@@ -213,12 +200,12 @@ class Supervisor:
             self._state, self._since = _State.SETTLING, now
             return
         self._lose(servers)
-        since, event = self._done_at, "the others" if self._others_continue else "the first worker"
+        since, event = self._done_at, "the others" if self._survival.others_continue else "the first worker"
         if is_stopping:
             since, event = self._since, "they were asked to"
-        elif self._is_at_hub and not all(worker.is_back for worker in left):  # each has rounds of its own
-            return
-        elif self._others_continue and not any(worker.status.get("trained") for worker in left):
+        elif self._survival is Survival.AT_HUB and not all(worker.is_back for worker in left):
+            return  # each has rounds of its own
+        elif self._survival.others_continue and not any(worker.status.get("trained") for worker in left):
             grace_s = lead_s  # they were started when the job was over
         if left and now > since + grace_s:
             self._lose(left, f"{_names(left)} did not end within {grace_s:g} s after {event}")
@@ -230,12 +217,9 @@ class Supervisor:
             return
         if left:
             self._say(f"warning: {_names(left)} did not end by itself within {settle_s:g} s and was killed")
-        self._console.forward(self._processes.there)
         if full := [worker for worker in self._processes.of(Kind.WORKER) if worker.exit_code == EXIT_INCOMPLETE]:
             self._finish(EXIT_INCOMPLETE, f"warning: the disk has not taken all logs of {_names(full)}")
-        self._finish(EXIT_OK)
-
-    # ------------------------------------------------------------------------------------------------ losses
+        raise _Finished(EXIT_OK, bool(self._signals.first))
 
     def _lose(self, lost: Sequence[RunningProcess], too_late: str = "") -> None:
         """Does what follows from lost processes. `too_late` says it of those that should have ended by now."""
@@ -258,7 +242,6 @@ class Supervisor:
                 has_begun=self._has_begun,
                 is_stopping=self._state is _State.STOPPING,
                 is_restarting=self._restart_at > 0,
-                service_was_away=self._service_was_away,
                 num_running=sum(worker is None or worker.exit_code is None for worker in others),
                 num_done=sum(worker is not None and worker.is_done for worker in others),
                 num_others=sum(worker is None or not worker.has_left for worker in others),
@@ -280,7 +263,6 @@ class Supervisor:
         if decision.action is Action.LEAVE_OUT:
             self._roles = [role for role in self._roles if role.name not in gone]
         elif decision.action is Action.RESTART_LOST:
-            self._service_was_away = True
             self._lost |= {process.role.name: (now, now + decision.wait_s) for process in lost}
         else:
             self._restart_at, self._lost = now + decision.wait_s, {}
