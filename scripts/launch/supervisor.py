@@ -38,7 +38,7 @@ _State = enum.Enum("_State", ("RUNNING", "STOPPING", "SETTLING"))
 class Timeouts(NamedTuple):
     """Seconds until the supervisor kills."""
 
-    grace_s: float = 60.0  # for the workers to end after a signal and, since they leave together, after the first of them
+    grace_s: float = 60.0  # for the workers to end after a signal and, as they leave together, after the first of them
     settle_s: float = 15.0  # for the servers to end by themselves after the workers
     page_s: float = 10.0  # for the state server to write its page at the very end
     lead_s: float = 5.0  # the end of a server may be seen this much earlier than that of its workers
@@ -132,15 +132,14 @@ class Supervisor:
         """Starts what is missing and due, workers once all services answer. Raises SetupError if one cannot start."""
         if 0 < self._restart_at <= now:
             self._policy.look()  # it ends the connections to hosts that have fallen silent
-            if any(link.ended_at is None and link.exit_code is not None for link in self._connections):
-                return  # the next step decides on these
-            self._roles, self._lost = self._policy.roles(), {}
-            self._restart_at, self._since, self._done_at = 0.0, now, math.inf
+            if all(link.ended_at is not None or link.exit_code is None for link in self._connections):
+                self._roles, self._lost = self._policy.roles(), {}  # else the next step decides on the ended ones
+                self._restart_at, self._since, self._done_at = 0.0, now, math.inf
         up = [each.role.name for each in self._processes.of(Kind.SERVICE) if each.is_up and each.exit_code is None]
         are_up = all(role.name in up for role in self._roles if role.is_ready and not role.is_for_page)
         newest = [(role, self._processes.newest(role)) for role in self._roles]
         for role, last in sorted(newest, key=lambda each: each[0].kind is Kind.WORKER):
-            _, at = self._lost.get(role.name, (0.0, self._restart_at))
+            _, at = self._lost.get(role.name, (0.0, math.inf if self._restart_at else 0.0))
             waits = role.kind is Kind.WORKER and not (are_up and self._state is _State.RUNNING)
             if now < at or waits or last in self._processes.there:
                 continue
