@@ -3,15 +3,14 @@
 scripts/launch/restarts.py decides; scripts/launch/supervisor.py asks and acts.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from config import AMONG_WORKERS, CONTINUE, RESTART, Config
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Role
-from scripts.launch.restarts import DEFAULT_RESTARTS, Decision, History, Job, Survival, decide
+from scripts.launch.restarts import DEFAULT_RESTARTS, Action, Decision, History, Job, Survival, decide
 from scripts.launch.roles import JobSpec
 from trainer.survival import checkpoint_rounds
 from utils import SetupError
@@ -34,7 +33,7 @@ class RestartPolicy:
 
     def __post_init__(self) -> None:
         self.left_out = set[str]()  # the names of workers without which all are started again
-        self._starts = 0
+        self._starts, self._service_was_away = 0, False
         self.look()
         self._first = History(self._checkpoint)
         self._histories: dict[str, History] = {}  # by service; of the others by worker, or of all
@@ -46,8 +45,9 @@ class RestartPolicy:
         key = lost[0].name if self.survival.others_continue or only_services else ""
         if not state.get("is_stopping"):
             self.look()
-        job = Job(self.survival, self.limit, self.min_workers, self._checkpoint, **state)
+        job = Job(self.survival, self.limit, self.min_workers, self._checkpoint, self._service_was_away, **state)
         decision = decide(lost, job, self._histories.get(key, self._first))
+        self._service_was_away |= decision.action is Action.RESTART_LOST
         self._histories[key] = decision.history
         self.left_out |= {*decision.left_out}
         return decision
@@ -59,7 +59,7 @@ class RestartPolicy:
     def roles(self) -> list[Role]:
         """The processes of a restart of all, which append to their logs. Raises SetupError if a host can no longer take
         part."""
-        self._starts += 1
+        self._starts, self._service_was_away = self._starts + 1, False
         flags = [] if self._checkpoint is None else [*RESUME]
         flags += ["--job-name", f"{self.job_name[:50]}-{self._starts}"] if self.job_name else []
         roles = [role for role in self.build(flags) if role.name not in self.left_out]
@@ -68,33 +68,25 @@ class RestartPolicy:
     def restarted(self, role: Role, num_workers: int = 0) -> Role:
         """The role with which a lost process is started again. `num_workers`: those that are neither done nor left out;
         0: as many as before. If all were lost, they begin once so many are there."""
-        is_worker = role.kind is Kind.WORKER and RESUME[0] not in role.command
-        flags = RESUME if is_worker and self.resumes(role) else ()
+        resumes = role.kind is Kind.WORKER and RESUME[0] not in role.command and self.resumes(role)
         environment, number = dict(role.environment), "DMLC_NUM_WORKER"
         if number in environment and num_workers and self.survival is not Survival.AT_HUB:  # which keeps it
             environment[number] = str(num_workers)
-        return dataclasses.replace(role, command=[*role.command, *flags], environment=environment, appends=True)
+        command = [*role.command, *RESUME] if resumes else role.command
+        return replace(role, command=command, environment=environment, appends=True)
 
 
 def of_job(
     job: JobSpec,
-    worker_config: Config,
-    files: Callable[..., Mapping[str, int]],
-    workers: Callable[[], Collection[str]],
-    build: Callable[[Sequence[str]], Sequence[Role]],
+    worker_config: Config,  # the flags of a worker
+    files: Callable[..., Mapping[str, int]],  # names of checkpoints, and when each was written; of all hosts or of one
+    workers: Callable[[], Collection[str]],  # names of those that would be restarted now, but for those left out
+    build: Callable[[Sequence[str]], Sequence[Role]],  # the processes of a restart; given the workers' further flags
 ) -> RestartPolicy:
-    """Makes the policy that a job's flags ask for.
-
-    Args:
-        worker_config: a worker's flags.
-        files: the names in the checkpoint folder, and when each was written; of all hosts, or of the one that is given.
-        workers: the names of those that would be restarted now, but for those that are left out.
-        build: makes the processes of a restart, given flags for the workers beside the job's.
-    """
+    """Makes the policy that a job's flags ask for."""
     continues = Survival.AT_HUB if worker_config.leaves_out else Survival.AMONG_WORKERS
     survival = {RESTART: Survival.RESTART, CONTINUE: continues}.get(worker_config.on_worker_death, Survival.NONE)
-    has_checkpoints = survival in (Survival.RESTART, Survival.AMONG_WORKERS)
-    before = files() if has_checkpoints and not worker_config.resume else {}
+    before = files() if survival in (Survival.RESTART, Survival.AMONG_WORKERS) and not worker_config.resume else {}
 
     def newest(left_out: Collection[str]) -> int | None:
         if survival is not Survival.RESTART:
@@ -111,8 +103,7 @@ def of_job(
             found = files(role.host)
         except SetupError:  # its host does not answer: should it come back, the others hand over the model
             return False
-        names = checkpoint_rounds.of_device(found, device)
-        return bool(names) and not any(before.get(name) == found[name] for name in names)
+        return {before.get(name) == found[name] for name in checkpoint_rounds.of_device(found, device)} == {False}
 
     # Under the old name the state server may still expect the lost workers.
     name = worker_config.job_name if job.transport in AMONG_WORKERS else ""
