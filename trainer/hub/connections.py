@@ -210,10 +210,6 @@ class Connection:
         await self._fill(memoryview(content))
         return bytes(content)
 
-    def detach(self) -> socket.socket:
-        """The socket, for another reader; this connection has none any more."""
-        return socket.socket(fileno=self.socket.detach())
-
     def close(self) -> None:
         """Ends also what other tasks wait for here."""
         with contextlib.suppress(OSError):

@@ -273,16 +273,17 @@ class RendezvousServer(Connections):
         if self._token:
             return
         self._plain.add(connection)
-        reader, writer = await asyncio.open_connection(sock=connection.detach(), limit=tcp_proxy.CHUNK)
-        running, more = self.start(self._running.wait()), self._loop.create_task(tcp_proxy.read_chunk(reader))
-        try:
-            await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)  # `more`, unanswered, comes at EOF
-            if not self._running.is_set():
-                running.cancel()
-                return
-            address = await tcp_proxy.forward(first, more, (reader, writer), self._address, self._scheduler_port)
-        finally:
-            writer.close()
+        said = asyncio.Event()  # more, which is not answered yet, or nothing: the end
+        self._loop.add_reader(connection.socket, said.set)
+        waits = [self.start(event.wait()) for event in (said, self._running)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        self._loop.remove_reader(connection.socket)
+        for each in waits:
+            each.cancel()
+        if not self._running.is_set():
+            return
+        address = await tcp_proxy.forward(first, connection.socket, self._address, self._scheduler_port)
+        await connection.free()
         if address:
             await self._watch_plain(connection, *address)
 
