@@ -23,12 +23,10 @@ from typing import Any
 from config import Config
 from esync.clock import RealClock
 from esync.protocol import Link, Message
-from trainer import version
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.rendezvous import addresses, roles
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
@@ -71,7 +69,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             listener = _listen(config)
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
-        about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": complete(setup)}
+        about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": setup}
         fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
@@ -131,11 +129,6 @@ def silent_s(config: Config) -> float | None:
     if not config.survives:
         return LONGEST_S
     return None if config.fault_timeout == "auto" else SILENT_SHARE * float(config.fault_timeout)
-
-
-def complete(setup: Mapping[str, str]) -> dict[str, str]:
-    """Adds the hash of the program's files."""
-    return {**setup, PROGRAM: version.files_hash()}
 
 
 def _listen(config: Config) -> socket.socket:

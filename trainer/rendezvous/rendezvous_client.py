@@ -32,6 +32,7 @@ from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, PlainSchedule
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.joining import REMIND_EVERY_S, Joining
+from trainer.runtime.environment import compared
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, fail, printable
 
 # isort: split
@@ -290,7 +291,7 @@ def join(
 
     Args:
         device: of a worker; else empty.
-        setup: what must be the same in all processes: flag or other key -> value.
+        setup: what must be the same in all processes, beside MXNet's variables: flag or other key -> value.
         start_timeout_s: 0: for ever.
         end: called in a thread when another process is lost during the job, or MXNet does not connect all in time.
         on_complete: called in a thread once MXNet has connected all.
@@ -306,7 +307,7 @@ def join(
         "role": cluster.role,
         "device": {"host": socket.gethostname(), "device": device},
         "interface": environment.get("DMLC_INTERFACE", ""),
-        "setup": {**setup, **numbers},
+        "setup": {**setup, **compared(environment), **numbers},
     }
     session = JobSession(cluster, environment, start_timeout_s, end, on_complete)
     joining = Joining(
