@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import math
 import secrets
 import socket
@@ -39,6 +40,8 @@ from utils import EXIT_SETUP, die_on_error, printable
 
 # isort: split
 from server.errors import BadMessage, Conflict
+from server.messages import Join
+from server.rendezvous.membership import Group
 
 FAREWELL_S = 2.0  # for the other processes to get the last message, and end
 LATE_S = 15.0  # for late processes to come, and hear why the job has ended
@@ -49,6 +52,14 @@ MOST_STRANGERS = 64  # beside the processes of the job
 
 class Refused(Exception):
     """This process cannot take part, for a reason in words."""
+
+
+class State(enum.Enum):
+    """The phase of a job."""
+
+    WAITING = enum.auto()  # for its processes
+    RUNNING = enum.auto()
+    OVER = enum.auto()
 
 
 class Turns:
@@ -238,6 +249,10 @@ class Connections(ABC):
         self._listeners, self._address, self._kind, self._whole = listeners, address, kind, whole
         self._token = own_token()
         self.instance = secrets.token_hex(8)  # of this process
+        self._state = State.WAITING
+        self._group = Group()  # of the processes of the job, until RUNNING
+        self._joins: dict[Connection, Join] = {}  # the newest of each of them that is connected
+        self._gathered: dict[str, dict[int, Any]] = {}  # values by label and rank
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._num_local = 0  # connections over the Unix socket so far
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -261,6 +276,10 @@ class Connections(ABC):
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Serves a process whose first bytes are these, and no HELLO; here none."""
         raise EOFError
+
+    def _tell_all(self, message: Message) -> None:
+        for connection in self._joins:
+            connection.send(message)
 
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""
