@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -253,6 +253,8 @@ class Connections(ABC):
         self._group = Group()  # of the processes of the job, until RUNNING
         self._joins: dict[Connection, Join] = {}  # the newest of each of them that is connected
         self._gathered: dict[str, dict[int, Any]] = {}  # values by label and rank
+        self._end: Message = {}  # the last message to all
+        self._num_processes, self._late = num_processes, 0  # of the job; of these, still to be told of the end
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._num_local = 0  # connections over the Unix socket so far
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -280,6 +282,24 @@ class Connections(ABC):
     def _tell_all(self, message: Message) -> None:
         for connection in self._joins:
             connection.send(message)
+
+    def _fail(self, why: str) -> NoReturn:
+        """A process has ended before it joined the others, which would wait for it, also those that come later."""
+        if self._state is State.WAITING:
+            self._finish(printable(why), EXIT_SETUP, late=self._num_processes - len(self._joins) - 1)
+        else:  # it ends by itself
+            self._late -= 1
+        raise EOFError
+
+    def _finish(self, text: str, code: int, late: int = 0) -> None:
+        """Tells all processes why the job is over. As many as `late` are still to connect and must be told too."""
+        if self._state is not State.OVER:
+            self._state, self._end, self._late = State.OVER, {"end": text, "code": code}, late
+            for connection in self._joins:
+                self._tell_end(connection)
+
+    def _tell_end(self, connection: Connection) -> None:
+        connection.send(self._end)
 
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""

@@ -120,13 +120,11 @@ class Hub(Connections):
         super().__init__(listeners, address, HUB, f"the hub of mode {mode}", num_workers)
         self._num_workers, self._start_timeout_s, self._on_begin = num_workers, start_timeout_s, on_begin
         self._own = own or {}
-        self._end: asyncio.Future[tuple[str, int]]
+        self._ended: asyncio.Future[tuple[str, int]]
         self._members: list[Member] = []  # by rank, from RUNNING on
         self._there: dict[int, Connection] = {}  # by rank, the connected
         self._setup: Mapping[str, str] = {}  # of the workers
         self._survives, self._min_workers = False, 1
-        self._failed = False  # a process has, before the job began
-        self._num_told = 0  # processes that have heard of the end
         self._done: set[int] = set()  # ranks of workers that have left in order
         self._changes: dict[int, Change] = {}
         self._num_changes = 0
@@ -152,16 +150,15 @@ class Hub(Connections):
     async def run(self) -> tuple[str, int]:
         """Serves the job to its end; returns the last line, and the exit code."""
         loop = asyncio.get_running_loop()
-        self._end, self._saving = loop.create_future(), asyncio.Lock()
+        self._ended, self._saving = loop.create_future(), asyncio.Lock()
         self.accept()
         self.start(self._watch())
         if self._start_timeout_s:
             loop.call_later(self._start_timeout_s, self._give_up)
-        text, code = await self._end
+        text, code = await self._ended
         begin = time.monotonic()
-        late = self._num_workers - 1 if self._failed else 0  # all but the one that has failed
-        while time.monotonic() < begin + (LATE_S if self._num_told < late else FAREWELL_S):
-            if not self._joins and self._num_told >= late:
+        while time.monotonic() < begin + (LATE_S if self._late > 0 else FAREWELL_S):
+            if not self._joins and self._late <= 0:
                 break
             await asyncio.sleep(0.02)
         async with self._saving:  # the last checkpoint may have to wait
@@ -203,12 +200,7 @@ class Hub(Connections):
             case {"join": dict(join), **rest}:
                 self._join(connection, join, rest.get("again"))
             case {"failed": str(why)}:
-                if self._state is State.WAITING:
-                    self._failed = True
-                    self._finish(printable(why), EXIT_SETUP)
-                else:
-                    self._num_told += 1  # it ends by itself
-                raise EOFError
+                self._fail(why)
             case {"gather": str(label), "value": value} if rank is not None:
                 self._gather(connection, rank, label, value)
             case {"begin": dict(said)} if rank is not None:
@@ -260,8 +252,8 @@ class Hub(Connections):
             self._finish(differing, EXIT_SETUP)
             return
         if self._state is State.OVER:
-            text, code = self._end.result()
-            self._tell_end(connection, text, code)
+            self._late -= 1
+            self._tell_end(connection)
             return
         if again is not None:
             if not again.keys() >= _AGAIN:
@@ -629,16 +621,10 @@ class Hub(Connections):
         if len(self._done | lost) == self._num_workers:
             self._finish(ALL_DONE, EXIT_OK)
 
-    def _finish(self, text: str, code: int) -> None:
+    def _finish(self, text: str, code: int, late: int = 0) -> None:
         if self._state is not State.OVER:
-            self._state = State.OVER
-            for connection in self._joins:
-                self._tell_end(connection, text, code)
-            self._end.set_result((text, code))
-
-    def _tell_end(self, connection: Connection, text: str, code: int) -> None:
-        self._num_told += 1
-        connection.send({"end": text, "code": code})
+            super()._finish(text, code, late)
+            self._ended.set_result((text, code))
 
 
 def serve(cluster: ClusterSpec, config: Config) -> None:

@@ -95,7 +95,6 @@ class Joining:
         call: Call | None = None,  # tests whether another one is reached; None: all are
         server: str = "the state server",  # that it asks, in words
         hint: str = "",  # what a reminder of the wait adds; empty: nothing, and news of the wait are logged too
-        remind_every_s: float = REMIND_EVERY_S,
         launched: str = "",  # what the launcher calls the process, as in server.messages.Launched
     ) -> None:
         self._call = call
@@ -103,9 +102,8 @@ class Joining:
         self._clock = clock
         self._job = job
         self._about = about
-        self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
+        self._server, self._hint = server, hint
         self.name = f"{about.get('role', 'worker')}-{launched or secrets.token_hex(8)}"
-        self.patience_s: float = about.get("patience", 0.0)
         self._is_refused = False  # the last BEAT that was answered
 
     def wait(self, timeout_s: float) -> Start:
@@ -165,7 +163,7 @@ class Joining:
                 self.leave()
                 raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
             changed = now if waits_for != waited_for else changed
-            if (not self._hint and now == changed) or now - reminded > self._remind_every_s:
+            if (not self._hint and now == changed) or now - reminded > REMIND_EVERY_S:
                 logging.info("waiting for the others: %s%s", waits_for, self._hint)
                 reminded = now
             if tests is not None:

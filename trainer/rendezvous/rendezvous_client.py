@@ -31,7 +31,7 @@ from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, error_of_end, how_lost, log
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.joining import REMIND_EVERY_S, Joining
+from trainer.rendezvous.joining import Joining
 from trainer.runtime.environment import compared
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, fail, printable
 
@@ -280,7 +280,6 @@ def join(
     device: str,
     setup: Mapping[str, str],
     start_timeout_s: float,
-    remind_every_s: float = REMIND_EVERY_S,
     environment: MutableMapping[str, str] = os.environ,
     end: Callable[[str, int], Any] = end_process,
     on_complete: Callable[[], None] = lambda: None,
@@ -312,7 +311,7 @@ def join(
     session = JobSession(cluster, environment, start_timeout_s, end, on_complete)
     joining = Joining(
         session, RealClock(), JOB, about, lambda other: unanswered((other.address, other.port), other.name, TRY_S),
-        "the scheduler", _HINT.format(session.address), remind_every_s,
+        "the scheduler", _HINT.format(session.address),
     )  # fmt: skip
     members: Sequence[Member] = ()
     try:

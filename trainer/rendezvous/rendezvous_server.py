@@ -45,7 +45,6 @@ class RendezvousServer(Connections):
         listener: socket.socket,  # at the scheduler's published address
         num_servers: int,
         num_workers: int,
-        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         address = listener.getsockname()[0]
         super().__init__(
@@ -53,15 +52,12 @@ class RendezvousServer(Connections):
             1 + num_servers + num_workers,
         )  # fmt: skip
         self._num_servers, self._num_workers = num_servers, num_workers
-        self._look_every_s = look_every_s
         self._left: dict[Connection, str] = {}  # processes that are about to end, and for which error; empty: good-bye
         self._plain: set[Connection] = set()  # of plain MXNet programs
         self._plain_addresses: set[str] = set()  # of these, all so far
         self._scheduler_port = 0  # MXNet's own
         self._running = asyncio.Event()  # MXNet's scheduler listens
-        self._end: Message = {}  # the last message to all
         self._cannot_gather = False
-        self._late = 0  # processes still to be told of the end
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._run, name="rendezvous server", daemon=True).start()
 
@@ -80,12 +76,7 @@ class RendezvousServer(Connections):
             case {"join": dict(said)}:
                 self._join(connection, wire.understand(said, ()))
             case {"failed": str(why)} if join is None and why:
-                if self._state is State.WAITING:
-                    there = sum(other.role != "scheduler" for other in self._joins.values())
-                    self._finish(printable(why), EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
-                else:
-                    self._late -= 1
-                raise EOFError
+                self._fail(why)
             case {"left": str(why)} if join:
                 self._left[connection] = printable(why)
             case {"beat": _} if join:
@@ -137,8 +128,9 @@ class RendezvousServer(Connections):
 
     def _admit(self, connection: Connection, join: Join) -> None:
         if self._state is State.OVER:
-            self._late -= join.role != "scheduler"
-            self._tell_end(connection, join)
+            self._late -= 1
+            self._joins[connection] = join
+            self._tell_end(connection)
             return
         there, joins = [one for one, its in self._joins.items() if its.role == join.role], self._joins.values()
         wanted = {"server": self._num_servers, "worker": self._num_workers}.get(join.role, 1)
@@ -211,17 +203,9 @@ class RendezvousServer(Connections):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def _finish(self, text: str, code: int, late: int = 0) -> None:
-        """Tells all processes why the job is over: the scheduler last, since it runs this server. As many as `late` are
-        still to connect and must be told too."""
-        if self._state is State.OVER:
-            return
-        self._late = late
-        self._state, self._end = State.OVER, {"end": text, "code": code}
-        for connection, join in self._joins.items():
-            self._tell_end(connection, join)
+    def _tell_end(self, connection: Connection) -> None:
+        """Tells the scheduler last, since it runs this server."""
 
-    def _tell_end(self, connection: Connection, join: Join) -> None:
         async def tell_last() -> None:
             await self._until_alone()
             end = self._loop.time() + LATE_S
@@ -229,7 +213,7 @@ class RendezvousServer(Connections):
                 await asyncio.sleep(0.05)
             connection.send(self._end)
 
-        if join.role == "scheduler":
+        if self._joins[connection].role == "scheduler":
             self.start(tell_last())
         else:
             connection.send(self._end)
@@ -277,7 +261,7 @@ class RendezvousServer(Connections):
         """
         misses = 0
         while misses < 2:
-            await asyncio.sleep(self._look_every_s)
+            await asyncio.sleep(LOOK_EVERY_S)
             misses = 0 if await tcp_proxy.is_listening(address, port) else misses + 1
             if self._state is not State.RUNNING or "" in self._left.values():
                 return

@@ -92,10 +92,6 @@ def tells_errors(cluster: ClusterSpec | None, config: Config | None = None) -> I
         raise
 
 
-# Of MXNet's kvstore; `dist_sync` without an optimizer gives back the sum of all pushes.
-STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.HUB: "dist_async"}
-
-
 @contextlib.contextmanager
 def join(
     cluster: ClusterSpec,
@@ -124,10 +120,12 @@ def join(
     session = rendezvous_client.join(cluster, device, setup or {}, start_timeout_s)
     zmq_guard.install()
     try:
-        store = mx.kv.create(STORE_TYPES[transport])
+        is_sum = transport is TransportKind.SUM
+        # `dist_sync` without an optimizer gives back the sum of all pushes.
+        store = mx.kv.create("dist_sync" if is_sum else "dist_async")
         session.tell_rank(store.rank)
         me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
-        members, is_sum = session.gather("members", me), transport is TransportKind.SUM
+        members = session.gather("members", me)
         transport_of_sums, hub = (KVStoreTransport(store), None) if is_sum else (None, KVStoreExchange(store))
         yield RendezvousInfo(transport_of_sums, session.gather, members, hub=hub)
         mx.nd.waitall()
