@@ -19,8 +19,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
+from server.errors import BadMessage, Conflict
+from server.messages import Join
+from server.rendezvous.membership import Group
 
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.hub.frames import (
     LENGTH,
     LONGEST,
@@ -37,11 +39,6 @@ from trainer.hub.server_part import Arrays, Message, Sink
 from trainer.hub.wire import HELLO, SAME_TOKEN, log, own_token, proof, proves, set_up
 from trainer.membership import Change
 from utils import EXIT_SETUP, die_on_error, printable
-
-# isort: split
-from server.errors import BadMessage, Conflict
-from server.messages import Join
-from server.rendezvous.membership import Group
 
 FAREWELL_S = 2.0  # for the other processes to get the last message, and end
 LATE_S = 15.0  # for late processes to come, and hear why the job has ended

@@ -40,6 +40,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from server import wire
+from server.errors import BadMessage
+from server.messages import Call, Join, Left, Member, Place, Response
+from server.rendezvous.membership import Assignment
+from server.rendezvous.record import recorded
 
 from algorithms import TransportKind
 from config import CONTINUE, Config, names_of
@@ -79,13 +84,6 @@ from trainer.survival.checkpoint_manager import Writer, wait_until_written
 from trainer.survival.checkpoint_rounds import SERVER
 from trainer.survival.checkpoints import Checkpoints
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, printable
-
-# isort: split
-from server import wire
-from server.errors import BadMessage
-from server.messages import Call, Join, Left, Member, Place, Response
-from server.rendezvous.membership import Assignment
-from server.rendezvous.record import recorded
 
 LOOK_S = 0.25
 _AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again

@@ -16,15 +16,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from server.messages import Member, Place
 
 from esync.asker import Refused, try_once
 from esync.clock import Clock
 from esync.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from utils import JobOver, PeerLost, SetupError, printable
-
-# isort: split
-from server.messages import Member, Place
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # likewise, at first

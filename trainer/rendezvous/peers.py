@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from server.messages import Member
+
 from config import Config
 from esync.clock import RealClock
 from esync.protocol import Link, Message
@@ -35,9 +37,6 @@ from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_BUG, EXIT_PEER_LOST, PROCESS, PeerLost
-
-# isort: split
-from server.messages import Member
 
 SAVED_S = 30.0  # for the step under way and the last model, once another worker is lost and the job ends
 CONNECT_S = 60.0  # for all to be connected once all have joined

@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
+from server.messages import Member
+
 from esync.clock import RealClock
 from esync.protocol import Message, NoAnswer, Reply, Timeouts
 from trainer.collectives.connecting import Acceptor, unanswered
@@ -34,9 +36,6 @@ from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.joining import Joining
 from trainer.runtime.environment import compared
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, fail, printable
-
-# isort: split
-from server.messages import Member
 
 JOB = "mxnet"  # the name of the one job that a scheduler has
 # Label of the last values that all workers gather before they train: from then on a hub lets the job go on without a

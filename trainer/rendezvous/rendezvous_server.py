@@ -17,6 +17,10 @@ import threading
 import time
 from typing import Any
 
+from server import wire
+from server.messages import Call, Join, Left, Response
+from server.rendezvous.membership import decide
+
 from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused, State
 from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
@@ -24,11 +28,6 @@ from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.rendezvous_client import JOB, RENDEZVOUS_FAILED
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
-
-# isort: split
-from server import wire
-from server.messages import Call, Join, Left, Response
-from server.rendezvous.membership import decide
 
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 
