@@ -65,14 +65,18 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
     PeerLost where the job was not complete in time."""
     with contextlib.ExitStack() as on_exit:
         with roles.tells_errors(cluster, config):
-            listener = _listen(config)
+            towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
+            advice = "set PORT to a free one, another for each worker of this host"
+            listener = addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
         about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": setup}
         fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
+        silent_s: float | None = LONGEST_S  # a job that does not survive ends then; None: the rounds tell
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
-        silence, training = Silence(silent_s(config)), Training()
+            silent_s = None if config.fault_timeout == "auto" else SILENT_SHARE * fault_s
+        silence, training = Silence(silent_s), Training()
         launched, _, living = os.environ.get(PROCESS, "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
 
@@ -121,21 +125,6 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             generations.leave(cause=str(error) or type(error).__name__)
             raise
         generations.leave()
-
-
-def silent_s(config: Config) -> float | None:
-    """How long a worker may be silent; None: the rounds tell. A job that does not survive ends then."""
-    if not config.survives:
-        return LONGEST_S
-    return None if config.fault_timeout == "auto" else SILENT_SHARE * float(config.fault_timeout)
-
-
-def _listen(config: Config) -> socket.socket:
-    """Listens for the other workers, at PORT where that is set, on the network card that DMLC_INTERFACE names, else on
-    the one that leads to the state server; raises SetupError."""
-    towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
-    advice = "set PORT to a free one, another for each worker of this host"
-    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
 
 
 def _end_if_standing(joining: Joining, training: Training, name: str, since: float) -> None:

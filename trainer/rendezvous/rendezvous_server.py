@@ -230,7 +230,7 @@ class RendezvousServer(Connections):
 
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
-        if not tcp_proxy.is_zero_mq(first) or len(self._plain) >= self._most_strangers:
+        if not tcp_proxy.GREETING.fullmatch(first) or len(self._plain) >= self._most_strangers:
             return
         if connection.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(connection.address)

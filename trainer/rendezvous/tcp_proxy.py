@@ -12,11 +12,8 @@ from trainer.hub.wire import ZERO_MQ
 LISTEN_S = 30.0  # for MXNet's own scheduler to listen
 CONNECT_S = 5.0
 CHUNK = 1 << 16  # bytes
-
-
-def is_zero_mq(signature: bytes) -> bool:
-    """Whether a connection's first ten bytes are a ZeroMQ greeting: 0xff, a length of 8 bytes, and 0x7f."""
-    return signature[:1] == ZERO_MQ and signature[1:8] == bytes(7) and signature[9:] == b"\x7f"
+# The first ten bytes of a ZeroMQ connection: 0xff, a length of 8 bytes, and 0x7f
+GREETING = re.compile(ZERO_MQ + rb"\0{7}.\x7f", re.DOTALL)
 
 
 def listens_at(sent: bytes) -> tuple[str, int] | None:
