@@ -28,13 +28,7 @@ from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub import connections, wire as wire_module
 from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
-from trainer.rendezvous import (
-    addresses,
-    joining,
-    rendezvous_client,
-    rendezvous_server,
-    tcp_proxy,
-)
+from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT, JOB, PROGRAM, differences, verdict
 from trainer.rendezvous.rendezvous_server import RendezvousServer
@@ -311,11 +305,8 @@ def test_all_that_a_role_runs_is_compared():
     assert not runs - {path for pattern in version._PROGRAM for path in version.ROOT.glob(pattern)}
     top = {name.split(".")[0] for path in runs for name in imported(path)}
     assert not top & {path.name for path in version.ROOT.iterdir() if path.is_dir()} - folders.keys()
-
-
-def test_workers_of_another_program_are_told_apart():
-    network = SimpleNamespace(frozen=())
-    assert worker_module._setup(command_line.parse([]), network, "")[PROGRAM] == version.files_hash()
+    setup = worker_module._setup(command_line.parse([]), SimpleNamespace(frozen=()), "")
+    assert setup[PROGRAM] == version.files_hash()
 
 
 def test_without_a_majority_all_are_named():
