@@ -411,6 +411,8 @@ def test_a_cluster_is_read_from_the_environment():
 
 def test_without_a_role_there_is_no_cluster():
     assert ClusterSpec.from_environment({}) is None
+    with pytest.raises(SetupError, match="DMLC_ROLE='server': a job that sums among the workers has no other"):
+        ClusterSpec.of_workers({"DMLC_ROLE": "server", "DMLC_NUM_WORKER": "2"})
 
 
 @pytest.mark.parametrize(

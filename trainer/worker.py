@@ -17,7 +17,7 @@ from esync.clock import Clock, RealClock
 from esync.http import HttpLink
 from esync.measure import Measure
 from esync.protocol import Link
-from trainer import step_size, straggler_trace
+from trainer import step_size, straggler_trace, version
 from trainer.command_line import check_job, job_setup
 from trainer.company import Company, How
 from trainer.context import Context, Peers
@@ -39,7 +39,7 @@ from trainer.loop import Loop
 from trainer.membership import Membership, lost_of, of_all, without
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA, FROZEN, JOB
+from trainer.rendezvous.config_check import DATA, FROZEN, JOB, PROGRAM
 from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.pace import Pacing
@@ -224,6 +224,7 @@ def _setup(config: Config, network: JobNetwork, data_hash: str) -> dict[str, str
         "--init-from": initial_parameters.content_hash(config.init_from),
         JOB: content_hash(config.job),
         FROZEN: sha256(network.frozen) if network.frozen else "none",
+        PROGRAM: version.files_hash(),
     }
 
 

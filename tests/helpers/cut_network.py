@@ -256,7 +256,7 @@ class CutNetwork:
                 generations.pause()
                 generations.take()
         except PeerLost:
-            if not generations.is_broken:
+            if not generations.taken.is_broken:
                 raise
             generations.take()
 

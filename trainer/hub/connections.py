@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import math
 import secrets
 import socket
@@ -15,11 +16,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from server.errors import BadMessage, Conflict
+from server.messages import Join
+from server.rendezvous.membership import Group
 
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.hub.frames import (
     LENGTH,
     LONGEST,
@@ -37,9 +40,6 @@ from trainer.hub.wire import HELLO, SAME_TOKEN, log, own_token, proof, proves, s
 from trainer.membership import Change
 from utils import EXIT_SETUP, die_on_error, printable
 
-# isort: split
-from server.errors import BadMessage, Conflict
-
 FAREWELL_S = 2.0  # for the other processes to get the last message, and end
 LATE_S = 15.0  # for late processes to come, and hear why the job has ended
 GREETING_S = 10.0  # for a stranger to show that it takes part
@@ -49,6 +49,14 @@ MOST_STRANGERS = 64  # beside the processes of the job
 
 class Refused(Exception):
     """This process cannot take part, for a reason in words."""
+
+
+class State(enum.Enum):
+    """The phase of a job."""
+
+    WAITING = enum.auto()  # for its processes
+    RUNNING = enum.auto()
+    OVER = enum.auto()
 
 
 class Turns:
@@ -210,10 +218,6 @@ class Connection:
         await self._fill(memoryview(content))
         return bytes(content)
 
-    def detach(self) -> socket.socket:
-        """The socket, for another reader; this connection has none any more."""
-        return socket.socket(fileno=self.socket.detach())
-
     def close(self) -> None:
         """Ends also what other tasks wait for here."""
         with contextlib.suppress(OSError):
@@ -242,6 +246,12 @@ class Connections(ABC):
         self._listeners, self._address, self._kind, self._whole = listeners, address, kind, whole
         self._token = own_token()
         self.instance = secrets.token_hex(8)  # of this process
+        self._state = State.WAITING
+        self._group = Group()  # of the processes of the job, until RUNNING
+        self._joins: dict[Connection, Join] = {}  # the newest of each of them that is connected
+        self._gathered: dict[str, dict[int, Any]] = {}  # values by label and rank
+        self._end: Message = {}  # the last message to all
+        self._num_processes, self._late = num_processes, 0  # of the job; of these, still to be told of the end
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._num_local = 0  # connections over the Unix socket so far
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -265,6 +275,28 @@ class Connections(ABC):
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Serves a process whose first bytes are these, and no HELLO; here none."""
         raise EOFError
+
+    def _tell_all(self, message: Message) -> None:
+        for connection in self._joins:
+            connection.send(message)
+
+    def _fail(self, why: str) -> NoReturn:
+        """A process has ended before it joined the others, which would wait for it, also those that come later."""
+        if self._state is State.WAITING:
+            self._finish(printable(why), EXIT_SETUP, late=self._num_processes - len(self._joins) - 1)
+        else:  # it ends by itself
+            self._late -= 1
+        raise EOFError
+
+    def _finish(self, text: str, code: int, late: int = 0) -> None:
+        """Tells all processes why the job is over. As many as `late` are still to connect and must be told too."""
+        if self._state is not State.OVER:
+            self._state, self._end, self._late = State.OVER, {"end": text, "code": code}, late
+            for connection in self._joins:
+                self._tell_end(connection)
+
+    def _tell_end(self, connection: Connection) -> None:
+        connection.send(self._end)
 
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""

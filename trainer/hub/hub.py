@@ -28,7 +28,6 @@ on without its answers, so it cannot become two.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import math
 import secrets
@@ -41,12 +40,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from server import wire
+from server.errors import BadMessage
+from server.messages import Call, Join, Left, Member, Place, Response
+from server.rendezvous.membership import Assignment
+from server.rendezvous.record import recorded
 
 from algorithms import TransportKind
 from config import CONTINUE, Config, names_of
 from trainer import version
 from trainer.array_tree import Damaged
-from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused
+from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused, State
 from trainer.hub.frames import num_numbers
 from trainer.hub.server_part import (
     JOB,
@@ -81,25 +85,12 @@ from trainer.survival.checkpoint_rounds import SERVER
 from trainer.survival.checkpoints import Checkpoints
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, printable
 
-# isort: split
-from server import wire
-from server.errors import BadMessage
-from server.messages import Call, Join, Left, Member, Place, Response
-from server.rendezvous.membership import Assignment, Group
-from server.rendezvous.record import recorded
-
 LOOK_S = 0.25
 _AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again
 RECOVER_S = 5.0  # for the workers of a hub that was killed to come to the new one, from the first on
 MOST_STATES = 4  # models that a worker's state has at most: with two of an optimizer, and one to spare
 SILENT = "it is frozen, its host or network is down, or large packets are lost on the way"
 LATE = "the others have gone on without this worker"
-
-
-class _State(enum.Enum):
-    WAITING = enum.auto()
-    RUNNING = enum.auto()
-    OVER = enum.auto()
 
 
 def _own_checkpoints(said: Message) -> Checkpoints:
@@ -127,20 +118,14 @@ class Hub(Connections):
         super().__init__(listeners, address, HUB, f"the hub of mode {mode}", num_workers)
         self._num_workers, self._start_timeout_s, self._on_begin = num_workers, start_timeout_s, on_begin
         self._own = own or {}
-        self._state = _State.WAITING
-        self._end: asyncio.Future[tuple[str, int]]
-        self._group = Group()  # of the workers, until RUNNING
-        self._joins: dict[Connection, Join] = {}  # of the connected
+        self._ended: asyncio.Future[tuple[str, int]]
         self._members: list[Member] = []  # by rank, from RUNNING on
         self._there: dict[int, Connection] = {}  # by rank, the connected
         self._setup: Mapping[str, str] = {}  # of the workers
         self._survives, self._min_workers = False, 1
-        self._failed = False  # a process has, before the job began
-        self._num_told = 0  # processes that have heard of the end
         self._done: set[int] = set()  # ranks of workers that have left in order
         self._changes: dict[int, Change] = {}
         self._num_changes = 0
-        self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
         self._known_values: dict[str, list[Any]] = {}  # by label, what all have gathered
         self._job = secrets.token_hex(8)
         self._began = 0.0  # when all trained
@@ -163,23 +148,22 @@ class Hub(Connections):
     async def run(self) -> tuple[str, int]:
         """Serves the job to its end; returns the last line, and the exit code."""
         loop = asyncio.get_running_loop()
-        self._end, self._saving = loop.create_future(), asyncio.Lock()
+        self._ended, self._saving = loop.create_future(), asyncio.Lock()
         self.accept()
         self.start(self._watch())
         if self._start_timeout_s:
             loop.call_later(self._start_timeout_s, self._give_up)
-        text, code = await self._end
+        text, code = await self._ended
         begin = time.monotonic()
-        late = self._num_workers - 1 if self._failed else 0  # all but the one that has failed
-        while time.monotonic() < begin + (LATE_S if self._num_told < late else FAREWELL_S):
-            if not self._joins and self._num_told >= late:
+        while time.monotonic() < begin + (LATE_S if self._late > 0 else FAREWELL_S):
+            if not self._joins and self._late <= 0:
                 break
             await asyncio.sleep(0.02)
         async with self._saving:  # the last checkpoint may have to wait
             return text, code
 
     def _give_up(self) -> None:
-        if self._state is _State.WAITING:
+        if self._state is State.WAITING:
             text = f"the job was not complete after {self._start_timeout_s:g} s (--start-timeout)"
             self._finish(text, EXIT_PEER_LOST)
 
@@ -214,12 +198,7 @@ class Hub(Connections):
             case {"join": dict(join), **rest}:
                 self._join(connection, join, rest.get("again"))
             case {"failed": str(why)}:
-                if self._state is _State.WAITING:
-                    self._failed = True
-                    self._finish(printable(why), EXIT_SETUP)
-                else:
-                    self._num_told += 1  # it ends by itself
-                raise EOFError
+                self._fail(why)
             case {"gather": str(label), "value": value} if rank is not None:
                 self._gather(connection, rank, label, value)
             case {"begin": dict(said)} if rank is not None:
@@ -254,10 +233,6 @@ class Hub(Connections):
                 slot = self._memory.slot_of(answer.arrays) if self._memory and connection.shares else None
                 connection.send(said if slot is None else {**said, SHARED: slot}, answer.arrays if slot is None else ())
 
-    def _tell_all(self, **message: Any) -> None:
-        for connection in self._joins:
-            connection.send(message)
-
     # ---------------------------------------------------------------------------------------------------- meeting
 
     def _join(self, connection: Connection, said: Message, again: Message | None) -> None:
@@ -268,22 +243,22 @@ class Hub(Connections):
         own = {"DMLC_NUM_WORKER": str(self._num_workers), **self._own}
         its = {"DMLC_NUM_WORKER": str(join.num_workers), **join.setup}
         differing = verdict(differences([("the hub", {**its, **own}), (join.member.called(), its)]))
-        if differing and self._state is not _State.WAITING:
+        if differing and self._state is not State.WAITING:
             raise Refused(differing)
         self._joins[connection] = join
         if differing:
             self._finish(differing, EXIT_SETUP)
             return
-        if self._state is _State.OVER:
-            text, code = self._end.result()
-            self._tell_end(connection, text, code)
+        if self._state is State.OVER:
+            self._late -= 1
+            self._tell_end(connection)
             return
         if again is not None:
             if not again.keys() >= _AGAIN:
                 raise Refused("this process does not say from where it comes again")
             self._come_again(connection, join, again)
             return
-        if self._state is _State.RUNNING:
+        if self._state is State.RUNNING:
             answer, reason = self._offer_place(join)
         elif self._again:
             answer, reason = Assignment(Call.WAIT), "the hub was started again, and waits for its workers"
@@ -293,8 +268,8 @@ class Hub(Connections):
             self._finish(reason, EXIT_SETUP)
             return
         if answer.call is Call.START and answer.place is not None:
-            if self._state is _State.WAITING:
-                self._state = _State.RUNNING
+            if self._state is State.WAITING:
+                self._state = State.RUNNING
                 self._on_begin()
                 self._members, self._setup = list(answer.place.members), join.setup
                 ranks = {each.name: rank for rank, each in enumerate(self._members)}
@@ -384,7 +359,7 @@ class Hub(Connections):
             self._changes[rank] = came_back if came_back.serial else self._next(is_lost=False)
             name = self._members[rank].called(rank)
             logging.info("%s is back", name)
-            self._tell_all(back=rank, serial=self._changes[rank].serial, who=name)
+            self._tell_all({"back": rank, "serial": self._changes[rank].serial, "who": name})
 
     def _share(self) -> None:
         """Shares memory with the workers that are there now and on this host, where the server part keeps no upload. A
@@ -450,7 +425,7 @@ class Hub(Connections):
     def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
         """A worker whose connection was lost."""
         rank = int(again["rank"])
-        if self._state is _State.WAITING:
+        if self._state is State.WAITING:
             if any(each["job"] != again["job"] for _, each in self._again.values()):
                 raise Refused("workers of another job have come to this hub")
             if not self._again:
@@ -511,7 +486,7 @@ class Hub(Connections):
         self._num_changes = max((change.serial for change in self._changes.values()), default=0)
         self._version = max(again["version"] for _, again in self._again.values())
         self._begins = {*range(self._num_workers)}
-        self._state = _State.RUNNING
+        self._state = State.RUNNING
         self._on_begin()
         self._serve_part(said, model, said[KEPT])
         for connection in self._joins:
@@ -542,7 +517,7 @@ class Hub(Connections):
                     connection.heard = now
             for rank, connection in list(self._there.items()):
                 self._silence.add_gap(now, connection.take_gap())
-                if now - connection.heard > most_s and self._state is _State.WAITING:
+                if now - connection.heard > most_s and self._state is State.WAITING:
                     connection.close()
                 elif now - connection.heard > most_s:
                     what = "nothing more of a message" if connection.is_receiving else "no sign of life"
@@ -561,10 +536,10 @@ class Hub(Connections):
         join, rank = self._joins.pop(connection, None), connection.rank
         if rank is not None:
             self._break_off(connection, rank)
-        if join is None or self._state is _State.OVER:
+        if join is None or self._state is State.OVER:
             return
         name = join.member.called(rank)
-        if self._state is _State.WAITING:
+        if self._state is State.WAITING:
             logging.warning("warning: %s went away before the job began", name)
             if rank is not None and self._there.get(rank) is connection:
                 del self._again[rank], self._there[rank]
@@ -582,7 +557,7 @@ class Hub(Connections):
             loop.call_later(RECOVER_S * was_frozen, self._lose, rank, how_lost(name, error))
 
     def _leave(self, connection: Connection, rank: int, why: str, goes_on: bool) -> None:
-        if self._state is _State.WAITING:
+        if self._state is State.WAITING:
             connection.close()
             return
         name = self._members[rank].called(rank)
@@ -618,7 +593,7 @@ class Hub(Connections):
     def _lose(self, rank: int, why: str, on_request: bool = False) -> None:
         """Goes on without a worker, where the job may; else ends it."""
         gone = lost_of(self._changes) | self._done
-        if self._state is _State.OVER or rank in self._there or rank in gone:  # it is back, or was about to be
+        if self._state is State.OVER or rank in self._there or rank in gone:  # it is back, or was about to be
             return
         left = self._num_workers - len(lost_of(self._changes)) - 1
         if not self._survives:
@@ -630,7 +605,7 @@ class Hub(Connections):
             return
         self._changes[rank] = self._next(is_lost=True)
         logging.warning("warning: %s; the others go on without it", why)
-        self._tell_all(lost=rank, serial=self._changes[rank].serial, why=why)
+        self._tell_all({"lost": rank, "serial": self._changes[rank].serial, "why": why})
         if self._part is not None:
             self._send_all(self._part.lost(rank))
         self._finish_if_done()
@@ -644,16 +619,10 @@ class Hub(Connections):
         if len(self._done | lost) == self._num_workers:
             self._finish(ALL_DONE, EXIT_OK)
 
-    def _finish(self, text: str, code: int) -> None:
-        if self._state is not _State.OVER:
-            self._state = _State.OVER
-            for connection in self._joins:
-                self._tell_end(connection, text, code)
-            self._end.set_result((text, code))
-
-    def _tell_end(self, connection: Connection, text: str, code: int) -> None:
-        self._num_told += 1
-        connection.send({"end": text, "code": code})
+    def _finish(self, text: str, code: int, late: int = 0) -> None:
+        if self._state is not State.OVER:
+            super()._finish(text, code, late)
+            self._ended.set_result((text, code))
 
 
 def serve(cluster: ClusterSpec, config: Config) -> None:

@@ -19,7 +19,6 @@ from algorithms import TransportKind
 from config import CONTINUE, Config
 from esync.clock import RealClock
 from esync.protocol import Message, NoAnswer, Reply, Timeouts
-from trainer import version
 from trainer.hub.frames import bytes_of
 from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays, shaped
 from trainer.hub.shared_memory import SharedMemory
@@ -28,7 +27,6 @@ from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, Wire, error_o
 from trainer.membership import Change, changes_in
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import LAST_GATHER, end_process
 from trainer.rendezvous.rendezvous_info import RendezvousInfo, Training
@@ -338,10 +336,9 @@ def join(cluster: ClusterSpec, config: Config, setup: Mapping[str, str]) -> Iter
     where the job was not complete in time, JobOver where it has ended."""
     link = HubLink(cluster, config)
     device = {"host": socket.gethostname(), "device": config.device}
-    whole = {**setup, PROGRAM: version.files_hash()}
     launched = os.environ.get(PROCESS, "").partition(" ")[0]
     joining = Joining(
-        link, RealClock(), _JOB, {"num_workers": cluster.num_workers, "device": device, "setup": whole},
+        link, RealClock(), _JOB, {"num_workers": cluster.num_workers, "device": device, "setup": setup},
         server="the hub", hint=_HINT.format(link.address, config.mode), launched=launched,
     )  # fmt: skip
     link.begin_training(joining.wait(config.start_timeout))

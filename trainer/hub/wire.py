@@ -22,16 +22,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from server.log_limit import LogLimit
+
 from esync.protocol import NoAnswer
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.hub.frames import LENGTH, NotAFrame, length_in, outgoing, read
 from trainer.hub.server_part import Arrays, Message
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from utils import EXIT_OK, EXIT_SETUP, JobError, JobOver, PeerLost, SetupError, printable
-
-# isort: split
-from server.log_limit import LogLimit
 
 # A ZeroMQ greeting with a padding of its own: MXNet's scheduler just takes it for an unfinished connection.
 HELLO = b"\xffESyncJob\x7f"

@@ -3,9 +3,6 @@ the launchers can import it."""
 
 from __future__ import annotations
 
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
-
-# isort: split
 from server.setups import DATA, FROZEN, JOB, PROGRAM, differences, join_names, verdict
 
 __all__ = ["DATA", "FROZEN", "JOB", "PROGRAM", "differences", "join_names", "verdict"]

@@ -42,7 +42,7 @@ class Generation:
         self.connections: TcpConnections | None = None  # None where they could not be connected
         # Ranks that this worker has seen to be gone; of silent ones tests tell (joining.py)
         self.lost: set[int] = set()
-        self.is_broken = False
+        self.is_broken = False  # exchanges fail
         self.is_over = False  # the next one has started
         self.newcomer_waits = False  # a worker waits to take part, as this one has heard from the state server
         self.names = [member.called(rank) for rank, member in enumerate(start.members)]
@@ -93,7 +93,7 @@ class Generations:
         # Called with the first loss, as Report, with all names before; returns why the job ends. None: it survives
         end: Callable[[Sequence[str], Sequence[int], str], str] | None = None,
     ) -> None:
-        self._joining = joining
+        self.joining = joining
         self._connect = connect
         self._clock = clock
         self._start, self._end = start, end
@@ -114,11 +114,6 @@ class Generations:
             if not self.taken.is_broken:
                 self._newest = self.taken
         return self.taken
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether exchanges fail where the training thread is."""
-        return self.taken.is_broken
 
     def take(self, wants_end: Callable[[], str] = lambda: "") -> Generation:
         """Takes this worker's place in the next generation, once it has formed; raises JobError where it can take part
@@ -150,12 +145,9 @@ class Generations:
         with self._lock:
             self._is_over = True
             newest = self._newest
-        self._joining.leave(cause=cause)
+        self.joining.leave(cause=cause)
         if newest is not None:
             newest.close()
-
-    def need_no_others(self) -> None:
-        self._joining.need_no_others()
 
     def let_leave(self) -> None:
         """From here on others may end without being lost."""
@@ -214,7 +206,7 @@ class Generations:
         """Comes back from a generation that broke; the one after it, whose workers may be connected or not."""
         # 32 workers that tested all pairs took a second of both cores, in which others missed some of them
         met = before.connections.met() if before.connections is not None else ()
-        start = self._joining.come_back(before.start, lambda: sorted(before.lost), met)
+        start = self.joining.come_back(before.start, lambda: sorted(before.lost), met)
         before.is_over = True
         made = self._connected(start)
         if before.connections is not None:  # until here others had to see that this worker is alive
@@ -243,7 +235,7 @@ class Generations:
     def _ask(self, generation: Generation) -> None:
         """Asks whether a worker waits to take part, as long as the generation lasts."""
         while not generation.is_broken and not self._is_over:
-            call = self._joining.beat(generation.start)
+            call = self.joining.beat(generation.start)
             if call == "REGROUP":
                 self._break(generation, (), "")
             generation.newcomer_waits |= call == "PAUSE"

@@ -16,15 +16,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from server.messages import Member, Place
 
 from esync.asker import Refused, try_once
 from esync.clock import Clock
 from esync.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from utils import JobOver, PeerLost, SetupError, printable
-
-# isort: split
-from server.messages import Member, Place
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # likewise, at first
@@ -98,7 +95,6 @@ class Joining:
         call: Call | None = None,  # tests whether another one is reached; None: all are
         server: str = "the state server",  # that it asks, in words
         hint: str = "",  # what a reminder of the wait adds; empty: nothing, and news of the wait are logged too
-        remind_every_s: float = REMIND_EVERY_S,
         launched: str = "",  # what the launcher calls the process, as in server.messages.Launched
     ) -> None:
         self._call = call
@@ -106,9 +102,8 @@ class Joining:
         self._clock = clock
         self._job = job
         self._about = about
-        self._server, self._hint, self._remind_every_s = server, hint, remind_every_s
+        self._server, self._hint = server, hint
         self.name = f"{about.get('role', 'worker')}-{launched or secrets.token_hex(8)}"
-        self.patience_s: float = about.get("patience", 0.0)
         self._is_refused = False  # the last BEAT that was answered
 
     def wait(self, timeout_s: float) -> Start:
@@ -144,7 +139,8 @@ class Joining:
         self, timeout_s: float, about: Callable[[], Message], before: Start | None = None, met: Sequence[str] = ()
     ) -> Start:
         begin = changed = reminded = self._clock.now()
-        tests = _Tests(self._clock, self._call, met, self.patience_s) if self._call is not None else None
+        patience_s = self._about.get("patience", 0.0)
+        tests = _Tests(self._clock, self._call, met, patience_s) if self._call is not None else None
         if tests is not None and before is not None:
             tests.begin(member for member in before.members if member.name != self.name)
         waits_for = ""
@@ -171,7 +167,7 @@ class Joining:
                 self.leave()
                 raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
             changed = now if waits_for != waited_for else changed
-            if (not self._hint and now == changed) or now - reminded > self._remind_every_s:
+            if (not self._hint and now == changed) or now - reminded > REMIND_EVERY_S:
                 logging.info("waiting for the others: %s%s", waits_for, self._hint)
                 reminded = now
             if tests is not None:

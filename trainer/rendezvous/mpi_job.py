@@ -17,7 +17,7 @@ from esync.clock import RealClock
 from trainer.collectives import mpi
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.config_check import differences, verdict
-from trainer.rendezvous.peers import complete, gather_over
+from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveTransport
 from utils import SetupError
@@ -41,7 +41,7 @@ def join(config: Config, setup: Mapping[str, str]) -> Iterator[RendezvousInfo]:
     transport = CollectiveTransport(mpi.MpiGroup(mpi.world()), RealClock())
     gather = gather_over(transport)
     member = {"rank": transport.rank, "host": socket.gethostname(), "device": config.device}
-    told = gather("set-ups", [member, complete(setup)]) or []
+    told = gather("set-ups", [member, setup]) or []
     named = (("worker {rank} ({device} on host {host})".format_map(each), its) for each, its in told)
     if found := verdict(differences(named)):
         raise SetupError(found)

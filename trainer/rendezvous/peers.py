@@ -20,15 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from server.messages import Member
+
 from config import Config
 from esync.clock import RealClock
 from esync.protocol import Link, Message
-from trainer import version
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.rendezvous import addresses, roles
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
@@ -37,9 +37,6 @@ from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_BUG, EXIT_PEER_LOST, PROCESS, PeerLost
-
-# isort: split
-from server.messages import Member
 
 SAVED_S = 30.0  # for the step under way and the last model, once another worker is lost and the job ends
 CONNECT_S = 60.0  # for all to be connected once all have joined
@@ -68,14 +65,18 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
     PeerLost where the job was not complete in time."""
     with contextlib.ExitStack() as on_exit:
         with roles.tells_errors(cluster, config):
-            listener = _listen(config)
+            towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
+            advice = "set PORT to a free one, another for each worker of this host"
+            listener = addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
-        about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": complete(setup)}
+        about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": setup}
         fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
+        silent_s: float | None = LONGEST_S  # a job that does not survive ends then; None: the rounds tell
         if config.survives:
             about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
-        silence, training = Silence(silent_s(config)), Training()
+            silent_s = None if config.fault_timeout == "auto" else SILENT_SHARE * fault_s
+        silence, training = Silence(silent_s), Training()
         launched, _, living = os.environ.get(PROCESS, "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
 
@@ -124,26 +125,6 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             generations.leave(cause=str(error) or type(error).__name__)
             raise
         generations.leave()
-
-
-def silent_s(config: Config) -> float | None:
-    """How long a worker may be silent; None: the rounds tell. A job that does not survive ends then."""
-    if not config.survives:
-        return LONGEST_S
-    return None if config.fault_timeout == "auto" else SILENT_SHARE * float(config.fault_timeout)
-
-
-def complete(setup: Mapping[str, str]) -> dict[str, str]:
-    """Adds the hash of the program's files."""
-    return {**setup, PROGRAM: version.files_hash()}
-
-
-def _listen(config: Config) -> socket.socket:
-    """Listens for the other workers, at PORT where that is set, on the network card that DMLC_INTERFACE names, else on
-    the one that leads to the state server; raises SetupError."""
-    towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
-    advice = "set PORT to a free one, another for each worker of this host"
-    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
 
 
 def _end_if_standing(joining: Joining, training: Training, name: str, since: float) -> None:

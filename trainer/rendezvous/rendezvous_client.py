@@ -25,17 +25,17 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
-from esync.clock import RealClock
-from trainer.collectives.connecting import unanswered
-from trainer.hub.server_part import Message
-from trainer.hub.wire import BEAT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, how_lost, log
-from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.joining import REMIND_EVERY_S, Joining
-from trainer.rendezvous.scheduler_link import SchedulerLink
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, fail, printable
-
-# isort: split
 from server.messages import Member
+
+from esync.clock import RealClock
+from esync.protocol import Message, NoAnswer, Reply, Timeouts
+from trainer.collectives.connecting import Acceptor, unanswered
+from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, error_of_end, how_lost, log
+from trainer.rendezvous import addresses
+from trainer.rendezvous.cluster import WORKER, ClusterSpec
+from trainer.rendezvous.joining import Joining
+from trainer.runtime.environment import compared
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, fail, printable
 
 JOB = "mxnet"  # the name of the one job that a scheduler has
 # Label of the last values that all workers gather before they train: from then on a hub lets the job go on without a
@@ -49,40 +49,115 @@ _HINT = (
     ". Check that the missing ones run, have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {}, and that no firewall closes "
     "that port"
 )
+_FREE_PORT = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
 
 
 class JobSession:
-    """A process's connection to the rendezvous server during the job. Ends the process when another one is lost."""
+    """A process's connection to the scheduler: the Link of its Joining until the job begins, and then the process's
+    part in the rendezvous. Ends the process when another one is lost."""
+
+    round_trip_s = 0.0
 
     def __init__(
         self,
-        wire: Wire | None,  # None where the scheduler is a plain MXNet program: then no other process is known
         cluster: ClusterSpec,
+        environment: MutableMapping[str, str],  # has and gets the variables that MXNet reads
         start_timeout_s: float,  # for MXNet to connect all; 0: for ever
         end: Callable[[str, int], Any],  # called in a thread, with a line and an exit code
         on_complete: Callable[[], None],  # called once MXNet has connected all
-        servers: Sequence[Member] = (),
     ) -> None:
-        self._wire, self._end, self._on_complete, self._servers = wire, end, on_complete, servers
-        self._scheduler = f"the scheduler at {cluster.root_uri}:{cluster.root_port}"
+        self._cluster, self._environment, self._end, self._on_complete = cluster, environment, end, on_complete
+        self.address = f"{cluster.root_uri}:{cluster.root_port}"
+        self._wire: Wire | None = None  # of a job: None where the scheduler is a plain MXNet program
+        self._place: Message = {}  # address and port at which MXNet will listen, once they are known
+        self._acceptor: Acceptor | None = None  # answers calls there until then
+        self._servers: Sequence[Member] = ()
         self._left = False
         self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._job = (
-            f"a job of 1 scheduler ({cluster.root_uri}:{cluster.root_port}), {cluster.num_servers} server(s) and "
-            f"{cluster.num_workers} worker(s)"
+            f"a job of 1 scheduler ({self.address}), {cluster.num_servers} server(s) and {cluster.num_workers} "
+            "worker(s)"
         )
         self._is_complete = False
         late = f"{self._job} was not complete after {start_timeout_s:g} s: see the others' logs"
         self._start_timer = threading.Timer(start_timeout_s, self._finish, (late, EXIT_PEER_LOST))
         self._start_timer.daemon = True
-        if start_timeout_s:
+
+    # ------------------------------------------------------------------------------------------- until the job begins
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        """As Link, for JOIN, which also tells where this process listens, and LEFT. Raises PlainScheduler where no
+        scheduler of this program is there; SetupError or PeerLost where the job ends, or this process cannot listen."""
+        try:
+            if self._wire is None:
+                self._wire = Wire(self._cluster, min(CONNECT_S, timeouts.answer_s))
+            if message["msg_type"] != "JOIN":
+                self._wire.send({"left": message["cause"]})
+                return Reply(200, {})
+            self._wire.send({"join": {**message, **self._listens(self._wire, message)}})
+            while "response" not in (said := self._wire.receive()[0]):
+                if "end" in said:
+                    raise error_of_end(said)
+                if "warning" in said:
+                    log.warning("%s", said["warning"])
+            return Reply(200, said["response"])
+        except EOFError:
+            why = "it went away before the job was complete"
+        except OSError as error:  # keep-alive got no answer, or there is no route any more
+            why = f"the connection broke: {error.strerror or error}"
+        self.close()
+        log.warning("the scheduler at %s: %s; trying again", self.address, why)
+        raise NoAnswer(why)
+
+    def _listens(self, wire: Wire, join: Message) -> Message:
+        """Listens, where this process does not yet."""
+        try:
+            if self._acceptor is None:
+                if self._cluster.role == "scheduler":
+                    here = socket.gethostbyname(self._cluster.root_uri)
+                else:
+                    here = addresses.own_address(wire.own_address, self._environment)
+                listener = addresses.listen(here, addresses.chosen_port(self._environment), _FREE_PORT)
+                self._acceptor = Acceptor(listener, join["sender"])
+                self._place = {"address": here, "port": self._acceptor.port}
+        except SetupError as error:
+            who = f"{self._cluster.role} on host {socket.gethostname()}"
+            wire.send({"failed": printable(f"{who} ended before the job began: {error}")})
+            raise
+        return self._place
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        self._wire = None
+
+    def free_port(self) -> None:
+        """From here on MXNet may listen."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+
+    def begin(self, members: Sequence[Member]) -> None:
+        """These processes are there, and MXNet connects them. Without members the scheduler is a plain MXNet program,
+        and no other process is known."""
+        if self._start_timer.interval:
             self._start_timer.start()
-        if wire is not None:
-            threading.Thread(target=self._listen, args=(wire,), name="rendezvous", daemon=True).start()
+        if self._wire is None:
+            gone = f"the scheduler at {self.address}: it is gone, or its network is down"
+            self._watch_port(self._cluster.root_uri, self._cluster.root_port, gone)
+            if self._cluster.role != WORKER:
+                self._note_complete()  # a plain MXNet scheduler does not send it
             return
-        self._watch_port(cluster.root_uri, cluster.root_port, f"{self._scheduler}: it is gone, or its network is down")
-        if cluster.role != WORKER:
-            self._note_complete()  # a plain MXNet scheduler does not send it
+        self._servers, here = [member for member in members if member.role == "server"], self._place["address"]
+        (scheduler,) = (member for member in members if member.role == "scheduler")
+        self._environment["DMLC_PS_ROOT_PORT"] = str(scheduler.port)
+        if self._cluster.role == "scheduler":
+            self._wire.send({"freed": True})
+            self._environment["DMLC_PS_ROOT_URI"] = here  # MXNet's scheduler cannot listen at a host's name
+        else:
+            self._environment.update({"DMLC_NODE_HOST": here, "PORT": str(self._place["port"])})
+        threading.Thread(target=self._listen, args=(self._wire,), name="rendezvous", daemon=True).start()
+
+    # ------------------------------------------------------------------------------------------------- during the job
 
     def tell_rank(self, rank: int) -> None:
         """Tells the rank that MXNet has given this worker, with which it has connected it."""
@@ -138,7 +213,7 @@ class JobSession:
             except SetupError as error:
                 self._finish(str(error), EXIT_SETUP)
             except (EOFError, OSError) as error:
-                self._finish(how_lost(self._scheduler, error), EXIT_PEER_LOST)
+                self._finish(how_lost(wire.name, error), EXIT_PEER_LOST)
             self._wire = None
             self._gathered.put(None)
 
@@ -204,7 +279,6 @@ def join(
     device: str,
     setup: Mapping[str, str],
     start_timeout_s: float,
-    remind_every_s: float = REMIND_EVERY_S,
     environment: MutableMapping[str, str] = os.environ,
     end: Callable[[str, int], Any] = end_process,
     on_complete: Callable[[], None] = lambda: None,
@@ -215,7 +289,7 @@ def join(
 
     Args:
         device: of a worker; else empty.
-        setup: what must be the same in all processes: flag or other key -> value.
+        setup: what must be the same in all processes, beside MXNet's variables: flag or other key -> value.
         start_timeout_s: 0: for ever.
         end: called in a thread when another process is lost during the job, or MXNet does not connect all in time.
         on_complete: called in a thread once MXNet has connected all.
@@ -231,32 +305,23 @@ def join(
         "role": cluster.role,
         "device": {"host": socket.gethostname(), "device": device},
         "interface": environment.get("DMLC_INTERFACE", ""),
-        "setup": {**setup, **numbers},
+        "setup": {**setup, **compared(environment), **numbers},
     }
-    link = SchedulerLink(cluster, environment)
+    session = JobSession(cluster, environment, start_timeout_s, end, on_complete)
     joining = Joining(
-        link, RealClock(), JOB, about, lambda other: unanswered((other.address, other.port), other.name, TRY_S),
-        "the scheduler", _HINT.format(link.address), remind_every_s,
+        session, RealClock(), JOB, about, lambda other: unanswered((other.address, other.port), other.name, TRY_S),
+        "the scheduler", _HINT.format(session.address),
     )  # fmt: skip
+    members: Sequence[Member] = ()
     try:
         members = joining.wait(start_timeout_s).members
-        (me,) = (member for member in members if member.name == joining.name)
     except PlainScheduler:
         why = "is a plain MXNet program: the set-ups of the workers cannot be compared"
-        log.warning("the scheduler at %s %s", link.address, why)
-        return JobSession(None, cluster, start_timeout_s, end, on_complete)
+        log.warning("the scheduler at %s %s", session.address, why)
     except Exception:
-        link.close()  # the others wait for it to end
+        session.close()  # the others wait for it to end
         raise
     finally:
-        link.free_port()
-    assert link.wire is not None
-    (scheduler,) = (member for member in members if member.role == "scheduler")
-    environment["DMLC_PS_ROOT_PORT"] = str(scheduler.port)
-    if me is scheduler:
-        link.wire.send({"freed": True})
-        environment["DMLC_PS_ROOT_URI"] = me.address  # MXNet's scheduler cannot listen at a host's name
-    else:
-        environment.update({"DMLC_NODE_HOST": me.address, "PORT": str(me.port)})
-    servers = [member for member in members if member.role == "server"]
-    return JobSession(link.wire, cluster, start_timeout_s, end, on_complete, servers)
+        session.free_port()
+    session.begin(members)
+    return session

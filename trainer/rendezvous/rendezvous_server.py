@@ -2,7 +2,7 @@
 
     WAITING --all are there, agree and reach each other--> RUNNING --all have said good-bye--> closed
        |                                                      |
-       +--set-ups differ, or a port is closed--> ENDED <------+--a process is lost; all processes get the reason
+       +--set-ups differ, or a port is closed--> OVER <-------+--a process is lost; all processes get the reason
 
 A killed process closes its connection. One that is frozen, or whose host or network is down, is silent.
 
@@ -12,13 +12,16 @@ One thread, one asyncio loop; `rendezvous_client.py` lists the messages.
 from __future__ import annotations
 
 import asyncio
-import enum
 import socket
 import threading
 import time
 from typing import Any
 
-from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused
+from server import wire
+from server.messages import Call, Join, Left, Response
+from server.rendezvous.membership import decide
+
+from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused, State
 from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
 from trainer.rendezvous import tcp_proxy
@@ -26,24 +29,11 @@ from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.rendezvous_client import JOB, RENDEZVOUS_FAILED
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 
-# isort: split
-from server import wire
-from server.messages import Call, Join, Left, Response
-from server.rendezvous.membership import Group, decide
-
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 
 
 def _plain_name(connection: Connection) -> str:
     return f"a plain MXNet program at {connection.address}"
-
-
-class JobState(enum.Enum):
-    """The phase of the job."""
-
-    WAITING = enum.auto()
-    RUNNING = enum.auto()
-    ENDED = enum.auto()
 
 
 class RendezvousServer(Connections):
@@ -54,7 +44,6 @@ class RendezvousServer(Connections):
         listener: socket.socket,  # at the scheduler's published address
         num_servers: int,
         num_workers: int,
-        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         address = listener.getsockname()[0]
         super().__init__(
@@ -62,20 +51,12 @@ class RendezvousServer(Connections):
             1 + num_servers + num_workers,
         )  # fmt: skip
         self._num_servers, self._num_workers = num_servers, num_workers
-        self._look_every_s = look_every_s
-        self._state = JobState.WAITING
-        self._joins: dict[Connection, Join] = {}  # the newest of each process of the job that is connected
-        self._errors: dict[Connection, str] = {}  # for which processes are about to end
-        self._said_goodbye: set[Connection] = set()
+        self._left: dict[Connection, str] = {}  # processes that are about to end, and for which error; empty: good-bye
         self._plain: set[Connection] = set()  # of plain MXNet programs
         self._plain_addresses: set[str] = set()  # of these, all so far
         self._scheduler_port = 0  # MXNet's own
         self._running = asyncio.Event()  # MXNet's scheduler listens
-        self._group = Group()  # of the processes, until RUNNING
-        self._end: Message = {}  # the last message to all
-        self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
         self._cannot_gather = False
-        self._late = 0  # processes still to be told of the end
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._run, name="rendezvous server", daemon=True).start()
 
@@ -94,16 +75,9 @@ class RendezvousServer(Connections):
             case {"join": dict(said)}:
                 self._join(connection, wire.understand(said, ()))
             case {"failed": str(why)} if join is None and why:
-                if self._state is JobState.WAITING:
-                    there = sum(other.role != "scheduler" for other in self._joins.values())
-                    self._finish(printable(why), EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
-                else:
-                    self._late -= 1
-                raise EOFError
-            case {"left": ""} if join:
-                self._said_goodbye.add(connection)
+                self._fail(why)
             case {"left": str(why)} if join:
-                self._errors[connection] = printable(why)
+                self._left[connection] = printable(why)
             case {"beat": _} if join:
                 pass
             case {"freed": True} if join and join.role == "scheduler" and self._scheduler_port:
@@ -122,7 +96,7 @@ class RendezvousServer(Connections):
         """Gathered values are stored by rank, so a worker's rank must be unique."""
         taken = [other.rank for other in self._joins]
         is_first = join.role == "worker" and connection.rank is None
-        return is_first and self._state is JobState.RUNNING and 0 <= rank < self._num_workers and rank not in taken
+        return is_first and self._state is State.RUNNING and 0 <= rank < self._num_workers and rank not in taken
 
     def _join(self, connection: Connection, join: Any) -> None:
         """A process is there, and asks again until the job begins. Raises Refused where the job has enough of this
@@ -134,7 +108,7 @@ class RendezvousServer(Connections):
         elif before.member != join.member:
             raise _not_now(join)
         self._joins[connection] = join
-        if self._state is JobState.ENDED:
+        if self._state is State.OVER:
             ended = {"msg_type": "RESPONSE", "reason": "the job has ended"}  # the reason comes once it is its turn
             connection.send({"response": ended})
             return
@@ -143,7 +117,7 @@ class RendezvousServer(Connections):
         if call is Call.REFUSED:
             self._finish(reason, EXIT_SETUP)
             return
-        if call is Call.START and self._state is JobState.WAITING:
+        if call is Call.START and self._state is State.WAITING:
             self._begin()
         if call is Call.START and join.role != "scheduler" and not self._running.is_set():
             # The scheduler first closes its own listener at MXNet's port: that would swallow messages, sent once.
@@ -152,14 +126,15 @@ class RendezvousServer(Connections):
         connection.send({"response": response})
 
     def _admit(self, connection: Connection, join: Join) -> None:
-        if self._state is JobState.ENDED:
-            self._late -= join.role != "scheduler"
-            self._tell_end(connection, join)
+        if self._state is State.OVER:
+            self._late -= 1
+            self._joins[connection] = join
+            self._tell_end(connection)
             return
         there, joins = [one for one, its in self._joins.items() if its.role == join.role], self._joins.values()
         wanted = {"server": self._num_servers, "worker": self._num_workers}.get(join.role, 1)
         agree = all((each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in joins)
-        if self._state is JobState.RUNNING or (len(there) >= wanted and agree):
+        if self._state is State.RUNNING or (len(there) >= wanted and agree):
             setups = [(each.member.called(), each.setup) for each in (*joins, join)]
             found = "".join(f"; {each}" for each in differences(setups).values())
             self._tell_all({"warning": f"{join.member.called()} is one too many and was sent away{found}"})
@@ -171,25 +146,28 @@ class RendezvousServer(Connections):
         """Of a process of the job, for messages."""
         return self._joins[connection].member.called(connection.rank)
 
+    def _has_said_goodbye(self, connection: Connection) -> bool:
+        return self._left.get(connection) == ""
+
     def on_closed(self, connection: Connection, error: Exception) -> None:
         join, is_plain = self._joins.get(connection), connection in self._plain
         name = self._name(connection) if join else _plain_name(connection)
         self._joins.pop(connection, None)
         self._plain.discard(connection)
-        if self._state is JobState.WAITING and (join or is_plain):
+        if self._state is State.WAITING and (join or is_plain):
             log.warning("%s went away before the job was complete", name)
             if join:
                 self._group = decide(self._group, Left(join.sender, JOB), self._loop.time()).group
-        elif self._state is JobState.RUNNING and join and connection not in self._said_goodbye:
-            its = self._errors.get(connection, "")
+        elif self._state is State.RUNNING and join and not self._has_said_goodbye(connection):
+            its = self._left.get(connection)
             self._finish(how_lost(name, Refused(its) if its else error), EXIT_PEER_LOST)
-        elif self._state is JobState.RUNNING and is_plain and isinstance(error, OSError):
+        elif self._state is State.RUNNING and is_plain and isinstance(error, OSError):
             log.warning("the connection to %s broke (%s)", name, error.strerror or error)
             self._cannot_gather = True
             self._answer_gathers()
 
     def _begin(self) -> None:
-        self._state = JobState.RUNNING
+        self._state = State.RUNNING
         for connection in self._plain:
             self._tell_all({"warning": f"{_plain_name(connection)} takes part: its set-up cannot be compared"})
         self._cannot_gather = bool(self._plain)
@@ -210,13 +188,13 @@ class RendezvousServer(Connections):
 
     async def _watch(self) -> None:
         """Notices processes that are silent, and shows them that this one is not."""
-        while self._state is JobState.RUNNING:
+        while self._state is State.RUNNING:
             looked = time.monotonic()
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             was_frozen, there = now - looked > SILENT_S / 2, self._joins.items()
             for each, join in there:
-                if was_frozen or each in self._said_goodbye or join.role == "scheduler":  # whose process this is
+                if was_frozen or self._has_said_goodbye(each) or join.role == "scheduler":  # whose process this is
                     each.heard = now
             if silent := join_names([self._name(each) for each in self._joins if now - each.heard > SILENT_S]):
                 self._finish(f"no sign of life from {silent} for {SILENT_S:g} s: {SILENT}", EXIT_PEER_LOST)
@@ -224,17 +202,9 @@ class RendezvousServer(Connections):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def _finish(self, text: str, code: int, late: int = 0) -> None:
-        """Tells all processes why the job is over: the scheduler last, since it runs this server. As many as `late` are
-        still to connect and must be told too."""
-        if self._state is JobState.ENDED:
-            return
-        self._late = late
-        self._state, self._end = JobState.ENDED, {"end": text, "code": code}
-        for connection, join in self._joins.items():
-            self._tell_end(connection, join)
+    def _tell_end(self, connection: Connection) -> None:
+        """Tells the scheduler last, since it runs this server."""
 
-    def _tell_end(self, connection: Connection, join: Join) -> None:
         async def tell_last() -> None:
             await self._until_alone()
             end = self._loop.time() + LATE_S
@@ -242,7 +212,7 @@ class RendezvousServer(Connections):
                 await asyncio.sleep(0.05)
             connection.send(self._end)
 
-        if join.role == "scheduler":
+        if self._joins[connection].role == "scheduler":
             self.start(tell_last())
         else:
             connection.send(self._end)
@@ -251,20 +221,16 @@ class RendezvousServer(Connections):
         """Waits for the other processes to disconnect, or, `with_goodbye`, to say good-bye."""
         end = self._loop.time() + FAREWELL_S
         while self._loop.time() < end and any(
-            join.role != "scheduler" and not (with_goodbye and connection in self._said_goodbye)
+            join.role != "scheduler" and not (with_goodbye and self._has_said_goodbye(connection))
             for connection, join in self._joins.items()
         ):
             await asyncio.sleep(0.01)
 
     # ------------------------------------------------------------------------------------------ connected processes
 
-    def _tell_all(self, message: Message) -> None:
-        for connection in self._joins:
-            connection.send(message)
-
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
-        if not tcp_proxy.is_zero_mq(first) or len(self._plain) >= self._most_strangers:
+        if not tcp_proxy.GREETING.fullmatch(first) or len(self._plain) >= self._most_strangers:
             return
         if connection.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(connection.address)
@@ -273,16 +239,17 @@ class RendezvousServer(Connections):
         if self._token:
             return
         self._plain.add(connection)
-        reader, writer = await asyncio.open_connection(sock=connection.detach(), limit=tcp_proxy.CHUNK)
-        running, more = self.start(self._running.wait()), self._loop.create_task(tcp_proxy.read_chunk(reader))
-        try:
-            await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)  # `more`, unanswered, comes at EOF
-            if not self._running.is_set():
-                running.cancel()
-                return
-            address = await tcp_proxy.forward(first, more, (reader, writer), self._address, self._scheduler_port)
-        finally:
-            writer.close()
+        said = asyncio.Event()  # more, which is not answered yet, or nothing: the end
+        self._loop.add_reader(connection.socket, said.set)
+        waits = [self.start(event.wait()) for event in (said, self._running)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        self._loop.remove_reader(connection.socket)
+        for each in waits:
+            each.cancel()
+        if not self._running.is_set():
+            return
+        address = await tcp_proxy.forward(first, connection.socket, self._address, self._scheduler_port)
+        await connection.free()
         if address:
             await self._watch_plain(connection, *address)
 
@@ -293,9 +260,9 @@ class RendezvousServer(Connections):
         """
         misses = 0
         while misses < 2:
-            await asyncio.sleep(self._look_every_s)
+            await asyncio.sleep(LOOK_EVERY_S)
             misses = 0 if await tcp_proxy.is_listening(address, port) else misses + 1
-            if self._state is not JobState.RUNNING or self._said_goodbye:
+            if self._state is not State.RUNNING or "" in self._left.values():
                 return
         self._finish(how_lost(_plain_name(connection), EOFError()), EXIT_PEER_LOST)
 

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from algorithms import TransportKind
 from config import Config
@@ -18,7 +18,7 @@ from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.joining import Joining
-from trainer.rendezvous.rendezvous_client import ALL_DONE, JobSession
+from trainer.rendezvous.rendezvous_client import ALL_DONE
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime import environment, library, zmq_guard
@@ -58,7 +58,8 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
             listener = addresses.listen(socket.gethostbyname(cluster.root_uri), cluster.root_port, _SCHEDULERS_PORT)
             server = RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
         library.check_kvstore(library.has_kvstore())
-    session = _join_job(cluster, "", {}, start_timeout_s, signals.be_patient)
+    program = {PROGRAM: version.files_hash()}
+    session = rendezvous_client.join(cluster, "", program, start_timeout_s, on_complete=signals.be_patient)
     zmq_guard.install()
     store = ServingStore()
     store.run()
@@ -91,21 +92,6 @@ def tells_errors(cluster: ClusterSpec | None, config: Config | None = None) -> I
         raise
 
 
-def _join_job(
-    cluster: ClusterSpec,
-    device: str,
-    setup: Mapping[str, str],
-    start_timeout_s: float,
-    on_complete: Callable[[], None] = lambda: None,
-) -> JobSession:
-    compared = {**setup, PROGRAM: version.files_hash(), **environment.compared()}
-    return rendezvous_client.join(cluster, device, compared, start_timeout_s, on_complete=on_complete)
-
-
-# Of MXNet's kvstore; `dist_sync` without an optimizer gives back the sum of all pushes.
-STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.HUB: "dist_async"}
-
-
 @contextlib.contextmanager
 def join(
     cluster: ClusterSpec,
@@ -131,13 +117,15 @@ def join(
     from trainer.hub.kvstore_exchange import KVStoreExchange
     from trainer.transport.kvstore import KVStoreTransport
 
-    session = _join_job(cluster, device, setup or {}, start_timeout_s)
+    session = rendezvous_client.join(cluster, device, setup or {}, start_timeout_s)
     zmq_guard.install()
     try:
-        store = mx.kv.create(STORE_TYPES[transport])
+        is_sum = transport is TransportKind.SUM
+        # `dist_sync` without an optimizer gives back the sum of all pushes.
+        store = mx.kv.create("dist_sync" if is_sum else "dist_async")
         session.tell_rank(store.rank)
         me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
-        members, is_sum = session.gather("members", me), transport is TransportKind.SUM
+        members = session.gather("members", me)
         transport_of_sums, hub = (KVStoreTransport(store), None) if is_sum else (None, KVStoreExchange(store))
         yield RendezvousInfo(transport_of_sums, session.gather, members, hub=hub)
         mx.nd.waitall()

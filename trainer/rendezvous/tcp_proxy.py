@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 
 from trainer.hub.wire import ZERO_MQ
 
 LISTEN_S = 30.0  # for MXNet's own scheduler to listen
 CONNECT_S = 5.0
 CHUNK = 1 << 16  # bytes
-
-
-def is_zero_mq(signature: bytes) -> bool:
-    """Whether a connection's first ten bytes are a ZeroMQ greeting: 0xff, a length of 8 bytes, and 0x7f."""
-    return signature[:1] == ZERO_MQ and signature[1:8] == bytes(7) and signature[9:] == b"\x7f"
+# The first ten bytes of a ZeroMQ connection: 0xff, a length of 8 bytes, and 0x7f
+GREETING = re.compile(ZERO_MQ + rb"\0{7}.\x7f", re.DOTALL)
 
 
 def listens_at(sent: bytes) -> tuple[str, int] | None:
@@ -31,27 +29,25 @@ def listens_at(sent: bytes) -> tuple[str, int] | None:
     return None
 
 
-async def forward(
-    first: bytes,  # of the program
-    more: asyncio.Task[bytes],  # `read_chunk` of the next ones
-    program: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    address: str,
-    port: int,
-) -> tuple[str, int] | None:
-    """Copies both ways until one side closes, as the program does once it is registered over another connection.
-    Returns host and port at which the program listens, if it sent them. Raises OSError where MXNet's scheduler does not
-    listen."""
-    greeting, reader, writer = await _scheduler(address, port)
-    program[1].write(greeting)
-    writer.write(first)
-    sent = bytearray()
+async def forward(first: bytes, program: socket.socket, address: str, port: int) -> tuple[str, int] | None:
+    """Copies both ways, after the program's `first` bytes, until one side closes, as the program does once it is
+    registered over another connection. Returns host and port at which the program listens, if it sent them. Raises
+    OSError where MXNet's scheduler does not listen."""
+    loop = asyncio.get_running_loop()
+    greeting, scheduler = await _scheduler(loop, address, port)
 
-    async def forth() -> None:
-        sent.extend(await more)
-        writer.write(sent)
-        await _copy(program[0], writer, sent)
+    async def copy(chunk: bytes, source: socket.socket, sink: socket.socket, noted: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while chunk:
+                await loop.sock_sendall(sink, chunk)
+                chunk = await loop.sock_recv(source, CHUNK)
+                noted.extend(chunk if len(noted) < CHUNK else b"")
 
-    tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, program[1]))]
+    sent = bytearray()  # by the program, at first
+    tasks = [
+        asyncio.create_task(copy(first, program, scheduler, sent)),
+        asyncio.create_task(copy(greeting, scheduler, program, bytearray())),
+    ]
     try:
         done, still_open = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in still_open:
@@ -60,48 +56,32 @@ async def forward(
         for task in done:
             task.result()  # raises bugs alone: an error of the network just ends a direction
     finally:
-        writer.close()
+        scheduler.close()
     return listens_at(bytes(sent))
+
+
+async def _scheduler(loop: asyncio.AbstractEventLoop, address: str, port: int) -> tuple[bytes, socket.socket]:
+    """Connects with MXNet's own scheduler once it listens; returns its first bytes too."""
+    end = loop.time() + LISTEN_S
+    while True:
+        scheduler = socket.socket()
+        scheduler.setblocking(False)
+        with contextlib.suppress(OSError):
+            await loop.sock_connect(scheduler, (address, port))
+            greeting = await loop.sock_recv(scheduler, CHUNK)
+            if greeting.startswith(ZERO_MQ):
+                return greeting, scheduler
+        scheduler.close()  # or of the Acceptor, which is about to free the port
+        if loop.time() > end:
+            raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{port}")
+        await asyncio.sleep(0.05)
 
 
 async def is_listening(address: str, port: int) -> bool:
     """Whether the port accepts connections."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
-    except OSError:
+    except (OSError, asyncio.TimeoutError):  # the latter is no OSError before Python 3.11
         return False
     writer.close()
     return True
-
-
-async def read_chunk(reader: asyncio.StreamReader) -> bytes:
-    """The next bytes; none where the connection is closed or broken."""
-    with contextlib.suppress(OSError):
-        return await reader.read(CHUNK)
-    return b""
-
-
-async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connects with MXNet's own scheduler once it listens; returns its first bytes too."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + LISTEN_S
-    while True:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(address, port)
-            greeting = await reader.read(CHUNK)
-            if greeting.startswith(ZERO_MQ):
-                return greeting, reader, writer
-            writer.close()  # the Acceptor, which is about to free the port
-        if loop.time() > end:
-            raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{port}")
-        await asyncio.sleep(0.05)
-
-
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, noted: bytearray | None = None) -> None:
-    """Copies until one side closes; appends the first bytes to `noted`."""
-    with contextlib.suppress(OSError):
-        while chunk := await read_chunk(source):
-            if noted is not None and len(noted) < CHUNK:
-                noted.extend(chunk)
-            sink.write(chunk)
-            await sink.drain()

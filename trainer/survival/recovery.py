@@ -108,7 +108,7 @@ class Survivors(Company):
 
     @property
     def is_broken(self) -> bool:
-        return self._generations.is_broken
+        return self._generations.taken.is_broken
 
     @property
     def wants_pause(self) -> bool:
@@ -168,7 +168,7 @@ class Survivors(Company):
         if self._trainer.has_left:
             return
         self._is_over = True
-        self._generations.need_no_others()
+        self._generations.joining.need_no_others()
         while True:
             was_evaluator = self._trainer.is_evaluator
             try:

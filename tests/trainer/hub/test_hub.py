@@ -78,7 +78,7 @@ class RunningHub:
         """Ends it without a word, as SIGKILL does: all its sockets are closed."""
 
         def close():
-            self.hub._state = hub_module._State.OVER  # it tells no worker
+            self.hub._state = hub_module.State.OVER  # it tells no worker
             self.listener.close()
             for connection in [*self.hub._joins, *self.hub._strangers]:
                 connection.close()

@@ -74,6 +74,11 @@ def test_every_process_of_a_job_with_an_ipv6_scheduler_ends_soon_and_says_what_t
     assert time.monotonic() - begin < 15
 
 
+def test_a_port_that_is_none_is_named():
+    with pytest.raises(SetupError, match=r"^PORT='65536' is not a port: give a number from 1 to 65535, or unset it"):
+        addresses.chosen_port({"PORT": "65536"})
+
+
 def test_a_chosen_port_is_kept_for_who_is_told_it():
     (port,) = free_ports(1)
     with socket.socket() as chooser, pytest.raises(OSError, match="in use"):

@@ -18,23 +18,19 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
-from trainer import command_line, version
+from trainer import command_line, version, worker as worker_module
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub import connections, wire as wire_module
 from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
-from trainer.rendezvous import (
-    addresses,
-    rendezvous_client,
-    rendezvous_server,
-    tcp_proxy,
-)
+from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import DATA as CONTENT, JOB, differences, verdict
+from trainer.rendezvous.config_check import DATA as CONTENT, JOB, PROGRAM, differences, verdict
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
@@ -98,7 +94,6 @@ class Member:
             device,
             setup or {},
             start_timeout_s=start_timeout_s,
-            remind_every_s=job.remind_every_s,
             environment=self.environment,
             end=self._on_end,
             on_complete=self.is_complete.set,
@@ -139,12 +134,12 @@ class Member:
 class Job:
     all = []
 
-    def __init__(self, num_workers=2, remind_every_s=15.0, port=0, **times):
+    def __init__(self, num_workers=2, port=0):
         listener = socket.create_server(("127.0.0.1", port))
         self.all.append(self)
-        self.num_workers, self.remind_every_s = num_workers, remind_every_s
+        self.num_workers = num_workers
         self.port = listener.getsockname()[1]
-        self.server = RendezvousServer(listener, 1, num_workers, **times)
+        self.server = RendezvousServer(listener, 1, num_workers)
 
     def start(self, *devices, **more):
         """Scheduler, server and some workers."""
@@ -310,6 +305,8 @@ def test_all_that_a_role_runs_is_compared():
     assert not runs - {path for pattern in version._PROGRAM for path in version.ROOT.glob(pattern)}
     top = {name.split(".")[0] for path in runs for name in imported(path)}
     assert not top & {path.name for path in version.ROOT.iterdir() if path.is_dir()} - folders.keys()
+    setup = worker_module._setup(command_line.parse([]), SimpleNamespace(frozen=()), "")
+    assert setup[PROGRAM] == version.files_hash()
 
 
 def test_without_a_majority_all_are_named():
@@ -418,9 +415,10 @@ def test_one_worker_too_many_is_sent_away_and_the_others_go_on():
     assert members[2].session.gather("still there", 5) == [5]
 
 
-def test_each_process_says_what_it_waits_for(caplog):
+def test_each_process_says_what_it_waits_for(caplog, monkeypatch):
+    monkeypatch.setattr(joining, "REMIND_EVERY_S", 0.05)
     caplog.set_level(logging.INFO)
-    job = Job(num_workers=2, remind_every_s=0.05)
+    job = Job(num_workers=2)
     port = closed_port()
     members = [*job.start(), Member(job, "worker", "gpu1", port=port)]
 
@@ -437,11 +435,12 @@ def test_each_process_says_what_it_waits_for(caplog):
     join_all(*members)
 
 
-def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
+def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog, monkeypatch):
+    monkeypatch.setattr(joining, "REMIND_EVERY_S", 0.05)
     caplog.set_level(logging.INFO)
     port = closed_port()
     with pytest.raises(PeerLost, match=r"not complete after 0\.3 s") as caught:
-        join_alone(port, start_timeout_s=0.3, remind_every_s=0.05)
+        join_alone(port, start_timeout_s=0.3)
     for text in (str(caught.value), caplog.messages[0]):
         assert f"the scheduler at 127.0.0.1:{port} does not answer (Connection refused: it is not" in text
 
@@ -932,8 +931,9 @@ def registration(port):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends):
-    job = Job(num_workers=2, look_every_s=0.05)
+def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends, monkeypatch):
+    monkeypatch.setattr(rendezvous_server, "LOOK_EVERY_S", 0.05)
+    job = Job(num_workers=2)
     with socket.create_server(("127.0.0.1", 0)) as listens, plain_program(job, "cpu0") as (plain, _, members):
         plain.sendall(registration(listens.getsockname()[1]))
         plain.close()  # it has another connection to MXNet's scheduler, as ps-lite does once it is registered

@@ -51,8 +51,6 @@ class Meeting(threading.Barrier):
 class Joining:
     """A rendezvous at which the same workers start each time."""
 
-    patience_s = WAIT_S
-
     def __init__(self, rank: int, members: tuple[Member, ...], meeting: Meeting) -> None:
         self._rank, self._members, self._meeting = rank, members, meeting
 
