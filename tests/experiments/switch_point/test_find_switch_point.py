@@ -18,12 +18,10 @@ from log_tree import sync_round
 from experiments.switch_point import find_switch_point, trial_table
 from experiments.switch_point.switch_search import (
     Goal,
-    Mean,
     Plan,
     Trial,
     converged_accuracy,
     next_trial,
-    phases,
     smallest_within,
 )
 from scripts.launch import job_options
@@ -94,20 +92,6 @@ def test_trials_of_other_shares_are_used_and_never_worsen_the_answer(goal, level
     assert answer.bsp_steps <= min(good, default=goal.total_steps)
 
 
-def test_bsp_alone_and_asp_alone_come_first():
-    goal = Goal(total_steps=1000, margin=0.01, resolution=0.25, seeds=(0,))
-    trials = search(lambda plan: 0.9 if plan.bsp_steps >= 300 else 0.8, goal)
-    assert [trial.bsp_steps for trial in trials] == [1000, 0, 500, 250]
-    assert [trial.bsp_share for trial in trials] == [1, 0, 0.5, 0.25]
-
-
-def test_nothing_else_is_tried_where_asp_alone_is_good_enough():
-    goal = Goal(total_steps=1000, margin=0.01, resolution=0.001, seeds=(0,))
-    trials = search(lambda plan: 0.90 if plan.bsp_steps else 0.89, goal)  # a difference of the margin is within it
-    assert [trial.bsp_steps for trial in trials] == [1000, 0]
-    assert smallest_within(trials, goal) == Mean(0, 0.89, 1.0)
-
-
 def test_the_means_of_all_runs_of_a_share_are_compared():
     goal = Goal(total_steps=100, margin=0.01, resolution=0.5, seeds=(7, 8))
     by_seed = {(100, 7): 0.9, (100, 8): 0.8, (0, 7): 0.5, (0, 8): 0.5, (50, 7): 0.84, (50, 8): 0.86}
@@ -142,11 +126,6 @@ def test_the_accuracy_of_a_trial_is_what_its_last_five_evaluations_come_to(accur
 
 def test_before_bsp_was_tried_there_is_no_answer():
     assert smallest_within([Trial(0, 10, 0, 0.9, 1.0)], Goal(10, 0.01, 0.1, (0,))) is None
-
-
-@pytest.mark.parametrize(("bsp_steps", "expected"), [(9, ("1", (9,))), (0, ("0", (9,))), (2, ("10", (2, 7)))])
-def test_a_trial_trains_with_bsp_and_the_rest_with_asp(bsp_steps, expected):
-    assert phases(bsp_steps, 9) == expected
 
 
 # -------------------------------------------------------------------------------------------------------- the table
@@ -428,10 +407,6 @@ def test_what_is_no_search_is_refused_before_the_first_trial(tmp_path, words, co
     cluster = Cluster()
     assert complaint in refused(lambda given: run(tmp_path / "logs", cluster, *given), *words.split())
     assert (cluster.trials, list(tmp_path.iterdir())) == ([], [])
-
-
-def test_the_total_steps_must_be_said(refused):
-    assert "--total-steps" in refused(find_switch_point.parse)
 
 
 def test_two_searches_do_not_share_their_logs(tmp_path, capsys):
