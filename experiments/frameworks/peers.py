@@ -38,8 +38,6 @@ from experiments import markdown
 from experiments.frameworks import loops, processes
 from experiments.frameworks.rank import BATCH, CURVE
 from flag_parser import FlagParser
-from scripts.probe import probe
-from scripts.run_process import Processes
 from trainer.run_logs.rounds import Round, read_rounds
 from utils import EXIT_INCOMPLETE, EXIT_OK, SetupError, append_line
 
@@ -198,6 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--probe", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
     if given.probe:
+        from scripts.probe import probe  # with NumPy, which --help does without
+        from scripts.run_process import Processes
+
         steps, job = ",".join(map(str, STEP_S[given.set])), ["-n", given.network, "--", "-b", str(BATCH)]
         with tempfile.TemporaryDirectory() as name, processes.limited(SHARES.get(given.set, ())):
             found = probe(["--workers", steps], job, Path(name), Processes(Path(name)))

@@ -17,6 +17,7 @@ UP = "\n(here / f'{sys.argv[2]}.pid.tmp').write_text(str(os.getpid()))" + (
 FOREVER = UP + IDLE
 # Ends with its "round" at SIGTERM, as main.py does.
 WORKER = "def end(*_): print('round complete', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, end)" + UP + IDLE
+STUBBORN_WORKER = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" + UP + IDLE
 # Ends by itself after the workers, as a parameter server does; they tell by a file.
 SERVER = UP + "\nwhile not (here / 'workers are done').exists(): time.sleep(0.05)"
 DONE = "(here / 'workers are done').touch()"
