@@ -135,19 +135,21 @@ class Supervisor:
             if all(link.ended_at is not None or link.exit_code is None for link in self._connections):
                 self._roles, self._lost = self._policy.roles(), {}  # else the next step decides on the ended ones
                 self._restart_at, self._since, self._done_at = 0.0, now, math.inf
+        there = {each.role.name for each in self._processes.there}
+        missing = [role for role in self._roles if role.name not in there]
         up = [each.role.name for each in self._processes.of(Kind.SERVICE) if each.is_up and each.exit_code is None]
         are_up = all(role.name in up for role in self._roles if role.is_ready and not role.is_for_page)
-        newest = [(role, self._processes.newest(role)) for role in self._roles]
-        for role, last in sorted(newest, key=lambda each: each[0].kind is Kind.WORKER):
+        for role in sorted(missing, key=lambda role: role.kind is Kind.WORKER):
             _, at = self._lost.get(role.name, (0.0, math.inf if self._restart_at else 0.0))
-            waits = role.kind is Kind.WORKER and not (are_up and self._state is _State.RUNNING)
-            if now < at or waits or last in self._processes.there:
+            if now < at or (role.kind is Kind.WORKER and not (are_up and self._state is _State.RUNNING)):
                 continue
-            is_back = self._lost.pop(role.name, None) is not None
-            workers = [each for its, each in newest if its.kind is Kind.WORKER]
-            num_workers = sum(worker is None or worker.exit_code not in DONE for worker in workers)
-            again = self._policy.restarted(last.role, num_workers) if last and is_back else role
-            self._processes.start(again).is_back = is_back
+            is_back, last = self._lost.pop(role.name, None) is not None, self._processes.newest(role)
+            if last and is_back:
+                workers = [self._processes.newest(its) for its in self._roles if its.kind is Kind.WORKER]
+                role = self._policy.restarted(
+                    last.role, sum(not each or each.exit_code not in DONE for each in workers)
+                )
+            self._processes.start(role).is_back = is_back
 
     def _note_ends(self, now: float) -> None:
         watched = [*self._connections, *self._processes.there]
