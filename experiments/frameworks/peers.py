@@ -37,6 +37,7 @@ from esync.measure import LINES_FILE
 from experiments import markdown
 from experiments.frameworks import loops, processes
 from experiments.frameworks.rank import BATCH, CURVE
+from experiments.quotas import limited
 from flag_parser import FlagParser
 from trainer.run_logs.rounds import Round, read_rounds
 from utils import EXIT_INCOMPLETE, EXIT_OK, SetupError, append_line
@@ -44,7 +45,7 @@ from utils import EXIT_INCOMPLETE, EXIT_OK, SetupError, append_line
 BEGINS_S, WARM_UP_S = 120.0, 2.0
 # Seconds of a step of each worker, by sleeping, and the part of a core that each has
 STEP_S = {"one": (0.0,), "equal": (0.0,) * 2, "unlike": (0.02, 0.05, 0.2), "quotas": (0.0,) * 3}
-SHARES = {"quotas": (1.0, 0.5, 0.2)}
+SHARES = {"quotas": {0: 1.0, 1: 0.5, 2: 0.2}}
 BASE = {"one": "torch"}  # the way that the others are compared with; else DDP
 RULES = ("esync", "esync-outer")
 WAYS = {  # flags of this project's programs (processes.of_project), or a function of loops.py with its arguments
@@ -97,7 +98,7 @@ def run(given: argparse.Namespace, way: str) -> dict[str, Any]:
             commands = [processes.of_project(given, words, steps_s, folder)]
         else:
             commands = [*processes.of_loop(given, words, steps_s, folder)]
-        with processes.limited(SHARES.get(given.set, ())), processes.running(commands, folder) as started:
+        with limited(SHARES.get(given.set, {})), processes.running(commands, folder) as started:
             while len([*folder.rglob(LINES_FILE)]) < count and time.monotonic() < began + BEGINS_S:
                 processes.check(started, folder)
                 time.sleep(0.1)
@@ -186,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("peers.jsonl"), help="gets a line of JSON for each run")
     parser.add_argument("--table", action="store_true", help="prints the tables of the file, and runs nothing")
     parser.add_argument("--set", choices=WAYS, default="equal")
-    parser.add_argument("--network", choices=["mlp", "lenet", "resnet18"], default="mlp")
+    parser.add_argument("--network", choices=processes.NETWORKS, default="mlp")
     parser.add_argument("--ways", nargs="+", help="some ways of the set, by name")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the first turn")
@@ -199,11 +200,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from scripts.probe import probe  # with NumPy, which --help does without
         from scripts.run_process import Processes
 
-        steps, job = ",".join(map(str, STEP_S[given.set])), ["-n", given.network, "--", "-b", str(BATCH)]
-        with tempfile.TemporaryDirectory() as name, processes.limited(SHARES.get(given.set, ())):
+        steps = ",".join(map(str, STEP_S[given.set]))
+        job = ["-n", processes.NETWORKS[given.network], "--", "-b", str(BATCH)]
+        with tempfile.TemporaryDirectory() as name, limited(SHARES.get(given.set, {})):
             found = probe(["--workers", steps], job, Path(name), Processes(Path(name)))
-            given.probe.write_bytes(found.path.read_bytes() if found else b"")
-        return EXIT_OK
+            if found is not None:
+                given.probe.write_bytes(found.path.read_bytes())
+        return EXIT_INCOMPLETE if found is None else EXIT_OK
     code = EXIT_OK
     for seed in range(given.seed, given.seed + (0 if given.table else given.runs)):
         given.seed, turn = seed, time.strftime("%Y-%m-%d %H:%M:%S")

@@ -8,19 +8,18 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from algorithms import owner_of
 from experiments.frameworks import loops
 from experiments.frameworks.rank import BATCH, ROOT
-from experiments.study.comparison import rate_of
-from experiments.study.real_slowness import group, remove
+from experiments.quotas import descendants
 from scripts.launch.ports import free_ports
 from utils import SetupError
 
 HERE, ENDS_S = Path(__file__).resolve().parent, 30.0  # ENDS_S: of a process that is asked to end
-LOOK_S = 0.2  # between two looks for new processes
+NETWORKS = {"mlp": "mlp", "lenet": "lenet", "resnet18": "resnet18-v1"}  # as `-n` names them
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 Command = tuple[list[str], dict[str, str]]  # with variables
 
@@ -32,10 +31,10 @@ def job_file(network: str) -> Path:
 
 def of_project(given: argparse.Namespace, words: Sequence[str], steps_s: Sequence[float], folder: Path) -> Command:
     """A program of this project by flags, of which a last `--job` stands for the job file."""
-    network = ["-n", "resnet18-v1" if given.network == "resnet18" else given.network]
-    what = [*words, str(job_file(given.network))] if words[-1] == "--job" else [*words, *network]
-    flags = ["-ll" if rate_of(words[1]) == "local_lr" else "-l", str(loops.RATE / BATCH), "-b", str(BATCH)]
-    flags += ["--quiet", "--seed", str(given.seed)]
+    own = str(job_file(given.network))
+    what = [*words, own] if words[-1] == "--job" else [*words, "-n", NETWORKS[given.network]]
+    rate = "-ll" if owner_of(words[1]).settings.rate_field == "local_lr" else "-l"
+    flags = [rate, str(loops.RATE / BATCH), "-b", str(BATCH), "--quiet", "--seed", str(given.seed)]
     if given.target:
         flags += ["--eval-seconds", "1", "--evaluator", "1", "--target-evaluations", "3"]
         flags += ["--target-accuracy", str(given.target)]
@@ -103,19 +102,6 @@ def check(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
             raise SetupError(f"process {number} has ended: {last}")
 
 
-def descendants() -> dict[int, tuple[str, list[str]]]:
-    """Name, and numbers of proc(5) from the state on, of each process that this one has started, or they have."""
-    stats: dict[int, tuple[str, list[str]]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            name, _, numbers = path.read_text().rpartition(") ")
-            stats[int(path.parent.name)] = name.partition(" (")[2], numbers.split()
-    found = [os.getpid()]
-    for parent in found:
-        found += [pid for pid, (_, numbers) in stats.items() if int(numbers[1]) == parent]
-    return {pid: stats[pid] for pid in found[1:]}
-
-
 def used() -> tuple[float, int]:
     """CPU seconds of all processes that this one has started, and the peak MiB of the largest worker among them."""
     found = descendants()
@@ -124,32 +110,3 @@ def used() -> tuple[float, int]:
     status = "".join(Path(f"/proc/{pid}/status").read_text() for pid in workers or found)
     peaks = re.findall(r"VmHWM:\s*(\d+)", status)
     return ticks / os.sysconf("SC_CLK_TCK"), round(max(map(int, peaks), default=0) / 1024)
-
-
-@contextlib.contextmanager
-def limited(shares: Sequence[float]) -> Iterator[None]:
-    """Inside, worker N of each job that this process starts has the N-th share of a core, beside its evaluator."""
-    groups = [group(f"worker-{number}", share) for number, share in enumerate(shares)]
-    over, placed = threading.Event(), set[tuple[int, str]]()
-
-    def look() -> None:
-        while not over.wait(LOOK_S):
-            for pid, (name, _) in descendants().items():
-                kind, _, number = name.partition(" ")
-                if (pid, name) not in placed and kind in ("worker", "evaluator"):
-                    placed.add((pid, name))
-                    with contextlib.suppress(OSError):  # it has ended
-                        its = groups[int(number)] if kind == "worker" else groups[0].parent
-                        (its / "cgroup.procs").write_text(str(pid))
-
-    thread = threading.Thread(target=look)
-    try:
-        if groups:
-            thread.start()
-        yield
-    finally:
-        over.set()
-        if groups:
-            thread.join()
-        for each in groups:
-            remove(each)

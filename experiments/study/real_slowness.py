@@ -24,15 +24,12 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import logging
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +38,7 @@ import numpy as np
 
 from algorithms import ENTRIES
 from experiments import markdown
+from experiments.quotas import group, limited, remove
 from experiments.study.comparison import REPORT, RunLine, measured, rate_of
 from experiments.study.real_vs_virtual import FLAGS
 from flag_parser import FlagParser
@@ -50,22 +48,15 @@ from report.metrics import Device
 from report.tables import times_text
 from scripts import run_lines
 from scripts.run_process import Processes, exit_code_of, make
-from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_OK, setup_logging
 
 PADDED, REAL = "padded", "real"
 NETWORK = "lenet"
 ROWS = ("esync", "esync-outer", "sync", "async", "wbsp-pcc")
 CLUSTER = "two-fast-two-slow"
-FAST_S, SLOW = 0.06, ("cpu2", "cpu3")
+FAST_S, SLOW = 0.06, (2, 3)
 SHARE = 0.05  # of a core, for each slow worker
-PERIOD_S = 0.1
 TARGET = 0.7  # of three evaluations in a row, the mean
-LOOK_S = 0.02  # between two looks for a worker's process
-# Files of a control group's quota by version.
-GROUPS = {
-    Path("/sys/fs/cgroup/cpu"): {"cpu.cfs_period_us": "{1}", "cpu.cfs_quota_us": "{0}"},
-    Path("/sys/fs/cgroup"): {"cpu.max": "{0} {1}"},
-}
 Pace = tuple[float, float, float]  # mean, and the 5th and 95th percentile of the rounds
 
 
@@ -94,70 +85,6 @@ class SlowRun(RunLine):
     @property
     def key(self) -> tuple[Any, ...]:
         return (*super().key, self.kind)
-
-
-# --------------------------------------------------------------------------------------------------- slow processes
-
-
-def group(name: str, share: float) -> Path:
-    """Makes a control group with a quota; returns its folder. Raises SetupError if none can be made here."""
-    for mount, files in GROUPS.items():
-        folder = mount / f"esync-{os.getpid()}-{name}"
-        try:
-            folder.mkdir()
-            for file, value in files.items():
-                with (folder / file).open("r+") as setting:  # which exists in a control group alone
-                    setting.write(value.format(round(share * PERIOD_S * 1e6), round(PERIOD_S * 1e6)))
-            return folder
-        except OSError:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-    raise SetupError("no control group with a CPU quota can be made here: that needs root, and /sys/fs/cgroup")
-
-
-def remove(folder: Path) -> None:
-    """Removes a control group, whose processes have ended or are about to."""
-    for _ in range(100):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-            return
-        time.sleep(LOOK_S)
-    logging.warning("warning: %s cannot be removed: it has processes", folder)
-
-
-def workers(below: Path) -> Iterator[tuple[str, int]]:
-    """Device and process of the workers whose logs are below a folder."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = path.read_bytes().decode(errors="replace").split("\0")
-            if "--device-name" in words and any(word.startswith(f"{below}/") for word in words):
-                yield words[words.index("--device-name") + 1], int(path.parent.name)
-
-
-@contextlib.contextmanager
-def slowed(below: Path, devices: Collection[str], share: float) -> Iterator[dict[str, Path]]:
-    """Inside, the workers of these devices, whose logs are below a folder, have a share of a core as soon as their
-    processes run. Yields their control groups by device."""
-    groups: dict[str, Path] = {}
-    over = threading.Event()
-
-    def look() -> None:
-        while len(groups) < len(devices) and not over.wait(LOOK_S):
-            for device, pid in workers(below):
-                if device in devices and device not in groups:
-                    folder = group(device, share)
-                    (folder / "cgroup.procs").write_text(str(pid))
-                    groups[device] = folder
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield groups
-    finally:
-        over.set()
-        thread.join()
-        for folder in groups.values():
-            remove(folder)
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -242,16 +169,16 @@ class Study:
             same = (there.key, list(there.command), there.share) == (line.key, line.command, line.share)
             if same and not there.failed:
                 return there
-        devices = () if line.kind == PADDED else SLOW
+        slow = () if line.kind == PADDED else SLOW
         before = os.times()
-        with slowed(self.processes.work, devices, line.share) as groups:
+        with limited(dict.fromkeys(slow, line.share)) as groups:
             made = make(self.processes, line, slowness)
         if made is None:
             return None
         used_s = np.subtract(os.times(), before)  # user's and system's; of children, with theirs; elapsed
         cores = round(float(sum(used_s[2:4]) / used_s[4]), 2)
         by = "; ".join(sorted({f"quota, {folder.parent}" for folder in groups.values()})) or "padding"
-        lost = "the processes of its slow workers were not found" if len(groups) < len(devices) else ""
+        lost = "the processes of its slow workers were not found" if len(groups) < len(slow) else ""
         made = dataclasses.replace(made, cores=cores, by=by, failed=made.failed or lost)
         run_lines.append(self.given.folder, made)
         self.lines = [*(each for each in self.lines if each.key != made.key), made]

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from cluster_processes import wait_for
 
-from experiments.study import real_slowness
+from experiments import quotas
 from experiments.study.real_comparison import real_command
 from scripts.launch import local_cluster
 from utils import SetupError
@@ -26,14 +26,14 @@ def test_a_virtual_run_becomes_one_of_the_launcher_wherever_its_options_stand(en
 
 def test_a_slow_worker_s_process_has_a_quota_until_it_is_let_go(tmp_path):
     try:
-        real_slowness.remove(real_slowness.group("test", 0.4))
+        quotas.remove(quotas.group("test", 0.4))
     except SetupError as error:
         pytest.skip(str(error))
-    command = ["sh", "-c", "while :; do :; done", "main.py", "--device-name", "cpu2", f"{tmp_path}/cpu2"]
-    with subprocess.Popen(command) as process, real_slowness.slowed(tmp_path, ["cpu2"], 0.4) as groups:
+    (named := tmp_path / "worker 2").symlink_to("/bin/sh")
+    with subprocess.Popen([named, "-c", "while :; do :; done"]) as process, quotas.limited({2: 0.4}) as groups:
         try:
-            wait_for(lambda: "cpu2" in groups, "the process is found")
-            group = groups["cpu2"]
+            wait_for(lambda: 2 in groups, "the process is found")
+            group = groups[2]
             assert (group / "cgroup.procs").read_text().split() == [str(process.pid)]
             limits = [(group / name).read_text() for name in ("cpu.max",) if (group / name).exists()]
             limits += [file.read_text() for file in group.glob("cpu.cfs_[pq]*_us")]
