@@ -321,6 +321,7 @@ class Join(Incoming, frozen=True):
     rank: MemberRank | None = None
     members: Members | None = None
     lost: MemberRanks = ()  # ranks of the workers there that it has seen to be gone
+    heard: MemberRanks = ()  # ranks of those there that it has heard just before it left
     # Names of the workers that have answered its call since it left that place; None: it calls none, and reaches all
     reached: Names | None = None
     unreached: Reasons = {}  # those that have not, by name, and why

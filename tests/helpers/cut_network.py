@@ -90,7 +90,6 @@ class _Connections:
         self._shared = network.generations.setdefault(start.generation, _Shared())
         self.is_interrupted, self._watches, self._exchanges = False, True, 0
         self._heard, self._missed = dict.fromkeys(self._others, network.clock.now()), set[int]()
-        self.misses_others = False  # which its heartbeats tell
         self._shared.open[me] = self
         try:
             for rank, other in self._others.items():
@@ -149,15 +148,12 @@ class _Connections:
                     if there is None or not there._watches:
                         self._missed.add(rank)
                         self._report([rank], "")
-                    elif there.misses_others:
-                        self._missed.add(rank)
                 elif clock.now() - heard[rank] > SILENT_SHARE * FAULT_TIMEOUT_S:
                     self._missed.add(rank)
-                    self.misses_others = True
                     self._report([rank], "silent")
             clock.sleep(BEAT_S)
 
-    def met(self) -> list[int]:
+    def heard(self) -> list[int]:
         since = self._network.clock.now() - SILENT_SHARE * FAULT_TIMEOUT_S / 2
         return [rank for rank, at in self._heard.items() if at > since and rank not in self._missed]
 

@@ -129,7 +129,7 @@ class MemoryConnections:
     def let_leave(self) -> None:
         self.watches = False
 
-    def met(self) -> list[int]:
+    def heard(self) -> list[int]:
         return [rank for rank, other in self.members.items() if other is not self and not other.worker.is_dead]
 
     def stop_watching(self) -> None:

@@ -47,13 +47,13 @@ class FailureDetector:
         self._connections = dict(connections)
         self._exchanges = exchanges
         self._said = dict.fromkeys(connections, b"")  # the newest heartbeat, and what has come of the next one
-        self._heard = dict.fromkeys(connections, time.monotonic())  # when each was heard last
-        self._missed: set[int] = set()  # those that have ended, were silent, or begin again since they miss others
+        self._heard = dict.fromkeys(connections, time.monotonic())  # when each was heard last that is not lost
         self._continues = continues
         self._on_lost, self._on_idle = on_lost, on_idle
         self._silence = silence
         self._has_noticed = threading.Event()
         self._is_over = False  # this worker has told of a silent one, which the others may not see
+        self._due = 0.0  # the time of the next heartbeat
         self._may_leave = False
         self._stopped, self._stops = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="failure detector", daemon=True)
@@ -69,8 +69,10 @@ class FailureDetector:
             while found := self._next_loss(selector, watched):
                 lost, why = found
                 self._has_noticed.set()
-                self._missed.update(lost)
-                self._is_over |= bool(why)
+                for rank in lost:
+                    del self._heard[rank]
+                if why:
+                    self._is_over, self._due = True, 0.0
                 self._on_lost(lost, why)
                 if not self._continues:  # this worker ends in turn
                     for connection in self._connections.values():
@@ -84,10 +86,10 @@ class FailureDetector:
         self, selector: selectors.BaseSelector, watched: Mapping[int, socket.socket]
     ) -> tuple[list[int], str] | None:
         """Waits for a loss; returns ranks and reason as `on_lost` gets them. None: the detector was stopped."""
-        now = beat = awake = time.monotonic()
+        now = awake = time.monotonic()
         heard, common, moved = dict.fromkeys(watched, now), self._begun_by_both(watched), now
         while True:
-            ready = [key.data for key, _ in selector.select(max(0.0, beat - now))]
+            ready = [key.data for key, _ in selector.select(max(0.0, self._due - now))]
             if None in ready:
                 return None
             ended = [rank for rank in ready if not self._hear(rank)]
@@ -98,7 +100,6 @@ class FailureDetector:
             for rank in ready:
                 if self._said[rank].startswith(_OVER):
                     self._said[rank] = b""
-                    self._missed.add(rank)
                     return [], ""
             before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
             if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
@@ -113,8 +114,8 @@ class FailureDetector:
                 return [common.source], f"for {silent_s:.3g} s {STANDS}"
             if silent := [rank for rank, last in heard.items() if now - last > silent_s]:
                 return silent, f"no sign of life for {silent_s:.3g} s: {SILENT}"
-            if now >= beat:
-                beat = now + self._silence.beat_s
+            if now >= self._due:
+                self._due = now + self._silence.beat_s
                 self._on_idle(max(awake, self._exchanges.idle_since))
                 for rank, connection in self._connections.items():
                     with contextlib.suppress(OSError):  # full, or closed: both are noticed above
@@ -142,10 +143,10 @@ class FailureDetector:
         begun = _BEAT.unpack(said[: _BEAT.size])[0] if len(said) >= _BEAT.size else 0
         return awaited if begun >= awaited.number else None
 
-    def met(self) -> list[int]:
-        """The ranks that were heard lately and do not miss others: who hears such a one is heard by it."""
+    def heard(self) -> list[int]:
+        """The ranks that were heard lately."""
         since = time.monotonic() - self._silence.limit_s() / 2
-        return [rank for rank, heard in self._heard.items() if heard > since and rank not in self._missed]
+        return [rank for rank, heard in dict(self._heard).items() if heard > since]  # a copy: the thread removes some
 
     def report_before_close(self) -> None:
         """To be called when a sum has failed, before this worker's connections close: if a worker is lost, `on_lost`

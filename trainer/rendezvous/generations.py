@@ -205,8 +205,8 @@ class Generations:
     def _after(self, before: Generation) -> Generation:
         """Comes back from a generation that broke; the one after it, whose workers may be connected or not."""
         # 32 workers that tested all pairs took a second of both cores, in which others missed some of them
-        met = before.connections.met() if before.connections is not None else ()
-        start = self.joining.come_back(before.start, lambda: sorted(before.lost), met)
+        heard = before.connections.heard() if before.connections is not None else ()
+        start = self.joining.come_back(before.start, lambda: sorted(before.lost), heard)
         before.is_over = True
         made = self._connected(start)
         if before.connections is not None:  # until here others had to see that this worker is alive

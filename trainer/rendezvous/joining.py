@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,14 +55,11 @@ Call = Callable[[Member], str]  # calls a process; returns why it does not answe
 class _Tests:
     """Calls other workers beside the wait for them, again and again."""
 
-    def __init__(self, clock: Clock, call: Call, met: Iterable[str], patience_s: float) -> None:
-        """Those of the names `met` count as reached for `patience_s` seconds, and are called only then."""
+    def __init__(self, clock: Clock, call: Call) -> None:
         self._clock = clock
         self._call = call
-        # To the last call of each: why there was none
-        self._answers = dict.fromkeys(met, "")
-        # When the next call of each is; infinite while one is under way
-        self._due = dict.fromkeys(self._answers, clock.now() + patience_s)
+        self._answers: dict[str, str] = {}  # to the last call of each: why there was none
+        self._due: dict[str, float] = {}  # when the next call of each is; infinite while one is under way
 
     def begin(self, others: Iterable[Member]) -> None:
         for other in others:
@@ -112,12 +109,12 @@ class Joining:
         ended."""
         return self._until_start(timeout_s, dict)
 
-    def come_back(self, before: Start, lost: Callable[[], Sequence[int]], met: Collection[int] = ()) -> Start:
+    def come_back(self, before: Start, lost: Callable[[], Sequence[int]], heard: Sequence[int] = ()) -> Start:
         """Waits for the remaining workers and the newcomers, also where the state server refuses this worker, which has
         trained. Raises JobOver where the job has ended. `before` is this worker's last place; `lost` returns the ranks
-        of the workers there that are seen to be gone. The ranks `met` count as reached at first."""
-        reached = [before.members[rank].name for rank in met]
-        return self._until_start(0.0, lambda: {**before.to_wire(), "lost": list(lost())}, before, reached)
+        of the workers there that are seen to be gone; `heard` are those of the workers that this one has just heard."""
+        about = {**before.to_wire(), "heard": list(heard)}
+        return self._until_start(0.0, lambda: {**about, "lost": list(lost())}, before, heard)
 
     def beat(self, place: Start) -> str:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, REGROUP
@@ -136,13 +133,12 @@ class Joining:
         return str(said.get("action", ""))
 
     def _until_start(
-        self, timeout_s: float, about: Callable[[], Message], before: Start | None = None, met: Sequence[str] = ()
+        self, timeout_s: float, about: Callable[[], Message], before: Start | None = None, heard: Sequence[int] = ()
     ) -> Start:
         begin = changed = reminded = self._clock.now()
-        patience_s = self._about.get("patience", 0.0)
-        tests = _Tests(self._clock, self._call, met, patience_s) if self._call is not None else None
+        tests = _Tests(self._clock, self._call) if self._call is not None else None
         if tests is not None and before is not None:
-            tests.begin(member for member in before.members if member.name != self.name)
+            tests.begin(each for rank, each in enumerate(before.members) if rank not in (before.rank, *heard))
         waits_for = ""
         while True:
             found = {} if tests is None else tests.to_wire()

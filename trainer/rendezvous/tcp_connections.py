@@ -19,7 +19,7 @@ class TcpConnections:
     """Connects a worker with the others of one generation; raises JobError where not all of them could be reached.
 
     `group` is what the workers do together. `interrupt()` ends all exchanges, also those that another thread or another
-    worker waits for. `met()` returns the ranks that are there (FailureDetector.met). `stop_watching()` reports losses
+    worker waits for. `heard()` returns ranks (FailureDetector.heard). `stop_watching()` reports losses
     no more; the others see that this worker has left."""
 
     def __init__(
@@ -50,7 +50,7 @@ class TcpConnections:
         self._mesh.patience_s = None  # all wait for the slowest: from here on the detector notices losses
         self._detector = FailureDetector(alive.connections, self._mesh, report, silence, continues, on_idle)
         self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
-        self.interrupt, self.met = self._mesh.interrupt, self._detector.met
+        self.interrupt, self.heard = self._mesh.interrupt, self._detector.heard
         self.stop_watching = self._detector.close
 
     def let_leave(self) -> None:

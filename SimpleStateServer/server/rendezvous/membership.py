@@ -13,8 +13,8 @@ they are the next generation:
 
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
-Members tell which others they have seen to be gone. Each calls all others that are there, and tells which have
-answered; those that it was with and has heard just now count as reached for Join.patience. Two can exchange where one
+Members tell which others they have seen to be gone, and which they have heard just before. Each calls the others that
+are there, and tells which have answered; two that have just heard each other need no call. Two can exchange where one
 of them has reached the other, which then calls. Of those that come back as many start as can all exchange with each
 other (reach.py). The others wait like newcomers: they go on testing, and the job pauses for one only once it has
 reached all members. One that does not come back counts as lost once all others have called it in vain, or, since it is
@@ -61,16 +61,31 @@ _OPEN_PORTS = (
 
 
 class Waiting(NamedTuple):
-    """A waiting process, its last message, the time of that, and the names of those that it has reached."""
+    """A waiting process, its last message, the time of that, the names of those that it has reached, and of those in
+    the newest generation that it has heard just before it came from there."""
 
     member: Member
     event: Join
     heard: float
     reached: frozenset[str] | None
+    hears: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, event: Join, now: float) -> Waiting:
-        return cls(event.member, event, now, None if event.reached is None else frozenset(event.reached))
+    def of(cls, event: Join, now: float, newest: str = "") -> Waiting:
+        """`newest` is the id of the newest generation."""
+        reached = None if event.reached is None else frozenset(event.reached)
+        members = event.before.members if event.before and event.before.id == newest else ()
+        return cls(
+            event.member,
+            event,
+            now,
+            reached,
+            frozenset(members[rank].name for rank in event.heard if rank < len(members)),
+        )
+
+    def is_with(self, other: Waiting) -> bool:
+        """Whether the two have just heard each other."""
+        return other.member.name in self.hears and self.member.name in other.hears
 
 
 class LauncherReport(NamedTuple):
@@ -337,7 +352,8 @@ def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
         for one in group.waiting
         if now - one.heard <= ALIVE_S and not _is_replaced(one.member, event.member) and one.member.name not in gone
     ]
-    waiting = (*others, Waiting.of(event, now))
+    mine = Waiting.of(event, now, group.id)
+    waiting = (*others, mine)
     if me is not None:  # it is alive, whatever others have seen
         lost = (group.lost | seen) - {me}
         forming = now if group.forming is None else max(group.forming, group.since)
@@ -345,7 +361,10 @@ def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
     group = replace(group, waiting=waiting)
     by_name = {member.name: member for member in (*group.there.values(), *(one.member for one in waiting))}
     del by_name[event.member.name]
-    wait = Assignment(Call.WAIT, others=tuple(by_name.values()))
+    # One that it has heard, and that is not back, may have heard it as well
+    apart = {one.member.name for one in waiting if not one.is_with(mine)}
+    to_call = (member for name, member in by_name.items() if name in apart or name not in mine.hears)
+    wait = Assignment(Call.WAIT, others=tuple(to_call))
     if group.forming is None:
         return Outcome(group, wait, f"job {event.job!r} is at work, and {_when_taken_in(group, event, now)}")
     is_late = now - group.forming > event.patience
@@ -368,7 +387,7 @@ def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
     if len(chosen) < (event.min_workers or 1):
         reason = f"{len(chosen)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
         return Outcome(group, wait, reason)
-    left_out = tuple(one for one in waiting if one.member.name not in chosen)
+    left_out = tuple(one._replace(hears=frozenset()) for one in waiting if one.member.name not in chosen)
     lapses = group.lapsed(
         {member.name for rank, member in enumerate(group.members) if rank not in group.left} - chosen, now
     )
@@ -386,7 +405,7 @@ def _cuts(waiting: Sequence[Waiting]) -> tuple[set[Cut], set[Cut]]:
     untested: set[Cut] = set()
     for name, one in tests.items():
         for other in tests.keys() - (one.reached or ()) - {name}:
-            if name not in (tests[other].reached or ()):
+            if name not in (tests[other].reached or ()) and not one.is_with(tests[other]):
                 is_cut = other in one.event.unreached and name in tests[other].event.unreached
                 (cuts if is_cut else untested).add(frozenset((name, other)))
     return cuts, untested
@@ -408,11 +427,13 @@ def _when_taken_in(group: Group, event: Join, now: float) -> str:
 def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool, drawn: str) -> Group:
     """The next generation: all that wait."""
     found = sorted(waiting, key=lambda one: _place_of(one.member))
+    before = {(group.members[low].name, group.members[high].name) for low, high in group.calls}
     calls = tuple(
         (low, high)
         for high, one in enumerate(found)
         for low, other in enumerate(found[:high] if one.reached is not None else ())
-        if other.member.name not in (one.reached or ()) and one.member.name in (other.reached or ())
+        if other.member.name not in (one.reached or ())
+        and (one.member.name in (other.reached or ()) or (other.member.name, one.member.name) in before)
     )
     members = tuple(one.member for one in found)
     known = Group(setup=found[0].event.setup, survives=survives, heard=now, report=group.report)

@@ -57,7 +57,7 @@ class Joining:
     def start(self, generation: int = 1) -> Start:
         return Start(generation, self._rank, self._members)
 
-    def come_back(self, before: Start, lost: object, met: object = ()) -> Start:
+    def come_back(self, before: Start, lost: object, heard: object = ()) -> Start:
         self._meeting.wait()
         return self.start(self._meeting.generation)
 
