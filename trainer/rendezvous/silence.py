@@ -16,7 +16,7 @@ REMEMBERED_S = 60.0  # a gap
 
 def silence_s(rounds_s: Sequence[float], gap_s: float) -> float:
     """Seconds without a sign of life after which a worker counts as lost. Short rounds make a long wait dear: it is
-    twice a round that is longer than usual.
+    a round that is longer than usual.
 
     Args:
         rounds_s: of the newest rounds.
@@ -26,7 +26,7 @@ def silence_s(rounds_s: Sequence[float], gap_s: float) -> float:
         return LONGEST_S
     mean_s = statistics.fmean(rounds_s)
     unusual_s = mean_s + 3 * math.dist(rounds_s, [mean_s] * len(rounds_s)) / math.sqrt(len(rounds_s))  # pstdev is slow
-    return min(LONGEST_S, max(SHORTEST_S, 2 * unusual_s, GAPS * gap_s))
+    return min(LONGEST_S, max(SHORTEST_S, unusual_s, GAPS * gap_s))
 
 
 class Silence:
