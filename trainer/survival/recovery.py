@@ -48,6 +48,7 @@ class WorkerReport:
     takes_part: bool  # it is already training
     rounds: int  # finished so far
     elapsed_s: float  # age of the job
+    step_s: float  # of its last step; 0: it has done none
     seen: int  # samples used by all workers
     accuracy: float | None  # the newest value of the metric
     updates: int  # steps that the optimizer has counted (Stepper.updates)
@@ -230,7 +231,7 @@ class Survivors(Company):
         """All exchange reports and `arrange` how to continue; returns whether the job is running."""
         trainer, generation = self._trainer, self._generations.taken
         self._loop.update_membership()
-        self._transport.barrier()  # a newcomer comes here after its test steps; times in the reports include that wait
+        self._transport.barrier()  # a newcomer comes here once it has its data; times in the reports include that wait
         reports = [WorkerReport(**each) for each in self._gather("where", vars(self._report())) or ()]
         decided = arrange(reports)
         if not decided.is_at_work:
@@ -244,6 +245,8 @@ class Survivors(Company):
         if decided.behind:
             self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
+            # A newcomer does no test steps, for which the others would wait: it counts as the slowest at first
+            trainer.step_s = trainer.step_s or max(each.step_s for each in reports)
             self._sums.continue_with(report.meets)
             if (state_server := trainer.context.peers.state_server) is not None:
                 rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
@@ -263,6 +266,7 @@ class Survivors(Company):
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.begin.elapsed_s,
+            trainer.step_s,
             trainer.seen.of_all,
             trainer.evaluated.newest,
             trainer.stepper.updates,

@@ -214,7 +214,7 @@ def test_a_member_of_another_generation_comes_back_and_is_not_ended() -> None:
 
 
 def report(rounds: int, takes_part: bool = True) -> WorkerReport:
-    return WorkerReport(takes_part, rounds, 0.0, 0, None, 0, True, "", False)
+    return WorkerReport(takes_part, rounds, 0.0, 0.3, 0, None, 0, True, "", False)
 
 
 @pytest.mark.parametrize(
