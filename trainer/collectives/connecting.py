@@ -167,16 +167,16 @@ def _check_answer(
         if isinstance(error, TimeoutError):
             raise PeerLost(f"{where} does not answer") from None
         raise SetupError(f"{where} hung up: it has ended, or it belongs to another job or program") from None
-    if not _is_from(hello, job, other, rank):
+    if _sender(hello, job, rank) != other:
         raise SetupError(f"{where} is not that worker of this job: give all workers the same list of addresses")
 
 
-def _is_from(hello: object, job: str, rank: int, to: int) -> bool:
+def _sender(hello: object, job: str, to: int) -> int:
+    """The rank from which a hello of this job to `to` is; -1: it is none."""
     if not isinstance(hello, dict) or hello.keys() != {"job", "from", "to"}:
-        return False
-    given = str(hello["job"]).encode(errors="replace")
-    known = hmac.compare_digest(given, job.encode())
-    return known and (hello["from"], hello["to"]) == (rank, to)
+        return -1
+    is_known = hmac.compare_digest(str(hello["job"]).encode(errors="replace"), job.encode())
+    return hello["from"] if is_known and hello["to"] == to and isinstance(hello["from"], int) else -1
 
 
 def _check_open(connection: object) -> None:
@@ -284,8 +284,8 @@ class Acceptor:
         with self._lock:
             waiting, self._calls = self._calls, []
             for call in waiting:
-                other = next((other for other in expected if _is_from(call.hello, job, other, rank)), None)
-                if other is None:
+                other = _sender(call.hello, job, rank)
+                if other not in expected:
                     call.connection.close()
                 elif other in came:  # its next connection
                     self._calls.append(call)
