@@ -120,6 +120,8 @@ class Strike:
 
 def schedule(plan: Plan, seed: int, count: int, seconds: float) -> list[Strike]:
     """All faults of a storm: as many of each kind, and the rest of kinds that are drawn; one in each slot of time."""
+    if not count:
+        return []
     choose = random.Random(seed)
     kinds = [*plan.kinds] * (count // len(plan.kinds)) + choose.sample([*plan.kinds], count % len(plan.kinds))
     choose.shuffle(kinds)
@@ -327,8 +329,17 @@ class StormJob(TwinJob):
 # ---------------------------------------------------------------------------------------------------- one storm
 
 
-def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, folder: Path) -> dict[str, Any]:
-    """One storm beside its twins; a row with a part for each fault."""
+def drill(
+    name: str,
+    seed: int,
+    count: int,
+    seconds: float,
+    num_twins: int,
+    folder: Path,
+    calm: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One storm beside its twins, or after the same job without faults, of which `calm` is the row; a row with a part
+    for each fault."""
     plan = JOBS[name]
     row: dict[str, Any] = {"job": f"{name}, {plan.way}", "seed": seed, "seconds": seconds, "lasts_s": plan.lasts_s}
     neighbours = int(NEIGHBOURS.read_text()) if NEIGHBOURS.exists() else math.inf
@@ -385,8 +396,16 @@ def drill(name: str, seed: int, count: int, seconds: float, num_twins: int, fold
         ]
         row |= {"trained_s": round(over - began, 2), "growth": [watch.growth() for watch in watches]}
         row["accuracies"] = [job.logs.accuracy() for job in jobs]
-        row["noticed"] = [job.notices() for job in twins]
-        pauses = [max(each.pause_s(n, began, over - 5, 0.0) for n in range(plan.newcomer)) for each in watches[1:]]
+        undisturbed = 0 if calm is None and not twins else 1
+        row["noticed"] = [job.notices() for job in jobs[undisturbed:]]
+        pauses = [
+            max(each.pause_s(n, began, over - 5, 0.0) for n in range(plan.newcomer)) for each in watches[undisturbed:]
+        ]
+        if calm is not None:
+            pauses = calm["twins_pause_s"]
+            row |= {"calm_s": calm["trained_s"], "noticed": calm["noticed"]}
+            row["accuracies"] += calm["accuracies"]
+            row["samples"] += [[round(n * row["trained_s"] / calm["trained_s"]) for n in calm["samples"][0]]]
         row["twins_pause_s"], round_s = pauses, max(pauses)
         row["faults"] = [
             asdict(strike)
@@ -473,11 +492,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the schedule")
     parser.add_argument("--faults", type=int, default=60, help="their number")
     parser.add_argument("--twins", type=int, default=3, help="undisturbed jobs beside it")
+    parser.add_argument(
+        "--calm", type=float, default=0.0, help="in their place: seconds of the same job without faults, before it"
+    )
     given, folder = parsed(parser, arguments, 1800.0, "logs/storm", "only the tables of finished storms, in README.md")
+    if not (given.table or given.calm or given.twins):
+        parser.error("--twins 0 needs --calm: there is nothing to compare with")
     for name in () if given.table else given.jobs:
-        append_line(
-            folder / FILE, json.dumps(drill(name, given.seed, given.faults, given.seconds, given.twins, folder))
-        )
+        calm = drill(name, given.seed, 0, given.calm, 0, folder / "calm") if given.calm else None
+        num_twins = 0 if given.calm else given.twins
+        row = drill(name, given.seed, given.faults, given.seconds, num_twins, folder, calm)
+        append_line(folder / FILE, json.dumps(row))
     if given.table:
         markdown.write(folder / "README.md", made_tables(folder))
     else:
