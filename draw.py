@@ -182,16 +182,13 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
     return device
 
 
-def _modes(text: str) -> list[str]:
-    return [*map(summary.known_mode, text.split(","))]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     add, widths = parser.add_argument, ", ".join(f"{name} ({inches:g} in)" for name, inches in WIDTHS.items())
-    add("-m", "--mode", type=_modes, default=(), help="of these modes alone, with commas; those not there are named")
+    text = "of these modes alone, with commas; those not there are named"
+    add("-m", "--mode", type=lambda text: [*map(summary.known_mode, text.split(","))], default=(), help=text)
     text = f"of the figures in print, with text of at least 7 pt: {widths} (%(default)s)"
     add("--width", choices=WIDTHS, default=PAGE, help=text)
     text = "a curve of another program, over seconds, with that name; may be repeated"

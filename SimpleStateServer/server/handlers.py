@@ -159,7 +159,10 @@ class Handlers:
         round = row.round if status.round is None else status.round
         if round < row.round:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
-        if round > row.round + 1 and message.settings is None and not _may_skip_rounds(job, row):
+        # Under Sync-Switch rounds count batches, not all with a question; under WBSP they are releases, of which a slow
+        # worker misses some. No worker waits for a round there. And a job that is taken over may be in any round.
+        may_skip = job.policy.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))
+        if round > row.round + 1 and message.settings is None and not may_skip:
             # Accepted, it would make all later messages of the worker stale.
             raise Conflict(
                 "round-ahead", f"worker {row.rank} is in round {row.round}, this is of round {round}; rounds go up by 1"
@@ -213,9 +216,3 @@ class Handlers:
             job.id, row.round, row.rank, decision.action.value, decision.reason,
         )  # fmt: skip
         return row.answered(decision, now)
-
-
-def _may_skip_rounds(job: Job, row: Row) -> bool:
-    """Under Sync-Switch rounds count batches, not all with a question; under WBSP they are releases, of which a slow
-    worker misses some. No worker waits for a round there. And a job that is taken over may be in any round."""
-    return job.policy.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))

@@ -120,12 +120,10 @@ class Strike:
 
 def schedule(plan: Plan, seed: int, count: int, seconds: float) -> list[Strike]:
     """All faults of a storm: as many of each kind, and the rest of kinds that are drawn; one in each slot of time."""
-    if not count:
-        return []
     choose = random.Random(seed)
     kinds = [*plan.kinds] * (count // len(plan.kinds)) + choose.sample([*plan.kinds], count % len(plan.kinds))
     choose.shuffle(kinds)
-    slot = (seconds - CALM_S) / count
+    slot = (seconds - CALM_S) / max(count, 1)
     return [
         Strike(
             round(slot * (number + choose.uniform(0.0, 0.1)), 2),
@@ -330,24 +328,18 @@ class StormJob(TwinJob):
 
 
 def drill(
-    name: str,
-    seed: int,
-    count: int,
-    seconds: float,
-    num_twins: int,
-    folder: Path,
-    calm: Mapping[str, Any] | None = None,
+    name: str, seed: int, count: int, seconds: float, beside: int, folder: Path, calm: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """One storm beside its twins, or after the same job without faults, of which `calm` is the row; a row with a part
     for each fault."""
     plan = JOBS[name]
     row: dict[str, Any] = {"job": f"{name}, {plan.way}", "seed": seed, "seconds": seconds, "lasts_s": plan.lasts_s}
     neighbours = int(NEIGHBOURS.read_text()) if NEIGHBOURS.exists() else math.inf
-    if (plan.newcomer + 3 + num_twins) ** 2 > neighbours:  # all hosts share it; beyond it pairs do not find each other
+    if (plan.newcomer + 3 + beside) ** 2 > neighbours:  # all hosts share it; beyond it pairs do not find each other
         raise SetupError(f"{NEIGHBOURS} is {neighbours}, too few for {plan.newcomer + 1} hosts: write 8192 to it")
     with contextlib.ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
-        network = stack.enter_context(drilled_cut.namespaces().network(hosts, plan.newcomer + 2 + num_twins))
+        network = stack.enter_context(drilled_cut.namespaces().network(hosts, plan.newcomer + 2 + beside))
         for number in range(plan.newcomer):  # before the job, whose workers open their logs there
             disk = logs_of(f"storm-{name}", plan.mode) / f"storm-{number}"
             shutil.rmtree(disk, ignore_errors=True)
@@ -358,7 +350,7 @@ def drill(
         del os.environ[RECORD]
         stack.callback(storm.end, 0.0)
         twins = []
-        for number in range(num_twins):
+        for number in range(beside):
             twins.append(TwinJob(network.hosts[-1 - number], plan, folder / name / f"twin-{number}"))
             stack.callback(twins[-1].end, 0.0)
         jobs: list[StormJob | TwinJob] = [storm, *twins]
@@ -492,9 +484,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the schedule")
     parser.add_argument("--faults", type=int, default=60, help="their number")
     parser.add_argument("--twins", type=int, default=3, help="undisturbed jobs beside it")
-    parser.add_argument(
-        "--calm", type=float, default=0.0, help="in their place: seconds of the same job without faults, before it"
-    )
+    parser.add_argument("--calm", type=float, default=0.0, help="in their place: seconds of this job without faults")
     given, folder = parsed(parser, arguments, 1800.0, "logs/storm", "only the tables of finished storms, in README.md")
     if not (given.table or given.calm or given.twins):
         parser.error("--twins 0 needs --calm: there is nothing to compare with")

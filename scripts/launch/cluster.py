@@ -347,7 +347,7 @@ def policy_of(
 
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
-        toward = meeting_place(job, layout) if has_begun else None
+        toward = (layout.root.address, job.root_port) if has_begun and job.has_server else None
         return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S, say)
 
     def build_again(flags: Sequence[str]) -> list[Role]:
@@ -365,11 +365,6 @@ def policy_of(
     policy = restart_policy.of_job(job, configs[0], files, workers, build_again)
     has_begun = True
     return policy
-
-
-def meeting_place(job: JobSpec, layout: Layout) -> tuple[str, int] | None:
-    """Address and port of the hub, or of the scheduler; None: there is neither."""
-    return (layout.root.address, job.root_port) if job.has_server else None
 
 
 def checkpoints(

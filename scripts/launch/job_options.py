@@ -328,7 +328,13 @@ def check_flags(
     configs = [parsed for parsed, _ in pairs]
     _check_restarts(job, layout, configs[0])
     if job.algorithm.is_distributed:  # the processes also compare theirs when they meet
-        _check_equal(layout, configs)
+        processes = (
+            (f"worker {each.device} on host {each.node.name} ({each.node.address})", command_line.job_setup(parsed))
+            for each, parsed in zip(layout.workers, configs, strict=True)
+        )
+        if found := differences(processes):
+            told = "; ".join(found.values())
+            raise SetupError(f"the workers' flags differ: {told}; give such a flag once, behind `--`")
     return configs
 
 
@@ -344,15 +350,6 @@ def _check_restarts(job: JobSpec, layout: Layout, parsed: config.Config) -> None
             f"--on-worker-death {config.RESTART} is for one job, and in mode {job.mode} each of the workers (here "
             f"{len(layout.workers)}) is one by itself: start one at a time, or leave it out"
         )
-
-
-def _check_equal(layout: Layout, configs: Sequence[config.Config]) -> None:
-    processes = (
-        (f"worker {worker.device} on host {worker.node.name} ({worker.node.address})", command_line.job_setup(parsed))
-        for worker, parsed in zip(layout.workers, configs, strict=True)
-    )
-    if found := differences(processes):
-        raise SetupError(f"the workers' flags differ: {'; '.join(found.values())}; give such a flag once, behind `--`")
 
 
 def worker_configs(

@@ -72,13 +72,6 @@ def in_daemon_thread(work: Callable[[], None], name: str) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
-def _give_back_memory() -> None:
-    """What a generation had, in the C library's pools of each thread, would stay there: the memory of a worker would
-    grow with each generation."""
-    with contextlib.suppress(AttributeError):  # of a C library that has no such call
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 class Generations:
     """One worker's place in the generations of a job; the training thread is in the one that is `taken`."""
 
@@ -133,7 +126,8 @@ class Generations:
                     raise PeerLost(f"{why}, and other workers were waited for")
                 patience_s = ASK_EVERY_S
         before.close()
-        _give_back_memory()
+        with contextlib.suppress(AttributeError):  # of a C library that has no such call
+            ctypes.CDLL(None).malloc_trim(0)  # else its memory would stay in the pools of its threads
         return self.taken
 
     def pause(self) -> None:

@@ -69,17 +69,13 @@ def one_of(*words: str) -> Values:
 THREADS = whole(1, MOST_THREADS)
 
 
-def _switch(text: str) -> str | None:
-    return {"0": "0", "false": "0", "1": "1", "true": "1"}.get(text.lower())
-
-
 def _thread_count(text: str) -> str | None:
     """OpenMP takes a list, a number for each level of nesting, at which MXNet, which has one level, aborts."""
     counts = [THREADS.normal(count.strip()) for count in text.split(",")]
     return None if None in counts else counts[0]
 
 
-SWITCH = Values("0 or 1", _switch)
+SWITCH = Values("0 or 1", lambda text: {"0": "0", "false": "0", "1": "1", "true": "1"}.get(text.lower()))
 ANY = Values("", str)
 ABORTS = "MXNet aborts"
 TABLE = (
