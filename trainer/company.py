@@ -54,6 +54,11 @@ class Company:
         return False
 
     @property
+    def comes_late(self) -> bool:
+        """Whether the others may train already: they would wait while this worker does test steps."""
+        return False
+
+    @property
     def wants_pause(self) -> bool | None:
         """Whether this worker wants all to regroup after the round; None: they never do."""
         return None

@@ -38,6 +38,8 @@ class Loop:
         """Trains; returns the reason for the end in words. `open_log` prepares and returns the log folder; called once
         all ranks are ready."""
         trainer, run = self.trainer, self._run
+        if not trainer.company.comes_late:
+            self._warm_up()
         trainer_state.restore(trainer)
         if run.checkpoints is not None:
             run.checkpoints.begin()
@@ -79,9 +81,9 @@ class Loop:
     # ------------------------------------------------------------------------------------ called by the company
 
     def come_together(self) -> None:
-        """All workers do their test steps, get the same model, and choose the one that evaluates."""
+        """All workers get the same model, and choose the one that evaluates."""
         trainer = self.trainer
-        if not trainer.step_s:  # else a worker was lost before all were ready
+        if not trainer.step_s:
             self._warm_up()
         self._page.announce()
         trainer.broadcast()

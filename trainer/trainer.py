@@ -59,7 +59,7 @@ class Trainer:
         self.rounds = 0  # begun so far, also before a resume
         self.steps = 0  # local ones in this round
         self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
-        self.step_s = 0.0  # of the last complete local step, at first of a test step
+        self.step_s = 0.0  # of the last complete local step, at first of a test step, or of the slowest worker
         self.step_is_bad = False  # this step is skipped, because its gradients are not finite
         self._statistics_before: list[np.ndarray] = []  # BatchNorm's, before the step
         self._batch_fault: Callable[[], str] = str  # of the step: what is not finite in its batch

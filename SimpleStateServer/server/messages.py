@@ -321,7 +321,7 @@ class Join(Incoming, frozen=True):
     rank: MemberRank | None = None
     members: Members | None = None
     lost: MemberRanks = ()  # ranks of the workers there that it has seen to be gone
-    heard: MemberRanks = ()  # ranks of those there that it has heard just before it left
+    heard: MemberRanks = ()  # ranks of those there whose heartbeats it hears
     # Names of the workers that have answered its call since it left that place; None: it calls none, and reaches all
     reached: Names | None = None
     unreached: Reasons = {}  # those that have not, by name, and why
@@ -335,7 +335,8 @@ class Join(Incoming, frozen=True):
     setup: Setup = {}  # what must be the same in all processes: flag or other key, and value
 
     def __post_init__(self) -> None:
-        _check_unique(self.lost)
+        _check_unique("lost", self.lost)
+        _check_unique("heard", self.heard)
         _check_setup(self.setup)
         check_text("interface", self.interface)
         for why in self.unreached.values():
@@ -388,7 +389,7 @@ class Left(Incoming, frozen=True):
 
     def __post_init__(self) -> None:
         check_text("cause", self.cause, MAX_CAUSE)
-        _check_unique(self.lost)
+        _check_unique("lost", self.lost)
 
 
 def _check_setup(setup: dict[str, str]) -> None:
@@ -397,9 +398,9 @@ def _check_setup(setup: dict[str, str]) -> None:
         check_text("setup", value, MAX_VALUE)
 
 
-def _check_unique(ranks: tuple[int, ...]) -> None:
+def _check_unique(field: str, ranks: tuple[int, ...]) -> None:
     if len({*ranks}) != len(ranks):
-        raise BadMessage.of_field("lost", list(ranks), _RANKS)
+        raise BadMessage.of_field(field, list(ranks), _RANKS)
 
 
 Message = Reset | Report | Query | Join | Beat | Left

@@ -361,6 +361,7 @@ def drill(
         if not wait_for(lambda: all(watch.has_begun() for watch in watches), 3 * LONGEST_S):
             return row | {"exit_codes": None, "said": [job.lines[-5:] for job in jobs]}
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)  # a strike comes when it is due
+        stack.callback(os.setpriority, os.PRIO_PROCESS, threading.get_native_id(), 0)
         began, before = time.time(), [job.samples() for job in jobs]
         planned, strikes = schedule(plan, seed, count, seconds), list[float]()
         for strike in planned:
@@ -490,6 +491,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--twins 0 needs --calm: there is nothing to compare with")
     for name in () if given.table else given.jobs:
         calm = drill(name, given.seed, 0, given.calm, 0, folder / "calm") if given.calm else None
+        if calm and calm["exit_codes"] != [0]:
+            raise SetupError(f"the job without faults did not end in order: {calm.get('said')}")
         num_twins = 0 if given.calm else given.twins
         row = drill(name, given.seed, given.faults, given.seconds, num_twins, folder, calm)
         append_line(folder / FILE, json.dumps(row))

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import house
 
-PRODUCT, EXPERIMENTS, TESTS = 42_110, 7_535, 40_300
+PRODUCT, EXPERIMENTS, TESTS = 42_130, 7_540, 40_310
 
 
 @pytest.fixture(scope="module")

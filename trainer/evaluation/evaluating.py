@@ -17,7 +17,7 @@ class Candidate(NamedTuple):
     """What a worker tells the others before training begins."""
 
     evaluate: str  # of config.EVALUATE
-    step_s: float  # of a test step
+    step_s: float  # as Trainer.step_s
 
 
 def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
@@ -63,8 +63,8 @@ class Choice:
 
     def __call__(self, step_s: float) -> bool:
         """All workers call it before they train, when one is lost or back, and when all come together anew. `step_s`:
-        of a test step; 0 on the worker that evaluates already. Raises SetupError if no worker may evaluate, and a
-        target ends the job."""
+        as Trainer's; 0 on the worker that evaluates already. Raises SetupError if no worker may evaluate, and a target
+        ends the job."""
         changes, own = self._changes(), self._rank()
         if not (changes and self._candidates):
             answers = self._gather(Candidate(self._config.evaluate, step_s))
@@ -76,5 +76,5 @@ class Choice:
         if chosen is None:
             logging.warning("no worker evaluates: all that are there have --evaluate no")
         elif chosen == own and step_s:
-            logging.info("evaluates the global model: a test step took %.3g s", step_s)
+            logging.info("evaluates the global model: a step took %.3g s", step_s)
         return chosen == own

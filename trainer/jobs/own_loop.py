@@ -58,8 +58,8 @@ class Worker:
     def step(self, samples: int, loss: Any = None) -> bool:
         """Ends a step: the gradients of the loss summed over `samples` samples are in the network's parameters. `loss`:
         of each sample (n,), or their mean; for the log alone. Returns whether the step counted. The first three are
-        tests of the speed; an algorithm may give a step up, and one whose gradients are not finite is skipped.
-        `batches` then has the same samples again."""
+        tests of the speed, where all workers begin together; an algorithm may give a step up, and one whose gradients
+        are not finite is skipped. `batches` then has the same samples again."""
         return self._loop.step(samples, loss)
 
 

@@ -53,6 +53,7 @@ class FailureDetector:
         self._silence = silence
         self._has_noticed = threading.Event()
         self._is_over = False  # this worker has told of a silent one, which the others may not see
+        self._begins_again = False  # another one has done so
         self._due = 0.0  # the time of the next heartbeat
         self._may_leave = False
         self._stopped, self._stops = socket.socketpair()
@@ -100,7 +101,9 @@ class FailureDetector:
             for rank in ready:
                 if self._said[rank].startswith(_OVER):
                     self._said[rank] = b""
-                    return [], ""
+                    if not self._begins_again:
+                        self._begins_again = True
+                        return [], ""
             before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
             if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
                 heard, moved, awake = dict.fromkeys(watched, now), now, now
@@ -129,10 +132,12 @@ class FailureDetector:
             return True
         except OSError:
             return False
+        if not came:
+            return False
         self._heard[rank] = time.monotonic()
         said = self._said[rank] + came
         self._said[rank] = said[max(0, len(said) // _BEAT.size - 1) * _BEAT.size :]
-        return bool(came)
+        return True
 
     def _begun_by_both(self, watched: Container[int]) -> Awaited | None:
         """The message that is being received, once a heartbeat has told that the other one has begun it."""

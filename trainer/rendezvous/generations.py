@@ -199,7 +199,7 @@ class Generations:
     def _after(self, before: Generation) -> Generation:
         """Comes back from a generation that broke; the one after it, whose workers may be connected or not."""
         # 32 workers that tested all pairs took a second of both cores, in which others missed some of them
-        heard = before.connections.heard() if before.connections is not None else ()
+        heard = before.connections.heard if before.connections is not None else tuple
         start = self.joining.come_back(before.start, lambda: sorted(before.lost), heard)
         before.is_over = True
         made = self._connected(start)

@@ -50,6 +50,7 @@ class Start(Place, frozen=True):
 
 
 Call = Callable[[Member], str]  # calls a process; returns why it does not answer, in words; empty: it does
+Ranks = Callable[[], Sequence[int]]
 
 
 class _Tests:
@@ -109,12 +110,12 @@ class Joining:
         ended."""
         return self._until_start(timeout_s, dict)
 
-    def come_back(self, before: Start, lost: Callable[[], Sequence[int]], heard: Sequence[int] = ()) -> Start:
+    def come_back(self, before: Start, lost: Ranks, heard: Ranks = tuple) -> Start:
         """Waits for the remaining workers and the newcomers, also where the state server refuses this worker, which has
         trained. Raises JobOver where the job has ended. `before` is this worker's last place; `lost` returns the ranks
-        of the workers there that are seen to be gone; `heard` are those of the workers that this one has just heard."""
-        about = {**before.to_wire(), "heard": list(heard)}
-        return self._until_start(0.0, lambda: {**about, "lost": list(lost())}, before, heard)
+        of the workers there that are seen to be gone, `heard` of those that this one hears."""
+        about = before.to_wire()
+        return self._until_start(0.0, lambda: {**about, "lost": list(lost()), "heard": list(heard())}, before, heard())
 
     def beat(self, place: Start) -> str:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, REGROUP

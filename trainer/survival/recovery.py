@@ -112,6 +112,10 @@ class Survivors(Company):
         return self._generations.taken.is_broken
 
     @property
+    def comes_late(self) -> bool:
+        return self._generations.taken.number > 1
+
+    @property
     def wants_pause(self) -> bool:
         return self._generations.taken.newcomer_waits or self._trainer.context.peers.leaves()
 

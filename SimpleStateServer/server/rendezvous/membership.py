@@ -14,8 +14,8 @@ they are the next generation:
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
 Members tell which others they have seen to be gone, and which they have heard just before. Each calls the others that
-are there, and tells which have answered; two that have just heard each other need no call. Two can exchange where one
-of them has reached the other, which then calls. Of those that come back as many start as can all exchange with each
+are there, and tells which have answered; two that hear each other need no call. Two can exchange where one of them has
+reached the other, which then calls. Of those that come back as many start as can all exchange with each
 other (reach.py). The others wait like newcomers: they go on testing, and the job pauses for one only once it has
 reached all members. One that does not come back counts as lost once all others have called it in vain, or, since it is
 cut off from this server, after Join.patience. A member that is left out again and again, as over a link that fails now
@@ -62,7 +62,7 @@ _OPEN_PORTS = (
 
 class Waiting(NamedTuple):
     """A waiting process, its last message, the time of that, the names of those that it has reached, and of those in
-    the newest generation that it has heard just before it came from there."""
+    the newest generation, from which it comes, that it hears."""
 
     member: Member
     event: Join
@@ -84,7 +84,7 @@ class Waiting(NamedTuple):
         )
 
     def is_with(self, other: Waiting) -> bool:
-        """Whether the two have just heard each other."""
+        """Whether the two hear each other."""
         return other.member.name in self.hears and self.member.name in other.hears
 
 
@@ -361,14 +361,14 @@ def _come_back(group: Group, event: Join, now: float, drawn: str) -> Outcome:
     group = replace(group, waiting=waiting)
     by_name = {member.name: member for member in (*group.there.values(), *(one.member for one in waiting))}
     del by_name[event.member.name]
-    # One that it has heard, and that is not back, may have heard it as well
-    apart = {one.member.name for one in waiting if not one.is_with(mine)}
-    to_call = (member for name, member in by_name.items() if name in apart or name not in mine.hears)
-    wait = Assignment(Call.WAIT, others=tuple(to_call))
+    back = {one.member.name: one for one in waiting if group.rank_of(one.member.name) is not None}
+    met = {one.member.name for one in waiting if one.is_with(mine)}
+    # One that is not back, and that all who are hear, may hear them as well
+    met |= mine.hears.intersection(*(one.hears for one in back.values())) - {one.member.name for one in waiting}
+    wait = Assignment(Call.WAIT, others=tuple(member for name, member in by_name.items() if name not in met))
     if group.forming is None:
         return Outcome(group, wait, f"job {event.job!r} is at work, and {_when_taken_in(group, event, now)}")
     is_late = now - group.forming > event.patience
-    back = {one.member.name: one for one in waiting if group.rank_of(one.member.name) is not None}
     in_vain = set.intersection(*({*one.event.unreached} for one in back.values())) if back else set()
     missing = {rank: one for rank, one in group.there.items() if one.name not in back.keys() | in_vain}
     if missing and not is_late:

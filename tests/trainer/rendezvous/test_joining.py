@@ -246,7 +246,9 @@ def test_two_that_have_just_heard_each_other_begin_again_without_a_call_of_each_
     all_three = [gathering.joining(number, 3, call=call, min_workers=1, patience=2.5) for number in range(3)]
     one, other, _ = gathering.together(*(partial(each.wait, 0.0) for each in all_three))
     left = zip(all_three, (one, other), heard, strict=False)
-    again = gathering.together(*(partial(each.come_back, place, lambda: [2], hears) for each, place, hears in left))
+    again = gathering.together(
+        *(partial(each.come_back, place, lambda: [2], lambda hears=hears: hears) for each, place, hears in left)
+    )
     assert [len(each.members) for each in again] == [2, 2] and calls == called
 
 
@@ -257,7 +259,7 @@ def test_the_pairs_that_have_just_heard_each_other_connect_in_the_direction_as_b
         for n in range(2)
     ]
     place = gathering.together(*(partial(each.wait, 0.0) for each in both))
-    for hears in (((), ()), ([1], [0]), ([1], [0])):
+    for hears in ((list, list), *[(lambda: [1], lambda: [0])] * 2):
         place = gathering.together(*(partial(both[n].come_back, place[n], list, hears[n]) for n in range(2)))
         assert [each.calls for each in place] == [{(0, 1)}] * 2
 

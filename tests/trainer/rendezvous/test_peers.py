@@ -243,7 +243,7 @@ def test_the_longest_gap_between_heartbeats_counts_for_a_minute_and_only_the_new
     assert (Silence(7.5).limit_s(), Silence(7.5).beat_s, silence.beat_s) == (7.5, 1.0, 0.25)
 
 
-@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 7, 32])
 def test_what_each_brings_all_have_by_rank(clock: VirtualClock, number: int) -> None:
     network = MemoryNetwork(clock, [WorkerLink(1e6, 0.01)] * number)
     values = [{"rank": rank, "name": "é" * rank, "number": 1 / 3} for rank in range(number)]

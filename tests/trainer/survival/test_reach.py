@@ -88,15 +88,16 @@ class Talk:
         self.group, answer, self.reason = membership.decide(self.group, message, self.now, drawn=drawn)
         return answer
 
-    def back(self, name: str, reached: str = "", unreached: str = "") -> membership.Assignment:
+    def back(self, name: str, reached: str = "", unreached: str = "", heard: str = "") -> membership.Assignment:
         """Comes back from the generation in which all three were last."""
-        return self.back_from(self.last, name, reached, unreached)
+        return self.back_from(self.last, name, reached, unreached, heard)
 
     def back_from(
-        self, last: membership.Group, name: str, reached: str = "", unreached: str = ""
+        self, last: membership.Group, name: str, reached: str = "", unreached: str = "", heard: str = ""
     ) -> membership.Assignment:
         rank = [member.name for member in last.members].index(name)
-        place = {"generation": last.generation, "rank": rank, "members": last.members, "id": last.id}
+        place: dict[str, Any] = {"generation": last.generation, "rank": rank, "members": last.members, "id": last.id}
+        place["heard"] = tuple(map("abc".index, heard))
         return self.say(msgspec.structs.replace(join(name, reached, unreached, **place), min_workers=self.min_workers))
 
     def beat(self) -> Call | None:
@@ -131,6 +132,14 @@ def test_one_that_all_have_called_in_vain_is_not_waited_for() -> None:
     talk.back("a", "b", "c"), talk.back("b", "a")
     assert "waits for worker 2" in talk.reason
     assert talk.back("b", "a", "c").call is Call.START and talk.names() == "ab"
+
+
+def test_two_that_hear_each_other_call_neither_and_one_that_not_all_hear_is_called_by_all() -> None:
+    talk = Talk()
+    assert [member.name for member in talk.back("a", heard="b").others] == ["c"]
+    assert [member.name for member in talk.back("b", heard="ac").others] == ["c"]  # it is silent, for some not yet
+    assert talk.back("b", unreached="c", heard="a").call is Call.WAIT
+    assert talk.back("a", unreached="c", heard="b").call is Call.START and talk.names() == "ab"
 
 
 def test_what_nobody_has_tested_in_time_is_cut() -> None:
