@@ -130,6 +130,13 @@ def test_a_worker_that_comes_late_gets_the_model_of_one_at_work_and_its_share_fr
     assert third - second < 2.0  # a step and messages: nobody waits for test steps
 
 
+def test_a_newcomer_counts_as_the_slowest_until_its_first_step_is_done() -> None:
+    """Were its time not known, worker 0 would do two steps in that round, and all would wait for the second."""
+    workers = [Worker(step_s=0.5), Worker(step_s=0.8), Worker(step_s=0.6, begins_s=4.0)]
+    Job(workers, by_flags("esync", local_lr=ETA, global_lr=1.0, query="blocking"), rounds=5, policy="journal")
+    assert workers[2].records and {record["num_samples"] for record in workers[0].records} == {1}
+
+
 def test_a_newcomer_with_another_set_up_is_refused_and_the_others_go_on() -> None:
     alike = {"-b": "1"}
     workers = [Worker(3, setup=alike), Worker(2, setup=alike), Worker(begins_s=COMES_S, setup={"-b": "2"})]
