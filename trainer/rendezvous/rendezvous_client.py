@@ -80,7 +80,7 @@ class JobSession:
         )
         self._is_complete = False
         late = f"{self._job} was not complete after {start_timeout_s:g} s: see the others' logs"
-        self._start_timer = threading.Timer(start_timeout_s, self._finish, (late, EXIT_PEER_LOST))
+        self._start_timer = threading.Timer(start_timeout_s, self._give_up, (late,))
         self._start_timer.daemon = True
 
     # ------------------------------------------------------------------------------------------- until the job begins
@@ -195,6 +195,11 @@ class JobSession:
             self._left = True
             self._end(text, code)
 
+    def _give_up(self, text: str) -> None:
+        if not self._left:
+            self.tell_error(text)  # else the others would take it for a crash
+            self._finish(text, EXIT_PEER_LOST)
+
     def _listen(self, wire: Wire) -> None:
         """Acts on what the scheduler says, and shows it each second that this process lives."""
         told = time.monotonic()
@@ -243,9 +248,7 @@ class JobSession:
             while _is_reached(address, port, only_cuts):
                 time.sleep(TEST_EVERY_S)
             text = f"no connection for {SILENT_S:g} s with {what}"
-            if not self._left:
-                self.tell_error(text)
-                self._finish(text, EXIT_PEER_LOST)
+            self._give_up(text)
 
         threading.Thread(target=watch, name="reach", daemon=True).start()
 
