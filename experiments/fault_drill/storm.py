@@ -493,8 +493,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calm = drill(name, given.seed, 0, given.calm, 0, folder / "calm") if given.calm else None
         if calm and calm["exit_codes"] != [0]:
             raise SetupError(f"the job without faults did not end in order: {calm.get('said')}")
-        num_twins = 0 if given.calm else given.twins
-        row = drill(name, given.seed, given.faults, given.seconds, num_twins, folder, calm)
+        row = drill(name, given.seed, given.faults, given.seconds, 0 if calm else given.twins, folder, calm)
         append_line(folder / FILE, json.dumps(row))
     if given.table:
         markdown.write(folder / "README.md", made_tables(folder))

@@ -247,8 +247,7 @@ class JobSession:
         def watch() -> None:
             while _is_reached(address, port, only_cuts):
                 time.sleep(TEST_EVERY_S)
-            text = f"no connection for {SILENT_S:g} s with {what}"
-            self._give_up(text)
+            self._give_up(f"no connection for {SILENT_S:g} s with {what}")
 
         threading.Thread(target=watch, name="reach", daemon=True).start()
 

@@ -19,8 +19,8 @@ class TcpConnections:
     """Connects a worker with the others of one generation; raises JobError where not all of them could be reached.
 
     `group` is what the workers do together. `interrupt()` ends all exchanges, also those that another thread or another
-    worker waits for. `heard()` returns ranks (FailureDetector.heard). `stop_watching()` reports losses
-    no more; the others see that this worker has left."""
+    worker waits for. `heard()` returns the ranks that FailureDetector.heard does. `stop_watching()` reports losses no
+    more; the others see that this worker has left."""
 
     def __init__(
         self,

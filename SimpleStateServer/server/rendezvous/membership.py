@@ -13,13 +13,13 @@ they are the next generation:
 
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
-Members tell which others they have seen to be gone, and which they have heard just before. Each calls the others that
-are there, and tells which have answered; two that hear each other need no call. Two can exchange where one of them has
-reached the other, which then calls. Of those that come back as many start as can all exchange with each
-other (reach.py). The others wait like newcomers: they go on testing, and the job pauses for one only once it has
-reached all members. One that does not come back counts as lost once all others have called it in vain, or, since it is
-cut off from this server, after Join.patience. A member that is left out again and again, as over a link that fails now
-and then, is taken in after 2, 4, 8, ... s: each time costs the others a pause.
+Members tell which others they have seen to be gone, and which they hear. Each calls the others that are there, and
+tells which have answered; two that hear each other need no call. Two can exchange where one of them has reached the
+other, which then calls. Of those that come back as many start as can all exchange with each other (reach.py). The
+others wait like newcomers: they go on testing, and the job pauses for one only once it has reached all members. One
+that does not come back counts as lost once all others have called it in vain, or, since it is cut off from this server,
+after Join.patience. A member that is left out again and again, as over a link that fails now and then, is taken in
+after 2, 4, 8, ... s: each time costs the others a pause.
 
 One job never becomes two. A generation trains only while all of its members take part in it, and the next one begins
 only once a member of the newest has come back from it, or all of them have ended: by their launcher's word, or since
@@ -74,14 +74,10 @@ class Waiting(NamedTuple):
     def of(cls, event: Join, now: float, newest: str = "") -> Waiting:
         """`newest` is the id of the newest generation."""
         reached = None if event.reached is None else frozenset(event.reached)
-        members = event.before.members if event.before and event.before.id == newest else ()
-        return cls(
-            event.member,
-            event,
-            now,
-            reached,
-            frozenset(members[rank].name for rank in event.heard if rank < len(members)),
-        )
+        before = event.before
+        members = before.members if before and before.id == newest else ()
+        hears = frozenset(members[rank].name for rank in event.heard if rank < len(members))
+        return cls(event.member, event, now, reached, hears)
 
     def is_with(self, other: Waiting) -> bool:
         """Whether the two hear each other."""

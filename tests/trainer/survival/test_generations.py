@@ -127,7 +127,7 @@ def test_a_worker_that_comes_late_gets_the_model_of_one_at_work_and_its_share_fr
     assert (first["num_iters"], first["missed"]) == (3, 2)
     second, third = (record["total_time"] for record in workers[0].records[1:3])
     assert first["total_time"] == pytest.approx(third)  # seconds of the job
-    assert third - second < 2.0  # a step and messages: nobody waits for test steps
+    assert third - second < 2.0  # a step and messages, no test steps
 
 
 def test_a_newcomer_counts_as_the_slowest_until_its_first_step_is_done() -> None:
