@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trainer.runtime.environment import set_unless_given
 from utils import EXIT_SETUP, SetupError, die_on_error, fail
 
 SET_OPTIMIZER = 0  # the only command of MXNet's workers that reaches a server's Python
@@ -65,6 +66,8 @@ class ServingStore:
     """The kvstore of a scheduler or a parameter server, to be made once the cluster is complete."""
 
     def __init__(self) -> None:
+        # A server waits after each operation (kvstore_dist_server.h): an engine with threads only hands them over.
+        set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
         self.handle = ctypes.c_void_p()  # of MXNet's kvstore
         _check(library().MXKVStoreCreate(b"dist", ctypes.byref(self.handle)))
         self._with_optimizer: Any = None  # MXNet's own KVStore, which runs the optimizer
