@@ -61,6 +61,8 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
     program = {PROGRAM: version.files_hash()}
     session = rendezvous_client.join(cluster, "", program, start_timeout_s, on_complete=signals.be_patient)
     zmq_guard.install()
+    if server is None:
+        library.begin_engine()
     store = ServingStore()
     store.run()
     store.free()
