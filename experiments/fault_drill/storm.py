@@ -163,8 +163,10 @@ class Watch(threading.Thread):
             time.sleep(POLL_S)
 
     def _sample(self) -> None:
-        while not self.is_ending:
+        while True:
             time.sleep(SAMPLE_S)
+            if self.is_ending:
+                return
             for name, pid in self._job.all_pids().items():
                 with contextlib.suppress(OSError, IndexError):  # it has ended
                     numbers = [kib(pid), *(len([*Path(f"/proc/{pid}/{what}").iterdir()]) for what in ("fd", "task"))]
