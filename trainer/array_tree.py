@@ -1,7 +1,5 @@
-"""Trees of dictionaries, lists, plain values and arrays as bytes or text with a checksum. Numpy and standard library
-only."""
+"""Trees of dictionaries, lists, plain values and arrays as bytes with a checksum. Numpy and standard library only."""
 
-import base64
 import hashlib
 import json
 import math
@@ -71,16 +69,6 @@ def copied(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [copied(each) for each in tree]
     return tree.copy() if isinstance(tree, np.ndarray) else tree
-
-
-def to_text(tree: Any) -> str:
-    """A tree in ASCII: an optimizer travels to its server as text without bytes above 127."""
-    return base64.b64encode(encode(tree)).decode("ascii")
-
-
-def from_text(text: str) -> Any:
-    """Reads the text of `to_text`."""
-    return decode(base64.b64decode(text))
 
 
 def is_finite(tree: Any) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from config import FIELDS, Config, modes_of
-from trainer.array_tree import Damaged, decode, encode, from_text, to_text
+from trainer.array_tree import Damaged, decode, encode
 from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import file_name, names_in, rounds_in
 from utils import EARLIER, SetupError
@@ -49,10 +49,6 @@ class Checkpoints:
         self._job = dict(job)  # what must be the same to resume
         self._keep = keep  # number of files that stay
         self._beside = beside  # another process; files of rounds that it has stay, too
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By `to_text`: folders may have any name."""
-        return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep, self._beside]),)
 
     def about(self) -> dict[str, Any]:
         """As JSON: `folder`, `job` and `keep`."""
@@ -143,11 +139,6 @@ def _warn_of_earlier_version(folder: Path) -> None:
         "that it is still the same",
         folder,
     )
-
-
-def _from_text(text: str) -> Checkpoints:
-    folder, *others = from_text(text)
-    return Checkpoints(Path(folder), *others)
 
 
 def _sync_folder(folder: Path) -> None:
