@@ -4,7 +4,6 @@ from typing import Protocol
 
 import numpy as np
 
-from trainer.collectives import halves
 from trainer.collectives.mesh import Mesh, Moved, all_gather, barrier, follow
 from trainer.collectives.schedules import ScheduleMaker, broadcast
 
@@ -40,9 +39,7 @@ class MeshGroup:
         self._sum = algorithm(mesh.num_workers, mesh.rank)
 
     def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
-        if num_halves:
-            return halves.follow(self._sum, self._mesh, buffer, num_bytes, num_halves)
-        return follow(self._sum, self._mesh, buffer, num_bytes)
+        return follow(self._sum, self._mesh, buffer, num_bytes, num_halves)
 
     def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
         return follow(broadcast(self.num_workers, self.rank, source), self._mesh, buffer, num_bytes)

@@ -69,7 +69,7 @@ def test_the_sum_is_exact_on_every_rank_and_the_bytes_are_the_schedules(
 
     with meshes(number) as made:
         for _ in range(2):
-            moved = beside(lambda rank: follow(SUMS[name](number, rank), made[rank], buffers[rank]), number)
+            moved = beside(lambda rank: follow(SUMS[name](number, rank), made[rank], buffers[rank], 4 * length), number)
             for buffer in buffers:
                 np.testing.assert_array_equal(buffer, total)
             total = total * number
@@ -83,7 +83,7 @@ def test_large_messages_both_ways_do_not_wait_for_each_other() -> None:
     length = 8 << 20  # 32 MB, more than the kernel keeps for a connection
     buffers = [np.full(length, rank + 1, np.float32) for rank in range(2)]
     with meshes(2) as made:
-        beside(lambda rank: follow(ring(2, rank), made[rank], buffers[rank]), 2)
+        beside(lambda rank: follow(ring(2, rank), made[rank], buffers[rank], 4 * length), 2)
     assert all((buffer == 3).all() for buffer in buffers)
 
 
@@ -95,14 +95,14 @@ def test_when_a_worker_is_gone_in_the_middle_of_a_sum_all_others_are_told_at_onc
     def work(rank: int) -> float:
         if rank == gone:
             parts, steps = SUMS[name](number, rank)
-            follow(ExchangeSchedule(parts, steps[:1]), made[rank], buffers[rank])
+            follow(ExchangeSchedule(parts, steps[:1]), made[rank], buffers[rank], 4 << 20)
             made[rank].close()
             return 0.0
         began = time.monotonic()
         with pytest.raises(PeerLost):
-            follow(SUMS[name](number, rank), made[rank], buffers[rank])
+            follow(SUMS[name](number, rank), made[rank], buffers[rank], 4 << 20)
         with pytest.raises(PeerLost):  # and nothing goes on later
-            follow(SUMS[name](number, rank), made[rank], buffers[rank])
+            follow(SUMS[name](number, rank), made[rank], buffers[rank], 4 << 20)
         return time.monotonic() - began
 
     with meshes(number) as made:
@@ -126,16 +126,16 @@ def test_a_mesh_tells_what_is_begun_and_how_much_of_it_has_come() -> None:
 def test_a_worker_that_is_silent_is_named_after_the_patience() -> None:
     with meshes(2, patience_s=0.1) as made:
         with pytest.raises(PeerLost, match=r"nothing came from worker 1 for 0\.1 s"):
-            follow(ring(2, 0), made[0], np.ones(2, np.float32))
+            follow(ring(2, 0), made[0], np.ones(2, np.float32), 8)
         with pytest.raises(PeerLost, match="worker 0 closed its connection"):  # which it did in turn
-            follow(ring(2, 1), made[1], np.ones(2, np.float32))
+            follow(ring(2, 1), made[1], np.ones(2, np.float32), 8)
 
 
 def test_workers_that_do_not_do_the_same_are_told() -> None:
     with meshes(2) as made:
 
         def work(rank: int) -> None:
-            follow(ring(2, rank), made[rank], np.ones(10 + rank * 10, np.float32))
+            follow(ring(2, rank), made[rank], np.ones(10 + rank * 10, np.float32), 40)
 
         with pytest.raises(JobError, match=r"worker \d sent .* bytes as message 0, where .* start all workers with"):
             beside(work, 2)

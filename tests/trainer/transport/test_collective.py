@@ -149,7 +149,7 @@ def test_a_sum_takes_its_steps_and_its_bytes(name, number, link, bytes_per_s, se
     data = [np.ones(1000, np.float32) for _ in range(number)]
 
     def work(rank: int) -> Callable[[], object]:
-        return lambda: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank])
+        return lambda: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank], 4000)
 
     run_all(clock, [work(rank) for rank in range(number)])
     assert clock.now() == pytest.approx(seconds)

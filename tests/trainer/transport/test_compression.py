@@ -17,9 +17,9 @@ from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 from algorithms import TransportKind
 from config import AMONG_WORKERS, FP16, KVSTORE, Config
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.collectives import halves
 from trainer.collectives.compression import Compression
 from trainer.collectives.group import MeshGroup
+from trainer.collectives.mesh import follow
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.nan_guard import first_not_finite
@@ -113,7 +113,7 @@ def test_a_message_of_both_kinds_is_as_long_as_its_numbers() -> None:
             super().exchange(to, out, source, into, adds)
 
     def work(rank: int) -> None:
-        halves.follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
+        follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
 
     clock = VirtualClock()
     network = MemoryNetwork(clock, [WorkerLink()] * 2)
