@@ -179,9 +179,8 @@ def _sender(hello: object, job: str, to: int) -> int:
     return hello["from"] if is_known and hello["to"] == to and isinstance(hello["from"], int) else -1
 
 
-def _check_open(connection: object) -> None:
+def _check_open(connection: socket.socket) -> None:
     """Raises PeerLost where the other side has closed the connection; reads nothing."""
-    assert isinstance(connection, socket.socket)
     try:
         has_ended = not connection.recv(1, socket.MSG_PEEK)
     except OSError:
@@ -234,7 +233,7 @@ class Acceptor:
         self._listener = listener
         self.name = name
         self._most = MOST_STRANGERS
-        self._handshakes: dict[socket.socket, _Handshake] = {}  # the oldest first
+        self._callers: list[_Handshake] = []  # whose hello has not come yet, the oldest first
         self._lock = threading.Lock()
         self._calls: list[_Handshake] = []  # of workers, until `connect` takes them; the oldest first
         self._news, self._tell = socket.socketpair()  # a byte for each of these
@@ -262,7 +261,7 @@ class Acceptor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._news, selectors.EVENT_READ)
             for connection in called.values():
-                selector.register(connection, selectors.EVENT_READ)
+                selector.register(connection, selectors.EVENT_READ, connection)
             while missing := self._take(job, rank, expected, came):
                 left_s = deadline - time.monotonic()
                 ready = selector.select(max(0.0, min(left_s, PROBE_S)))
@@ -275,8 +274,8 @@ class Acceptor:
                     if key.fileobj is self._news:
                         self._news.recv(1 << 12)
                     else:
-                        selector.unregister(key.fileobj)
-                        _check_open(key.fileobj)
+                        selector.unregister(key.data)
+                        _check_open(key.data)
         return came
 
     def _take(self, job: str, rank: int, expected: Collection[int], came: dict[int, socket.socket]) -> list[int]:
@@ -302,62 +301,53 @@ class Acceptor:
                 for key, _ in selector.select():
                     if key.fileobj is self._stopped:
                         return
-                    self._serve(selector, key.fileobj)
+                    if key.fileobj is self._listener:
+                        self._accept(selector)
+                    elif key.data in self._callers:  # else dropped since `select`
+                        self._hear(selector, key.data)
 
-    def _serve(self, selector: selectors.BaseSelector, ready: object) -> None:
-        if ready is self._listener:
-            with contextlib.suppress(OSError):  # closed already
-                connection, _ = self._listener.accept()
-                connection.setblocking(False)
-                self._handshakes[connection] = _Handshake(connection)
-                selector.register(connection, selectors.EVENT_READ)
-            if len(self._handshakes) > self._most:
-                self._drop(selector, next(iter(self._handshakes)))
-            return
-        assert isinstance(ready, socket.socket)
-        handshake = self._handshakes.get(ready)
-        if handshake is None:  # dropped since `select`
-            return
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        with contextlib.suppress(OSError):  # closed already
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            caller = _Handshake(connection)
+            self._callers.append(caller)
+            selector.register(connection, selectors.EVENT_READ, caller)
+        if len(self._callers) > self._most:
+            selector.unregister(self._callers[0].connection)
+            self._callers.pop(0).connection.close()
+
+    def _hear(self, selector: selectors.BaseSelector, caller: _Handshake) -> None:
+        """Reads what has come of a hello. Once it is whole, a worker's call is kept until `connect` takes it, a test is
+        answered, and all others end."""
         try:
-            handshake.read()
-            if handshake.hello is None:
-                return
-            if isinstance(handshake.hello, dict) and "job" in handshake.hello:
-                self._keep(selector, handshake)
-                return
-            if self.name and handshake.hello == {"test": self.name}:
-                del self._handshakes[ready]
-                selector.unregister(ready)
-                answer = (ready, _packed({"test": self.name}))
-                threading.Thread(target=_answer_test, args=answer, name="test", daemon=True).start()
+            caller.read()
+            if caller.hello is None:
                 return
         except BlockingIOError:
             return
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # it has hung up, or is no worker
             pass
-        self._drop(selector, ready)
-
-    def _keep(self, selector: selectors.BaseSelector, call: _Handshake) -> None:
-        """Keeps a worker's call until `connect` takes it."""
-        del self._handshakes[call.connection]
-        selector.unregister(call.connection)
-        with self._lock:
-            self._calls.append(call)
-            if len(self._calls) > self._most:
-                self._calls.pop(0).connection.close()
-        with contextlib.suppress(BlockingIOError):  # full of news
-            self._tell.send(b"x")
-
-    def _drop(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
-        del self._handshakes[connection]
-        selector.unregister(connection)
-        connection.close()
+        self._callers.remove(caller)
+        selector.unregister(caller.connection)
+        if isinstance(caller.hello, dict) and "job" in caller.hello:
+            with self._lock:
+                self._calls.append(caller)
+                if len(self._calls) > self._most:
+                    self._calls.pop(0).connection.close()
+            with contextlib.suppress(BlockingIOError):  # full of news
+                self._tell.send(b"x")
+        elif self.name and caller.hello == {"test": self.name}:
+            answer = (caller.connection, _packed({"test": self.name}))
+            threading.Thread(target=_answer_test, args=answer, name="test", daemon=True).start()
+        else:
+            caller.connection.close()
 
     def close(self) -> None:
         """Listens no more, and hangs up on all calls that `connect` has not taken."""
         with contextlib.suppress(OSError):  # closed before
             self._stop.send(b"x")
         self._thread.join()
-        calls = (*self._handshakes, *(call.connection for call in self._calls))
+        calls = [call.connection for call in (*self._callers, *self._calls)]
         for each in (self._listener, *calls, self._news, self._tell, self._stopped, self._stop):
             each.close()
