@@ -5,28 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
 
 SHORTEST_S, LONGEST_S = 1.0, 10.0
 BEAT_S = 1.0  # between two heartbeats, at most
 ROUNDS, FEWEST = 20, 5  # the newest that count; with fewer nothing is known of them
 GAPS = 3.0  # times the longest gap between two heartbeats: where all cores are busy they come late
 REMEMBERED_S = 60.0  # a gap
-
-
-def silence_s(rounds_s: Sequence[float], gap_s: float) -> float:
-    """Seconds without a sign of life after which a worker counts as lost. Short rounds make a long wait dear: it is
-    a round that is longer than usual.
-
-    Args:
-        rounds_s: of the newest rounds.
-        gap_s: the longest between two heartbeats, lately.
-    """
-    if len(rounds_s) < FEWEST:
-        return LONGEST_S
-    mean_s = statistics.fmean(rounds_s)
-    unusual_s = mean_s + 3 * math.dist(rounds_s, [mean_s] * len(rounds_s)) / math.sqrt(len(rounds_s))  # pstdev is slow
-    return min(LONGEST_S, max(SHORTEST_S, unusual_s, GAPS * gap_s))
 
 
 class Silence:
@@ -52,5 +36,12 @@ class Silence:
             self._gaps.popleft()
 
     def limit_s(self) -> float:
-        gaps = tuple(self._gaps)
-        return self._fixed_s or silence_s(tuple(self._rounds_s), gaps[0][1] if gaps else 0.0)
+        """Seconds without a sign of life after which a worker counts as lost. Short rounds make a long wait dear: it is
+        a round that is longer than usual."""
+        rounds_s, gaps = tuple(self._rounds_s), tuple(self._gaps)
+        if self._fixed_s or len(rounds_s) < FEWEST:
+            return self._fixed_s or LONGEST_S
+        mean_s = statistics.fmean(rounds_s)
+        # statistics.pstdev is slow
+        unusual_s = mean_s + 3 * math.dist(rounds_s, [mean_s] * len(rounds_s)) / math.sqrt(len(rounds_s))
+        return min(LONGEST_S, max(SHORTEST_S, unusual_s, GAPS * gaps[0][1] if gaps else 0.0))

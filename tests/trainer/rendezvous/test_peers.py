@@ -19,7 +19,7 @@ from trainer.collectives.tcp import Awaited
 from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.peers import gather_over
-from trainer.rendezvous.silence import Silence, silence_s
+from trainer.rendezvous.silence import Silence
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
@@ -226,7 +226,11 @@ def test_a_sum_that_fails_otherwise_stops_the_detector(watched: Watched, monkeyp
 def test_short_even_rounds_and_punctual_heartbeats_shorten_the_silence(
     rounds_s: list[float], gap_s: float, expected: float
 ) -> None:
-    assert silence_s(rounds_s, gap_s) == pytest.approx(expected)
+    silence = Silence()
+    silence.add_gap(0.0, gap_s)
+    for took_s in rounds_s:
+        silence.add_round(took_s)
+    assert silence.limit_s() == pytest.approx(expected)
 
 
 def test_the_longest_gap_between_heartbeats_counts_for_a_minute_and_only_the_newest_rounds_do() -> None:
