@@ -163,8 +163,6 @@ class RendezvousServer(Connections):
             self._finish(how_lost(name, Refused(its) if its else error), EXIT_PEER_LOST)
         elif self._state is State.RUNNING and is_plain and isinstance(error, OSError):
             log.warning("the connection to %s broke (%s)", name, error.strerror or error)
-            self._cannot_gather = True
-            self._answer_gathers()
 
     def _begin(self) -> None:
         self._state = State.RUNNING
