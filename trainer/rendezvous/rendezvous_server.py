@@ -66,8 +66,8 @@ class RendezvousServer(Connections):
             self._loop.run_forever()
 
     def close(self) -> None:
-        """Waits at most a few seconds until the others have disconnected or said good-bye."""
-        asyncio.run_coroutine_threadsafe(self._until_alone(with_goodbye=True), self._loop).result()
+        """Waits at most a few seconds until the others have disconnected."""
+        asyncio.run_coroutine_threadsafe(self._until_alone(), self._loop).result()
 
     async def handle(self, connection: Connection, message: Message, arrays: Arrays) -> None:
         join, rank = self._joins.get(connection), connection.rank
@@ -215,13 +215,10 @@ class RendezvousServer(Connections):
         else:
             connection.send(self._end)
 
-    async def _until_alone(self, with_goodbye: bool = False) -> None:
-        """Waits for the other processes to disconnect, or, `with_goodbye`, to say good-bye."""
+    async def _until_alone(self) -> None:
+        """Waits for the other processes to disconnect, as they do after their good-bye."""
         end = self._loop.time() + FAREWELL_S
-        while self._loop.time() < end and any(
-            join.role != "scheduler" and not (with_goodbye and self._has_said_goodbye(connection))
-            for connection, join in self._joins.items()
-        ):
+        while self._loop.time() < end and any(join.role != "scheduler" for join in self._joins.values()):
             await asyncio.sleep(0.01)
 
     # ------------------------------------------------------------------------------------------ connected processes
