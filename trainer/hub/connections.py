@@ -149,11 +149,8 @@ class Connection:
     ) -> tuple[Message, Arrays]:
         """The next frame; arrays of these shapes `may_come` with the message, and go `into` what takes them, if there
         is any. Raises EOFError or OSError where the connection is lost, NotAFrame where something else comes."""
-        head = bytearray(LENGTH.size)
-        await self._fill(memoryview(head))
-        text = bytearray(length_in(head, longest))
-        await self._fill(memoryview(text))
-        message, found = read(text)
+        length = length_in(await self.exactly(LENGTH.size), longest)
+        message, found = read(await self.exactly(length))
         if found and not may_come(message, found):
             raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has others")
         try:
@@ -165,15 +162,12 @@ class Connection:
             arrays = [] if sink is not None else [np.empty(shape, np.float32) for shape in found]
         except (MemoryError, ValueError):
             raise NotAFrame("it sends arrays for which there is no room") from None
+        self.is_receiving, self.is_streaming = bool(found), sink is not None
         if sink is not None:
-            self.is_receiving = self.is_streaming = True
             await self._stream(sink, num_numbers(found))
-            self.is_receiving = self.is_streaming = False
-            return message, ()
-        self.is_receiving = bool(arrays)
         for array in arrays:
             await self._fill(bytes_of(array))
-        self.is_receiving = False
+        self.is_receiving = self.is_streaming = False
         return message, arrays
 
     def end_turn(self) -> None:
