@@ -295,16 +295,14 @@ class Connections(ABC):
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""
 
-        async def guarded() -> None:
-            try:
-                await work
-            except Exception:
-                with die_on_error(f"the {self._kind} failed"):
-                    raise
+        def on_done(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.result()  # which raises the error, for `_die`
 
-        task = asyncio.get_running_loop().create_task(guarded())
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(on_done)
         return task
 
     def accept(self) -> None:
@@ -316,7 +314,7 @@ class Connections(ABC):
             self.start(self._accept(listener))
 
     def _die(self, _: asyncio.AbstractEventLoop, context: Message) -> None:
-        """asyncio would only print an error in what it calls later."""
+        """asyncio would only print an error in what it calls."""
         if error := context.get("exception"):
             with die_on_error(f"the {self._kind} failed"):
                 raise error
