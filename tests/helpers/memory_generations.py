@@ -25,7 +25,7 @@ from run_all import run_all
 
 from esync.client import StateClient
 from esync.progress import Limits
-from trainer.collectives.group import MeshGroup
+from trainer.collectives.mesh import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
 from trainer.draws import Draws

@@ -83,7 +83,7 @@ def over_tcp(scenario: str, rank: int, listener: int, addresses: list[str]) -> d
     """
     from esync.clock import RealClock
     from trainer.collectives.connecting import Acceptor, connect
-    from trainer.collectives.group import MeshGroup
+    from trainer.collectives.mesh import MeshGroup
     from trainer.collectives.schedules import ring
     from trainer.transport.collective import CollectiveTransport
 

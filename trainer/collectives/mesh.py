@@ -1,10 +1,11 @@
-"""The protocol of an exchange with two other workers, and the collective operations that are made of exchanges."""
+"""The protocol of an exchange with two other workers, and the collective operations that are made of exchanges. mpi.py
+has MPI's own."""
 
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.collectives.schedules import ExchangeSchedule, Span, barrier as barrier_schedule
+from trainer.collectives.schedules import ExchangeSchedule, ScheduleMaker, Span, barrier, broadcast
 
 
 class Parcel(NamedTuple):
@@ -105,34 +106,67 @@ def follow(schedule: ExchangeSchedule, mesh: Mesh, buffer: np.ndarray, num_bytes
     return Moved(sent, received)
 
 
-def all_gather(mesh: Mesh, content: bytes) -> list[bytes]:
-    """Returns each worker's content by rank: with each exchange a worker knows those of twice as many ranks below its
-    own (Bruck et al., "Efficient algorithms for all-to-all communications", IEEE TPDS 8(11), 1997, section 4). The
-    content has less than 2**24 bytes, up to which a float32 counts exactly. Raises PeerLost as `Mesh.exchange` says."""
-    number, rank = mesh.num_workers, mesh.rank
-    known = [content]  # of this rank, the one below it, ...
+class Group(Protocol):
+    """One worker's side. All workers call the same methods in the same order, one at a time."""
 
-    def exchange(out: np.ndarray, size: int) -> np.ndarray:
-        to, source, into = (rank + distance) % number, (rank - distance) % number, np.empty(size, np.float32)
-        mesh.exchange(to, Parcel(out, out.nbytes), source, Parcel(into, into.nbytes), adds=False)
-        return into
+    rank: int
+    num_workers: int
 
-    while (distance := len(known)) < number:
-        mine = known[: number - distance]
-        lengths = exchange(np.array([*map(len, mine)], np.float32), len(mine)).astype(int)
-        whole = b"".join(mine)
-        padded = np.frombuffer(whole + bytes(-len(whole) % 4), np.float32)
-        theirs = exchange(padded, -(-lengths.sum() // 4)).tobytes()
-        ends = lengths.cumsum()
-        known += [theirs[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-    return [known[(rank - each) % number] for each in range(number)]
+    def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
+        """Replaces the buffer, float32 (n,) and contiguous, by its sum over the workers, the same bits on all. It
+        counts `num_bytes` in the traffic; of its numbers the first `num_halves` travel as float16. Raises PeerLost
+        where a worker is lost."""
+
+    def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
+        """Replaces the buffer by that of rank `source`; otherwise as `all_reduce`."""
+
+    def barrier(self, value: float = 0.0) -> float:
+        """Waits until all workers have called it; returns the greatest of their values, as a float32."""
+
+    def all_gather(self, content: bytes) -> list[bytes]:
+        """The workers' contents by rank; less than 16 MB each."""
 
 
-def barrier(mesh: Mesh, value: float = 0.0) -> float:
-    """Waits until all workers have called it; returns the greatest of their values, as a float32. Raises PeerLost as
-    `Mesh.exchange` says."""
-    greatest, other = np.array([value], np.float32), np.zeros(1, np.float32)
-    for step in barrier_schedule(mesh.num_workers, mesh.rank).steps:
-        mesh.exchange(step.to, Parcel(greatest, 4), step.source, Parcel(other, 4), adds=False)
-        greatest = np.maximum(greatest, other)
-    return float(greatest[0])
+class MeshGroup:
+    """A Group over a mesh; `algorithm` is one of schedules.SUMS."""
+
+    def __init__(self, mesh: Mesh, algorithm: ScheduleMaker) -> None:
+        self.rank = mesh.rank
+        self.num_workers = mesh.num_workers
+        self._mesh = mesh
+        self._sum = algorithm(mesh.num_workers, mesh.rank)
+
+    def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
+        return follow(self._sum, self._mesh, buffer, num_bytes, num_halves)
+
+    def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
+        return follow(broadcast(self.num_workers, self.rank, source), self._mesh, buffer, num_bytes)
+
+    def barrier(self, value: float = 0.0) -> float:
+        greatest, other = np.array([value], np.float32), np.zeros(1, np.float32)
+        for step in barrier(self.num_workers, self.rank).steps:
+            self._mesh.exchange(step.to, Parcel(greatest, 4), step.source, Parcel(other, 4), adds=False)
+            greatest = np.maximum(greatest, other)
+        return float(greatest[0])
+
+    def all_gather(self, content: bytes) -> list[bytes]:
+        """With each exchange a worker knows the contents of twice as many ranks below its own (Bruck et al., "Efficient
+        algorithms for all-to-all communications", IEEE TPDS 8(11), 1997, section 4). A content has less than 2**24
+        bytes, up to which a float32 counts exactly."""
+        number, rank = self.num_workers, self.rank
+        known = [content]  # of this rank, the one below it, ...
+
+        def exchange(out: np.ndarray, size: int) -> np.ndarray:
+            to, source, into = (rank + distance) % number, (rank - distance) % number, np.empty(size, np.float32)
+            self._mesh.exchange(to, Parcel(out, out.nbytes), source, Parcel(into, into.nbytes), adds=False)
+            return into
+
+        while (distance := len(known)) < number:
+            mine = known[: number - distance]
+            lengths = exchange(np.array([*map(len, mine)], np.float32), len(mine)).astype(int)
+            whole = b"".join(mine)
+            padded = np.frombuffer(whole + bytes(-len(whole) % 4), np.float32)
+            theirs = exchange(padded, -(-lengths.sum() // 4)).tobytes()
+            ends = lengths.cumsum()
+            known += [theirs[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        return [known[(rank - each) % number] for each in range(number)]

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from esync.clock import Clock
-from trainer.collectives.group import Group
+from trainer.collectives.mesh import Group
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.tcp_connections import TcpConnections
 from utils import JobError, PeerLost, die_on_error

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from trainer.collectives.connecting import TEST, Acceptor, connect
-from trainer.collectives.group import MeshGroup
+from trainer.collectives.mesh import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.joining import Start

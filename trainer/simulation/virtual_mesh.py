@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from esync.clock import Event
-from trainer.collectives.group import MeshGroup
-from trainer.collectives.mesh import Parcel
+from trainer.collectives.mesh import MeshGroup, Parcel
 from trainer.collectives.schedules import ScheduleMaker
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock

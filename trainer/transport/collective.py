@@ -16,8 +16,7 @@ import numpy as np
 from config import FP16, UNCOMPRESSED
 from esync.clock import Clock, Result, Task
 from trainer.collectives.compression import AS_IT_IS, Compression
-from trainer.collectives.group import Group
-from trainer.collectives.mesh import Moved
+from trainer.collectives.mesh import Group, Moved
 from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.flat import Buffer, buffers_of
 from utils import PeerLost, SetupError

@@ -18,7 +18,7 @@ import pytest
 
 from trainer.collectives import tcp
 from trainer.collectives.connecting import MOST_BYTES, Acceptor, Address, connect, unanswered
-from trainer.collectives.mesh import barrier, follow
+from trainer.collectives.mesh import MeshGroup, follow
 from trainer.collectives.schedules import SUMS, ExchangeSchedule, ring
 from trainer.collectives.tcp import Awaited, TcpMesh
 from utils import JobError, PeerLost, SetupError
@@ -55,6 +55,10 @@ def meshes(number: int, patience_s: float = WAIT_S) -> Iterator[list[TcpMesh]]:
     finally:
         for mesh in made:
             mesh.close()
+
+
+def barrier(mesh: TcpMesh, value: float = 0.0) -> float:
+    return MeshGroup(mesh, ring).barrier(value)
 
 
 @pytest.mark.parametrize("name", SUMS)

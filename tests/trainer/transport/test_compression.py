@@ -18,8 +18,7 @@ from algorithms import TransportKind
 from config import AMONG_WORKERS, FP16, KVSTORE, Config
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.collectives.compression import Compression
-from trainer.collectives.group import MeshGroup
-from trainer.collectives.mesh import follow
+from trainer.collectives.mesh import MeshGroup, follow
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.nan_guard import first_not_finite
