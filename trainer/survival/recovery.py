@@ -21,7 +21,6 @@ from trainer.company import Begin, Company, How
 from trainer.rendezvous.generations import Generation
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
-from trainer.transport.protocol import SummedArrays
 from utils import LEFT, JobOver, PeerLost
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 class HandsOver(Protocol):
     """Hooks of an algorithm for recovery; SynchronousTrainer documents them."""
 
-    sums: SummedArrays
+    sums: CollectiveSums
 
     def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]: ...
     def set_global_model(self) -> None: ...
@@ -243,7 +242,7 @@ class Survivors(Company):
         if decided.source is None:
             return False
         if first:  # in place of `broadcast`
-            self._sums.prepare(*self._algorithm.broadcast_arrays(trainer.parameters.statistics()))
+            self._algorithm.sums.prepare(*self._algorithm.broadcast_arrays(trainer.parameters.statistics()))
             self._algorithm.set_global_model()
         report = reports[decided.source]
         if decided.behind:
@@ -251,18 +250,13 @@ class Survivors(Company):
         if decided.is_at_work:
             # A newcomer does no test steps, for which the others would wait: it counts as the slowest at first
             trainer.step_s = trainer.step_s or max(each.step_s for each in reports)
-            self._sums.continue_with(report.meets)
+            self._algorithm.sums.continue_with(report.meets)
             if (state_server := trainer.context.peers.state_server) is not None:
                 rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
                 state_server.join(report.job, rank, num_workers, trainer.progress, generation.number)
             self._note(generation, decided.newcomers)
             self._loop.choose_evaluator()
         return decided.is_at_work  # else all resume the newest checkpoint
-
-    @property
-    def _sums(self) -> CollectiveSums:
-        assert isinstance(self._algorithm.sums, CollectiveSums)
-        return self._algorithm.sums
 
     def _report(self) -> WorkerReport:
         trainer = self._trainer
@@ -274,7 +268,7 @@ class Survivors(Company):
             trainer.seen.of_all,
             trainer.evaluated.newest,
             trainer.stepper.updates,
-            self._sums.meets,
+            self._algorithm.sums.meets,
             trainer.context.peers.state_server.job if trainer.context.peers.state_server else "",
             self._is_over,
         )
