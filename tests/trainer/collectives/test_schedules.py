@@ -149,21 +149,6 @@ def test_binary_blocks_take_the_steps_of_the_largest_block_and_the_messages_betw
         assert moments == 2 * halves(number) + sum(between)
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "buffers"),
-    [
-        ("butterfly", 3, [2.5, 1, 1]),
-        ("butterfly", 6, [3, 1, 3, 1, 1.5, 1.5]),
-        ("binary-blocks", 3, [1.5, 1.5, 1]),
-        ("binary-blocks", 6, [1.75] * 4 + [1.5] * 2),
-        *[(name, 4, [1.5] * 4) for name in SUMS],
-        *[(name, 8, [1.75] * 8) for name in SUMS],
-    ],
-)
-def test_bytes_of_some_numbers_by_hand(name: str, number: int, buffers: list[float]) -> None:
-    assert list(map(float, sent(SUMS[name], number))) == buffers
-
-
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("place", [0, 0.5, 1])
 def test_a_broadcast_brings_the_sources_buffer_to_all_in_lg_n_moments(number: int, place: float) -> None:

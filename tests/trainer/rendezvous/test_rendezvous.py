@@ -309,20 +309,18 @@ def test_all_that_a_role_runs_is_compared():
     assert setup[PROGRAM] == version.files_hash()
 
 
-def test_without_a_majority_all_are_named():
-    found = differences([("worker 0", {"-b": "32"}), ("worker 1", {"-b": "64"})])
-    assert found == {"-b": "worker 0 has -b 32, worker 1 has -b 64"}
-
-
-def test_workers_with_different_job_files_are_told_to_bring_the_same():
-    line = verdict(differences([(f"worker {rank}", {JOB: "none" if rank else "3f"}) for rank in range(3)]))
-    assert "worker 0 has --job 3f, the others --job none; bring the same job file" in line
-
-
-def test_of_many_that_differ_some_are_named():
-    processes = ((f"worker {number}", {"-b": "64" if number < 20 else "32"}) for number in range(30))
-    (text,) = differences(processes).values()
-    assert "and 5 more have -b 32, the others -b 64" in text
+@pytest.mark.parametrize(
+    ("setups", "line"),
+    [
+        ([{"-b": "32"}, {"-b": "64"}], "differ: worker 0 has -b 32, worker 1 has -b 64; start all processes"),
+        ([{JOB: "3f"}, *[{JOB: "none"}] * 2], "worker 0 has --job 3f, the others --job none; bring the same job file"),
+        ([{"-b": "64"}] * 20 + [{"-b": "32"}] * 10, "worker 24 and 5 more have -b 32, the others -b 64"),
+    ],
+    ids=["without a majority", "job files", "many"],
+)
+def test_who_differs_is_named_with_what_to_do_and_of_many_some_are(setups, line):
+    processes = ((f"worker {number}", setup) for number, setup in enumerate(setups))
+    assert line in verdict(differences(processes))
 
 
 def test_a_step_size_that_does_not_count_in_the_mode_may_differ():
@@ -340,15 +338,10 @@ def test_what_is_a_matter_of_the_host_may_differ():
 # -------------------------------------------------------------------------------------------------- closed ports
 
 
-def closed_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
 def test_a_port_that_cannot_be_reached_is_named_on_every_process():
     job = Job(num_workers=1)
     members = job.start()
-    port = closed_port()
+    (port,) = free_ports(1)
     behind_firewall = job.raw(joins("worker", "gpu0", host="b", port=port, num_workers=1))
     cannot = f"worker (gpu0 on host b, 127.0.0.1:{port}) (Connection refused) cannot be reached"
     all_fail(members, cannot, "DMLC_INTERFACE", "firewall")
@@ -370,7 +363,7 @@ def test_another_program_at_an_address_is_not_taken_for_the_process():
 
 
 def test_mxnet_gets_the_address_and_the_ports_that_were_tried():
-    port = closed_port()
+    (port,) = free_ports(1)
     job = Job(num_workers=1)
     members = [*job.start(), Member(job, "worker", "cpu0", port=port)]
     join_all(*members)
@@ -419,7 +412,7 @@ def test_each_process_says_what_it_waits_for(caplog, monkeypatch):
     monkeypatch.setattr(joining, "REMIND_EVERY_S", 0.05)
     caplog.set_level(logging.INFO)
     job = Job(num_workers=2)
-    port = closed_port()
+    (port,) = free_ports(1)
     members = [*job.start(), Member(job, "worker", "gpu1", port=port)]
 
     def said(*words):
@@ -438,7 +431,7 @@ def test_each_process_says_what_it_waits_for(caplog, monkeypatch):
 def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog, monkeypatch):
     monkeypatch.setattr(joining, "REMIND_EVERY_S", 0.05)
     caplog.set_level(logging.INFO)
-    port = closed_port()
+    (port,) = free_ports(1)
     with pytest.raises(PeerLost, match=r"not complete after 0\.3 s") as caught:
         join_alone(port, start_timeout_s=0.3)
     for text in (str(caught.value), caplog.messages[0]):
@@ -834,7 +827,7 @@ def test_a_worker_that_reaches_a_parameter_server_no_more_ends_the_job_though_bo
 def test_a_port_that_is_closed_on_a_host_that_answers_is_no_cut_link(quick):
     with socket.create_server(("127.0.0.1", 0)) as there:
         assert rendezvous_client._is_reached(*there.getsockname(), False)
-    closed = ("127.0.0.1", closed_port())
+    closed = ("127.0.0.1", *free_ports(1))
     assert rendezvous_client._is_reached(*closed, True) and not rendezvous_client._is_reached(*closed, False)
     assert not rendezvous_client._is_reached("255.255.255.255", 1, True)
 

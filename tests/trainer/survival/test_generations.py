@@ -227,8 +227,6 @@ def alone(clock: VirtualClock, beat: Callable[[Start], str], come_back: Callable
     """A worker that is alone in its first generation."""
 
     class Joins:
-        patience_s = PATIENCE_S
-
         def beat(self, place: Start) -> str:
             return beat(place)
 
