@@ -50,9 +50,6 @@ class Change:
         """Whether a call is answered."""
         return self.passes(one, other) and other not in self.walled
 
-    def exchange(self, one: int, other: int) -> bool:
-        return self.reaches(one, other) or self.reaches(other, one)
-
 
 @dataclass(frozen=True)
 class Round:
