@@ -35,7 +35,7 @@ from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.joining import Joining
 from trainer.runtime.environment import compared
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, fail, printable
+from utils import EXIT_OK, EXIT_PEER_LOST, JobError, SetupError, die_on_error, fail, printable
 
 JOB = "mxnet"  # the name of the one job that a scheduler has
 # Label of the last values that all workers gather before they train: from then on a hub lets the job go on without a
@@ -96,10 +96,7 @@ class JobSession:
                 return Reply(200, {})
             self._wire.send({"join": {**message, **self._listens(self._wire, message)}})
             while "response" not in (said := self._wire.receive()[0]):
-                if "end" in said:
-                    raise error_of_end(said)
-                if "warning" in said:
-                    log.warning("%s", said["warning"])
+                self._handle(said)
             return Reply(200, said["response"])
         except EOFError:
             why = "it went away before the job was complete"
@@ -215,20 +212,21 @@ class JobSession:
                 while not self._left:
                     self._handle(wire.receive(beat)[0])
                     beat()
-            except SetupError as error:
-                self._finish(str(error), EXIT_SETUP)
+            except JobError as error:
+                self._finish(str(error), error.exit_code)
             except (EOFError, OSError) as error:
                 self._finish(how_lost(wire.name, error), EXIT_PEER_LOST)
             self._wire = None
             self._gathered.put(None)
 
-    def _handle(self, message: Mapping[str, Any]) -> None:
+    def _handle(self, message: Message) -> None:
+        """Acts on a message; raises JobError where it ends this process."""
         if "gathered" in message:
             self._gathered.put(message["values"])
         elif "warning" in message:
             log.warning("%s", message["warning"])
         elif "end" in message:
-            self._finish(message["end"], message["code"])
+            raise error_of_end(message)
         elif message.get("complete"):
             self._note_complete()
 
