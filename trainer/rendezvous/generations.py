@@ -5,7 +5,7 @@ A generation is one set of workers, connected with each other. It breaks with th
 all of them agree to pause so that a worker can come or go. Then each comes back to the state server
 (SimpleStateServer/server/rendezvous/membership.py), which tells all that are left where the next one is. That happens
 beside the training thread, also during a long step. The training thread notices when a sum fails, and takes its new
-place when it comes to the next one (recovery.py). tcp_connections.py connects the workers of a generation.
+place when it comes to the next one (recovery.py). failure_detector.py connects the workers of a generation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 
 from esync.clock import Clock
 from trainer.collectives.mesh import Group
+from trainer.rendezvous.failure_detector import TcpConnections
 from trainer.rendezvous.joining import Joining, Start
-from trainer.rendezvous.tcp_connections import TcpConnections
 from utils import JobError, PeerLost, die_on_error
 
 ASK_EVERY_S = 1.0  # whether a worker waits to take part

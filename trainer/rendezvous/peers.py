@@ -29,12 +29,12 @@ from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.rendezvous import addresses, roles
 from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.failure_detector import TcpConnections
 from trainer.rendezvous.generations import Generations, Report
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo, Training
 from trainer.rendezvous.silence import LONGEST_S, Silence
-from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_BUG, EXIT_PEER_LOST, PROCESS, PeerLost
 

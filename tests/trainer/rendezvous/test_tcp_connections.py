@@ -22,11 +22,10 @@ from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import TcpMesh
 from trainer.rendezvous import generations
-from trainer.rendezvous.failure_detector import STANDS
+from trainer.rendezvous.failure_detector import STANDS, TcpConnections
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Start
 from trainer.rendezvous.silence import Silence
-from trainer.rendezvous.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import PeerLost
 
@@ -126,7 +125,7 @@ from trainer.collectives import connecting
 from trainer.collectives.schedules import ring
 from trainer.rendezvous.joining import Start
 from trainer.rendezvous.silence import Silence
-from trainer.rendezvous.tcp_connections import TcpConnections
+from trainer.rendezvous.failure_detector import TcpConnections
 from server.messages import Member
 from utils import PeerLost
 
