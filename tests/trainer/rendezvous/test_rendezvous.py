@@ -30,7 +30,7 @@ from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
 from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import DATA as CONTENT, JOB, PROGRAM, differences, verdict
+from trainer.rendezvous.config_check import DATA, JOB, PROGRAM, differences, verdict
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
@@ -243,15 +243,6 @@ def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, oth
     all_fail(members, named, f") has {odd}, the others {others}")
 
 
-def test_other_data_is_named():
-    job = Job()
-    members = [*job.start("cpu0", setup={CONTENT: "abc"}), Member(job, "worker", "cpu1", {CONTENT: "abd"})]
-    all_fail(members, "get the same files")
-    for device, value in (("cpu0", "abc"), ("cpu1", "abd")):
-        name = rf"worker \({device} on host {socket.gethostname()}, 127.0.0.1:\d+\)"
-        assert all(re.search(f"{name} has the data {value}", str(member.error)) for member in members)
-
-
 def test_another_number_of_workers_is_named_when_the_job_is_complete():
     job = Job(num_workers=2)
     members = [*job.start("cpu0"), Member(job, "worker", "cpu1", num_workers=3)]
@@ -314,9 +305,10 @@ def test_all_that_a_role_runs_is_compared():
     [
         ([{"-b": "32"}, {"-b": "64"}], "differ: worker 0 has -b 32, worker 1 has -b 64; start all processes"),
         ([{JOB: "3f"}, *[{JOB: "none"}] * 2], "worker 0 has --job 3f, the others --job none; bring the same job file"),
+        ([{DATA: "ab"}, {DATA: "cd"}], "worker 0 has the data ab, worker 1 has the data cd; get the same files"),
         ([{"-b": "64"}] * 20 + [{"-b": "32"}] * 10, "worker 24 and 5 more have -b 32, the others -b 64"),
     ],
-    ids=["without a majority", "job files", "many"],
+    ids=["without a majority", "job files", "data", "many"],
 )
 def test_who_differs_is_named_with_what_to_do_and_of_many_some_are(setups, line):
     processes = ((f"worker {number}", setup) for number, setup in enumerate(setups))
