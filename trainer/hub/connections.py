@@ -341,8 +341,6 @@ class Connections(ABC):
                 oldest.close()
             try:
                 first, said = await asyncio.wait_for(self._greet(connection), GREETING_S)
-            except asyncio.TimeoutError:
-                raise EOFError from None
             finally:
                 self._strangers.pop(connection, None)
             if first != HELLO:
@@ -355,7 +353,7 @@ class Connections(ABC):
                 del said, message, arrays  # the next ones need room
                 connection.end_turn()
                 said = None
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, asyncio.TimeoutError) as error:  # the last is no OSError before Python 3.11
             how = error
         except (NotAFrame, Refused, BadMessage, Conflict) as error:
             sent = "this process sent a wrong message: " * isinstance(error, (BadMessage, Conflict))
