@@ -42,19 +42,13 @@ async def forward(first: bytes, program: socket.socket, address: str, port: int)
                 await loop.sock_sendall(sink, chunk)
                 chunk = await loop.sock_recv(source, CHUNK)
                 noted.extend(chunk if len(noted) < CHUNK else b"")
+        for each in (source, sink):  # which ends the other direction
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     sent = bytearray()  # by the program, at first
-    tasks = [
-        asyncio.create_task(copy(first, program, scheduler, sent)),
-        asyncio.create_task(copy(greeting, scheduler, program, bytearray())),
-    ]
     try:
-        done, still_open = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in still_open:
-            task.cancel()
-        await asyncio.gather(*still_open, return_exceptions=True)
-        for task in done:
-            task.result()  # raises bugs alone: an error of the network just ends a direction
+        await asyncio.gather(copy(first, program, scheduler, sent), copy(greeting, scheduler, program, bytearray()))
     finally:
         scheduler.close()
     return listens_at(bytes(sent))
