@@ -3,9 +3,7 @@
     JOIN at the state server (joining.py), which compares set-ups -> connect each with each
     (collectives/connecting.py) -> train -> barrier -> LEFT
 
-A worker that dies closes its connections, which all others see at once; one that is frozen, or whose host or network is
-down, sends no more heartbeats. Then all end with a line that names it. Sums and gathered values travel over one set of
-connections, heartbeats over another.
+Where a worker is lost (failure_detector.py), and the job does not survive that, all end with a line that names it.
 """
 
 from __future__ import annotations
