@@ -242,8 +242,8 @@ def _joined(
         assert link is not None
         others = peers.join(config, cluster, setup, link)
     with others as joined:
-        setup_logging(f"worker {joined.rank} {config.device}")
-        tell_launcher({"rank": joined.rank})
+        setup_logging(f"worker {joined.place.rank} {config.device}")
+        tell_launcher({"rank": joined.place.rank})
         yield joined
 
 
@@ -258,7 +258,7 @@ def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> C
             return of_all(labels, len(members), config, places)[generations.taken.start.rank]
 
         return lambda: of_generation(generations.taken.number)
-    rank, num_workers = (joined.rank, joined.num_workers) if joined else (0, 1)
+    rank, num_workers = (joined.place.rank, joined.place.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
     membership = of_all(labels, num_workers, config, places)[rank]
@@ -276,7 +276,7 @@ def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) 
     """This worker's checkpoints, where there are any."""
     if joined is None:
         return checkpoints_of(config, data_hash, 0, 1, lambda mine: [mine])
-    rank, num_workers = joined.rank, joined.num_workers
+    rank, num_workers = joined.place.rank, joined.place.num_workers
 
     def gather(mine: list[int]) -> list[list[int]]:
         found = joined.gather("checkpoints", mine)
@@ -311,4 +311,4 @@ def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return answers
 
-    return Choice(config, lambda: joined.rank, gather, joined.changes)
+    return Choice(config, lambda: joined.place.rank, gather, joined.changes)

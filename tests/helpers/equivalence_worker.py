@@ -112,7 +112,8 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     assert cluster is not None
     numbers = itertools.count()
     with roles.join(cluster, kind_of(algorithm), 60) as joined:
-        trainer = trainer_of(algorithm, joined.rank, joined.num_workers, transport=joined.transport, hub=joined.hub)
+        where = joined.place.rank, joined.place.num_workers
+        trainer = trainer_of(algorithm, *where, transport=joined.transport, hub=joined.hub)
         np.savez(path, *train(algorithm, trainer, lambda: joined.gather(f"turn {next(numbers)}", None)))
         del trainer
 

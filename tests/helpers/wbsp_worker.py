@@ -60,7 +60,7 @@ def main(step_time: str, output: str) -> None:
     config = Config(mode="wbsp", device_name=f"cpu{Path(output).stem}", start_timeout=60)
     with tempfile.TemporaryDirectory() as folder, hub_link.join(cluster, config, {}) as joined:
         train = loading.load("mnist", str(few_images())).train
-        rank, num_workers = joined.rank, joined.num_workers
+        rank, num_workers = joined.place.rank, joined.place.num_workers
         context = context_of(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
             batches=endless(train, np.arange(rank, 2000, num_workers), BATCH, seed=(0, rank)),

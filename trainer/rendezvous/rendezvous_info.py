@@ -41,17 +41,8 @@ class RendezvousInfo:
     training: Training = field(default_factory=Training)
 
     @property
-    def rank(self) -> int:
-        """At present."""
-        return self._place.rank
-
-    @property
-    def num_workers(self) -> int:
-        """At present."""
-        return self._place.num_workers
-
-    @property
-    def _place(self) -> Transport | Exchange:
+    def place(self) -> Transport | Exchange:
+        """What tells this worker's rank, and the number of workers, at present."""
         place = self.transport or self.hub
         assert place is not None
         return place
