@@ -13,6 +13,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import namespaces
 import pytest
 from cluster_processes import ROOT
@@ -35,30 +36,15 @@ from server.messages import Member
 WAIT_S = 20.0
 
 
-class Meeting(threading.Barrier):
-    """Both workers start each generation together."""
-
-    generation = 1
-
-    def __init__(self) -> None:
-        super().__init__(2, self._next, WAIT_S)
-
-    def _next(self) -> None:
-        self.generation += 1
-
-
 class Joining:
-    """A rendezvous at which the same workers start each time."""
+    """A rendezvous at which the same workers start each time, together."""
 
-    def __init__(self, rank: int, members: tuple[Member, ...], meeting: Meeting) -> None:
-        self._rank, self._members, self._meeting = rank, members, meeting
+    def __init__(self, meeting: threading.Barrier) -> None:
+        self._meeting = meeting
 
-    def start(self, generation: int = 1) -> Start:
-        return Start(generation, self._rank, self._members)
-
-    def come_back(self, before: Start, lost: object, heard: object = ()) -> Start:
+    def come_back(self, before: Start, lost: object, heard: object) -> Start:
         self._meeting.wait()
-        return self.start(self._meeting.generation)
+        return msgspec.structs.replace(before, generation=before.generation + 1)
 
     def beat(self, place: Start) -> str:
         return ""
@@ -86,20 +72,19 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
     members = tuple(Member(f"w{n}", "127.0.0.1", each.getsockname()[1], "h", "cpu") for n, each in enumerate(listeners))
     with contextlib.ExitStack() as stack:
         acceptors = [stack.enter_context(contextlib.closing(Acceptor(each))) for each in listeners]
-        meeting = Meeting()
-        meetings = [Joining(rank, members, meeting) for rank in range(2)]
+        joining = Joining(threading.Barrier(2, timeout=WAIT_S))
 
         def worker(rank: int) -> Generations:
             def connect(*about):
                 return TcpConnections(acceptors[rank], ring, WAIT_S, Silence(WAIT_S), True, *about)
 
-            return Generations(meetings[rank], connect, RealClock(), in_thread)  # type: ignore[arg-type]
+            return Generations(joining, connect, RealClock(), in_thread)  # type: ignore[arg-type]
 
         workers = [worker(rank) for rank in range(2)]
         gc.disable()
         stack.callback(gc.enable)
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda rank: workers[rank].begin(meetings[rank].start()), range(2)))
+            list(pool.map(lambda rank: workers[rank].begin(Start(1, rank, members)), range(2)))
         transports = [CollectiveTransport(each.taken.group, RealClock()) for each in workers]
         for _ in range(3):
             for each, transport in zip(workers, transports, strict=True):
