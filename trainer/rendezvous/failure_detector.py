@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer.collectives.connecting import TEST, Acceptor, connect
@@ -70,11 +70,10 @@ class FailureDetector:
     def _run(self) -> None:
         with die_on_error("the detector of lost workers failed"), selectors.DefaultSelector() as selector:
             selector.register(self._stopped, selectors.EVENT_READ)
-            watched = dict(self._connections)
-            for rank, connection in watched.items():
+            for rank, connection in self._connections.items():
                 connection.setblocking(False)
                 selector.register(connection, selectors.EVENT_READ, rank)
-            while found := self._next_loss(selector, watched):
+            while found := self._next_loss(selector):
                 lost, why = found
                 self._has_noticed.set()
                 for rank in lost:
@@ -88,14 +87,12 @@ class FailureDetector:
                             connection.shutdown(socket.SHUT_RDWR)
                     return
                 for rank in lost:
-                    selector.unregister(watched.pop(rank))
+                    selector.unregister(self._connections[rank])
 
-    def _next_loss(
-        self, selector: selectors.BaseSelector, watched: Mapping[int, socket.socket]
-    ) -> tuple[list[int], str] | None:
+    def _next_loss(self, selector: selectors.BaseSelector) -> tuple[list[int], str] | None:
         """Waits for a loss; returns ranks and reason as `on_lost` gets them. None: the detector was stopped."""
         now = awake = time.monotonic()
-        heard, common, moved = dict.fromkeys(watched, now), self._begun_by_both(watched), now
+        heard, common, moved = dict.fromkeys(self._heard, now), self._begun_by_both(), now
         while True:
             ready = [key.data for key, _ in selector.select(max(0.0, self._due - now))]
             if None in ready:
@@ -104,7 +101,7 @@ class FailureDetector:
             if ended and not self._may_leave:
                 return ended, ""
             for rank in ended:
-                selector.unregister(watched[rank])
+                selector.unregister(self._connections[rank])
             for rank in ready:
                 if self._said[rank].startswith(_OVER):
                     self._said[rank] = b""
@@ -113,11 +110,11 @@ class FailureDetector:
                         return [], ""
             before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
             if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
-                heard, moved, awake = dict.fromkeys(watched, now), now, now
+                heard, moved, awake = dict.fromkeys(self._heard, now), now, now
             for rank in ready:
                 self._silence.add_gap(now, now - heard[rank])
                 heard[rank] = now
-            last, common = common, self._begun_by_both(watched)
+            last, common = common, self._begun_by_both()
             if common is None or common != last:
                 moved = now
             elif now - moved > silent_s:
@@ -146,10 +143,10 @@ class FailureDetector:
         self._said[rank] = said[max(0, len(said) // _BEAT.size - 1) * _BEAT.size :]
         return True
 
-    def _begun_by_both(self, watched: Container[int]) -> Awaited | None:
+    def _begun_by_both(self) -> Awaited | None:
         """The message that is being received, once a heartbeat has told that the other one has begun it."""
         awaited = self._exchanges.awaited()
-        if awaited is None or awaited.source not in watched:
+        if awaited is None or awaited.source not in self._heard:
             return None
         said = self._said[awaited.source]
         begun = _BEAT.unpack(said[: _BEAT.size])[0] if len(said) >= _BEAT.size else 0
