@@ -1,15 +1,21 @@
-"""Figures of the metric over time or another axis. Draws on a given figure, in its width."""
+"""Figures of the metric over time or another axis. Draws on a given figure, in its width.
+
+Of several runs of the same job it draws the median and its interval at each point. A value holds from its evaluation to
+the next, so a curve is a step function without interpolation. A band runs from the latest first evaluation to the
+earliest last one: outside not all runs have a known value.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from algorithms import Entry
 from esync.metric import ACCURACY, Metric
-from report.bands import Band, band
+from report import statistics
 from report.marks import draw_marks, place_marks
 from report.metrics import STANDALONE, Curve, Event, Mode
 from report.statistics import FEWEST_RUNS
@@ -17,6 +23,7 @@ from report.style import SMALL, TEXT, fill, height_of, legend, note_below
 from report.tables import span, target_text
 from report.x_axes import SECONDS, XAxis
 
+MAX_POINTS = 1000  # of a band; more cannot be seen
 _TARGET_LOOK: dict[str, Any] = {"color": "#444444", "linestyle": (0, (5, 4)), "linewidth": 0.8}  # thinner than a curve
 
 
@@ -80,6 +87,32 @@ def _runs_text(numbers: Sequence[int]) -> str:
     single = "single runs" + (f" where there are fewer than {FEWEST_RUNS}" if enough else "")
     parts = [f"median of {span(enough)} runs, with its interval"] if enough else []
     return "; ".join(parts + [single] * (len(enough) < len(numbers)))
+
+
+class Band(NamedTuple):
+    """Medians of runs and the ends of their intervals, each (points,), at the points where a run was evaluated."""
+
+    at: np.ndarray
+    median: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def band(curves: Sequence[Curve]) -> Band | None:
+    """The band of several curves; None where no point has a value on all of them. Raises ValueError for no curves, or
+    one without evaluations."""
+    if not curves or not all(curves):
+        raise ValueError("a band needs curves, and each of them an evaluation")
+    begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    if end < begin:
+        return None
+    grid = np.array(sorted({at for curve in curves for at, _ in curve if begin <= at <= end}))
+    if len(grid) > MAX_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
+    values = []
+    for places, its in (np.array(curve).T for curve in curves):
+        values.append(its[np.searchsorted(places, grid, side="right") - 1])  # of the last evaluation until each point
+    return Band(grid, *statistics.of_sorted(np.sort(values, axis=0)))
 
 
 def draw_band(axes: Axes, its: Band, size: float, look: Mapping[str, Any]) -> None:

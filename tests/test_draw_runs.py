@@ -10,7 +10,7 @@ from matplotlib.text import Text
 import draw
 import summary
 from report import bars, figures, metrics, tables
-from report.bands import band
+from report.figures import band
 from report.metrics import Event
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate

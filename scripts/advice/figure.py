@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from algorithms import ENTRIES
 from esync.metric import Metric
 from report import style
-from report.bands import band
 from report.figure_set import save_figures
+from report.figures import band
 from scripts.advice.answer import Row
 from scripts.advice.search import Found
 
