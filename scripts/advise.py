@@ -226,7 +226,7 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
 
 def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Sequence[str]) -> None:
     """Prints what was found. Raises SetupError where no candidate has reached the target."""
-    from scripts.advice import answer, figure
+    from scripts.advice import answer
 
     found, metric = search.found, search.metric
     places = {
@@ -251,7 +251,7 @@ def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Seq
     if given.json:
         write_json(given.json, answer.as_json(search, rows, named, command))
     if given.figure:
-        figure.save(given.figure, found, rows, metric, logging.info)
+        answer.save_figure(given.figure, search, rows, logging.info)
 
 
 def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: str, every_s: float) -> str:
