@@ -19,7 +19,6 @@ import logging
 import math
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
 from scripts.launch import job_options
-from scripts.run_process import Processes
+from scripts.run_process import Processes, at_signals
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
 from trainer.simulation.virtual_job import VirtualJob
@@ -201,9 +200,6 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
         advised.held_out = asked or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
         test = None if asked else whole
         learnt = job_of(advised.job("esync").config.but(cpu=1))
-    stops: list[int] = []
-    both = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, lambda number, frame: stops.append(number)) for each in both]
     logging.getLogger().setLevel(logging.ERROR)  # of the runs
     progress = logging.getLogger("advise.progress")
     progress.setLevel(logging.INFO)
@@ -211,16 +207,10 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
     def say(text: str) -> None:
         progress.info("%3.0f of %.0f s | %s", search.used_s, 60 * given.minutes, text)
 
-    search = Search(
-        advised.machines, advised.job, learnt, test, metric, target, advised.step, 60 * given.minutes, say,
-        lambda: bool(stops),
-    )  # fmt: skip
-    try:
+    search = Search(advised.machines, advised.job, learnt, test, metric, target, advised.step, 60 * given.minutes, say)
+    with at_signals(search.stop):
         search.run()
-    finally:
-        for each, handler in zip(both, before, strict=True):
-            signal.signal(each, handler)
-        logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger().setLevel(logging.INFO)
     return search
 
 
