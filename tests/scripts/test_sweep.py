@@ -16,7 +16,7 @@ from few_images import few_images, on_few_images
 
 import draw
 from scripts import run_lines, sweep
-from scripts.sweep_grid import LOCAL, VIRTUAL, points
+from scripts.sweep import LOCAL, VIRTUAL, points
 from scripts.sweep_report import SweepLine
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, read_json, usable_cores
 
