@@ -247,8 +247,8 @@ class Sweep:
 
     def _is_done(self, task: Task) -> bool:
         line = self._lines.get(task.line().key)
-        made = line is not None and (list(line.command), line.program) == (task.command, self._program)
-        return made and line is not None and not line.failed
+        made = (task.command, self._program)
+        return line is not None and not line.failed and (list(line.command), line.program) == made
 
     def estimate(self) -> str:
         """How long the missing runs will take, in words."""

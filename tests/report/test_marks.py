@@ -8,7 +8,7 @@ import summary
 from algorithms import EVENTS
 from report import figures, metrics
 from report.figure_set import curve_figures
-from report.marks import Marks, place_marks, thinning
+from report.figures import Marks, place_marks, thinning
 from report.metrics import Event
 from report.runs import Run
 
