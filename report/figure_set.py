@@ -15,8 +15,7 @@ from report.bars import draw_bars, draw_computing_ratio
 from report.definitions import MARK, RATIO, TRAFFIC, published_note
 from report.figures import draw_curves
 from report.metrics import IID, NON_IID, Curve, Mode, compared
-from report.runs import Run, by_mode, estimate, mean_ratios
-from report.x_axes import SECONDS, XAxis
+from report.runs import SECONDS, Run, XAxis, by_mode, estimate, mean_ratios
 from trainer.run_logs.rounds import Warn
 from utils import SetupError
 

@@ -20,10 +20,10 @@ from algorithms import EVENTS, Entry
 from esync.metric import ACCURACY, Metric
 from report import statistics
 from report.metrics import STANDALONE, Curve, Event, Mode, value_at
+from report.runs import SECONDS, XAxis
 from report.statistics import FEWEST_RUNS
 from report.style import SMALL, TEXT, fill, height_of, legend, note_below
 from report.tables import span, target_text
-from report.x_axes import SECONDS, XAxis
 
 MAX_POINTS = 1000  # of a band; more cannot be seen
 _TARGET_LOOK: dict[str, Any] = {"color": "#444444", "linestyle": (0, (5, 4)), "linewidth": 0.8}  # thinner than a curve

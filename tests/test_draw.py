@@ -30,8 +30,8 @@ from esync.metric import ACCURACY
 from report import bars, figure_set, figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
 from report.metrics import Event, Mode
+from report.runs import SECONDS
 from report.style import WIDTHS, style
-from report.x_axes import SECONDS
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 ESYNC, SYNC = (metrics.MODES[name] for name in ("esync", "sync"))
