@@ -36,16 +36,12 @@ SITE_TIMEOUT_S = 30
 Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> files
 
 
-class DataError(SetupError):
-    """The data is not available; the message says why and what to do."""
-
-
 def checksums() -> dict[str, str]:
     """The table of trainer/datasets/loading.py, parsed and not imported, since that module needs numpy."""
     for node in ast.parse((ROOT / "trainer" / "datasets" / "loading.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FASHION_MNIST_SHA256":
             return {f"{name}.gz": checksum for name, checksum in ast.literal_eval(node.value).items()}
-    raise DataError("trainer/datasets/loading.py has no table FASHION_MNIST_SHA256")
+    raise SetupError("trainer/datasets/loading.py has no table FASHION_MNIST_SHA256")
 
 
 def is_right(path: Path, checksum: str) -> bool:
@@ -62,10 +58,10 @@ def is_right(path: Path, checksum: str) -> bool:
 def debian_package(scratch: Path) -> Iterator[Path]:
     """The files of Debian's or Ubuntu's package, downloaded and unpacked but not installed."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise DataError("no apt-get here")
+        raise SetupError("no apt-get here")
     try:
         _run(["apt-get", "download", DEBIAN_PACKAGE], scratch)
-    except DataError:  # no package lists, as in a fresh container: download them into a private folder, without root
+    except SetupError:  # no package lists, as in a fresh container: download them into a private folder, without root
         private = _private_apt(scratch / "apt")
         _run(["apt-get", *private, "update"], scratch)
         _run(["apt-get", *private, "download", DEBIAN_PACKAGE], scratch)
@@ -90,7 +86,7 @@ def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise DataError(f"'{' '.join(command[:1] + command[-2:])}' failed: {reason[-1]}")
+        raise SetupError(f"'{' '.join(command[:1] + command[-2:])}' failed: {reason[-1]}")
 
 
 def published_site(scratch: Path) -> Iterator[Path]:
@@ -101,7 +97,7 @@ def published_site(scratch: Path) -> Iterator[Path]:
             with urllib.request.urlopen(f"{SITE}/{name}", timeout=SITE_TIMEOUT_S) as answer, target.open("wb") as file:
                 shutil.copyfileobj(answer, file)
         except OSError as error:
-            raise DataError(f"{SITE}/{name}: {error}") from None
+            raise SetupError(f"{SITE}/{name}: {error}") from None
         yield target
 
 
@@ -117,14 +113,14 @@ SOURCES: dict[str, Source] = {
 
 def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Callable[[str], None]) -> None:
     """Completes `folder` with the files of `sums` (name -> SHA-256 of the content) from the first source that has them.
-    Raises DataError if a file there is another one (it stays), or no source has the missing files."""
+    Raises SetupError if a file there is another one (it stays), or no source has the missing files."""
     missing = []
     for name, checksum in sums.items():
         path = folder / name
         if not path.exists():
             missing.append(name)
         elif not is_right(path, checksum):
-            raise DataError(f"{path} is something else (its SHA-256 differs): remove or rename it, and run this again")
+            raise SetupError(f"{path} is something else (its SHA-256 differs): remove or rename it, and run this again")
     if not missing:
         say(f"{folder} has Fashion-MNIST already")
         return
@@ -135,7 +131,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             try:
                 found = _checked(source(Path(scratch)), {name: sums[name] for name in missing})
-            except DataError as error:
+            except SetupError as error:
                 reasons.append(f"{source_name}: {error}")
                 continue
             for path in found:
@@ -144,7 +140,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
                 staged.replace(folder / path.name)
         say(f"{folder} has Fashion-MNIST now, from {source_name}")
         return
-    raise DataError(
+    raise SetupError(
         f"Fashion-MNIST is not available. Put {', '.join(missing)} into {folder} by hand; "
         f"what was tried: {'; '.join(reasons)}"
     )
@@ -154,9 +150,9 @@ def _checked(paths: Iterable[Path], sums: dict[str, str]) -> list[Path]:
     found = {path.name: path for path in paths}
     for name, checksum in sums.items():
         if name not in found:
-            raise DataError(f"no {name} there")
+            raise SetupError(f"no {name} there")
         if not is_right(found[name], checksum):
-            raise DataError(f"{name} there is not the published file (its SHA-256 differs)")
+            raise SetupError(f"{name} there is not the published file (its SHA-256 differs)")
     return [found[name] for name in sums]
 
 
@@ -174,7 +170,7 @@ def main() -> None:
     try:
         get(folder, checksums(), SOURCES, lambda message: print(message, file=sys.stderr))
     except OSError as error:
-        raise DataError(str(error)) from None
+        raise SetupError(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -442,13 +442,13 @@ def test_files_that_are_there_are_kept(tmp_path):
 
 def test_a_file_that_is_something_else_is_named_and_left_alone(tmp_path):
     (tmp_path / "labels.gz").write_bytes(b"mine")
-    with pytest.raises(get_data.DataError, match=r"labels.gz is something else.*remove or rename it"):
+    with pytest.raises(SetupError, match=r"labels.gz is something else.*remove or rename it"):
         get_data.get(tmp_path, SUMS, {"good": GOOD}, lambda _: None)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"labels.gz": b"mine"}
 
 
 def test_without_any_source_the_error_says_what_to_do_and_what_was_tried(tmp_path):
-    with pytest.raises(get_data.DataError) as error:
+    with pytest.raises(SetupError) as error:
         get_data.get(tmp_path, SUMS, {"wrong": source(images=b"x")}, lambda _: None)
     assert f"Put images.gz, labels.gz into {tmp_path} by hand" in str(error.value)
     assert "wrong: images.gz there is not the published file" in str(error.value)
