@@ -15,12 +15,12 @@ import dataclasses
 import math
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import draw
 import summary
 from algorithms import OWNERS
 from config import names_of
@@ -133,11 +133,9 @@ def main(arguments: Sequence[str]) -> int:
             return outcome.exit_code or EXIT_FORCED
     console("\n== summary and figures")
     target = [] if given.target is None else [f"--target={given.target}"]
-    for program, *flags in (["summary.py"], ["draw.py", *target]):
-        command = [sys.executable, program, "-b", str(given.log_base.resolve()), "-n", given.network, *flags]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
-        if code != EXIT_OK:
-            return code
+    where = ["-b", str(given.log_base), "-n", given.network]
+    if code := summary.main(where) or draw.main([*where, *target]):
+        return code
     console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
     for line in last_lines(summaries(given.log_base, given.network), given.target):
         console(line)
