@@ -210,7 +210,8 @@ class Task:
     base: Path  # its log tree
     folder: str  # of its mode there
 
-    def line(self, **more: Any) -> SweepLine:
+    def line(self) -> SweepLine:
+        """Without its results."""
         return SweepLine(
             entry=self.point.mode,
             network=Path(self.folder).parent.name,
@@ -218,7 +219,6 @@ class Task:
             point=self.point.name,
             values=dict(self.point.values),
             command=self.command,
-            **more,
         )
 
     def __str__(self) -> str:

@@ -66,11 +66,10 @@ class OutOfTime(Exception):
 
 @dataclass
 class Tried:
-    """A candidate with a step size and a seed, and its run."""
+    """A candidate with a step size, and its run."""
 
     candidate: Candidate
     step: float
-    seed: int
     every: int  # steps of all machines between two evaluations
     run: PausedRun
 
@@ -453,7 +452,7 @@ class Search:
             "eval_seconds": self.evaluation_s(candidate),
         }
         run = PausedRun(replace(job, config=job.config.but(**settings)), self._learnt, self._test)
-        return Tried(candidate, step, seed, self.every, run)
+        return Tried(candidate, step, self.every, run)
 
     def evaluation_s(self, candidate: Candidate) -> float:
         """Virtual seconds between two evaluations."""
