@@ -112,13 +112,6 @@ def test_modes_can_be_chosen_and_those_without_logs_are_named(tree, capsys):
     assert "'fast' is no mode; choose from esync," in capsys.readouterr().err
 
 
-def test_the_target_can_be_chosen(tree, capsys):
-    assert draw_all(tree, "--target", "0.4") == 0
-    output = capsys.readouterr().out
-    assert "s to 0.40" in output
-    assert "ESync and SSGD are not told apart: 0.0..4.0 s and 0.0..12.0 s" in output
-
-
 @pytest.mark.parametrize("target", ["-0.5", "1.5", "nan", "high"])
 def test_a_target_that_is_no_accuracy_is_refused(tree, capsys, target):
     try:

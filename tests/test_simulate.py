@@ -55,10 +55,7 @@ def run(place: Path, *more: str, network: str = "mlp") -> str:
 
 
 def rounds(folder: Path) -> list[dict]:
-    if (folder / "rounds.jsonl").exists():
-        return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    paths = sorted(folder.glob("iter-*.txt"), key=lambda path: int(path.stem[5:]))
-    return [json.loads(path.read_text()) for path in paths]
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def flags_of(mode: str) -> list[str]:
@@ -501,10 +498,3 @@ def test_a_command_that_fails_keeps_no_other_from_running(tmp_path):
     }
     assert run_side_by_side(commands, 1) == 3
     assert mark.exists()
-
-
-def test_its_logs_are_those_that_summary_reads(place):
-    run(place, "-m", "esync", "--max-seconds", "3")
-    run(place, "-m", "wbsp", "--max-seconds", "3")
-    assert summary.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
-    assert "virtual" in (place / "logs/mlp/esync/ESync.json").read_text()

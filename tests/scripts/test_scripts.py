@@ -339,6 +339,7 @@ def test_a_resumed_job_moves_nothing_and_its_processes_append_to_their_logs(tmp_
     (stale / "iter-1.txt").touch()
     log = tmp_path / "worker.log"
     log.write_text("before\n")
+    assert local_cluster.warnings(given) == []
     local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS)], lambda line: None)
     assert (stale / "iter-1.txt").exists() and not (tmp_path / "earlier").exists()
     assert log.read_text().startswith("before\n")
@@ -385,12 +386,6 @@ def test_a_run_with_a_name_is_filed_in_a_log_tree_of_its_own(tmp_path):
 def test_a_name_that_no_run_can_have_is_refused(name, refused):
     told = refused(started, f"--run={name}")
     assert "choose another name" in told or "cannot name a run; use 1 to 64" in told
-
-
-def test_devices_of_a_job_resumed_with_fewer_workers_are_not_called_another_jobs(tmp_path):
-    given = options("--workers", "0,0", "--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
-    (given.host_folder / "cpu2").mkdir(parents=True)
-    assert local_cluster.warnings(given) == []
 
 
 @pytest.mark.parametrize("mode", demo.MODES)
