@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from algorithms import EVENTS, Entry
 from esync.metric import ACCURACY, Metric
 from report import statistics
-from report.metrics import STANDALONE, Curve, Event, Mode, value_at
+from report.metrics import STANDALONE, Curve, Event, Mode
 from report.runs import SECONDS, XAxis
 from report.statistics import FEWEST_RUNS
 from report.style import SMALL, TEXT, fill, height_of, legend, note_below
@@ -180,8 +180,9 @@ def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Eve
         at_most = MAX_HOLLOW if kind.is_hollow else MAX_TICKS
         every = thinning(max(map(len, times.values()), default=0), at_most)
         for mode, of_mode in times.items():
-            points = [(elapsed_s, value_at(curves[mode], elapsed_s)) for elapsed_s in of_mode[::every]]
-            if points:
+            if at := of_mode[::every]:
+                moments, values = zip(*curves[mode], strict=True)
+                points = list(zip(at, np.interp(at, moments, values).tolist(), strict=True))
                 found.append(Marks(mode, name, points, every))
     return found
 

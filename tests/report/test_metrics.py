@@ -168,21 +168,6 @@ def test_the_lost_share_is_that_of_the_steps_of_all_workers(workers, share):
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "accuracy"),
-    # Before the first evaluation; a quarter of the way from 0.5 to 1; half-way down to 0.75; after the last.
-    [(1.0, 0.5), (4.0, 0.5), (5.0, 0.625), (8.0, 1.0), (10.0, 0.875), (99.0, 0.75)],
-)
-def test_a_point_between_two_evaluations_is_on_the_line_between_them(elapsed_s, accuracy):
-    assert metrics.value_at([(4.0, 0.5), (8.0, 1.0), (12.0, 0.75)], elapsed_s) == accuracy
-
-
-@given(curve=curves, elapsed_s=st.floats(0, 2e5))
-def test_no_point_of_a_curve_is_above_its_best_or_below_its_worst_accuracy(curve, elapsed_s):
-    accuracies = [accuracy for _, accuracy in curve]
-    assert min(accuracies) - 1e-9 <= metrics.value_at(curve, elapsed_s) <= max(accuracies) + 1e-9
-
-
-@pytest.mark.parametrize(
     ("curve", "target", "by_s"),
     # At the target is enough, and nothing is interpolated.
     [(SLOW, 0.8, 24.0), (SLOW, 0.6, 24.0), (SLOW, 0.81, math.inf), ([], 0.1, math.inf)],
