@@ -118,13 +118,12 @@ def _run_file(path: Path, warn: Warn) -> RunFile:
     """A device's run.json; empty where it is missing, as in logs of the published program, or damaged."""
     try:
         run, written_s = (utils.read_json(path), path.stat().st_mtime) if path.exists() else ({}, 0.0)
+        if isinstance(run, dict):
+            return RunFile(run, written_s)
+        raise SetupError(f"{path} is not a JSON object")
     except SetupError as error:
         warn(str(error))
         return RunFile({})
-    if isinstance(run, dict):
-        return RunFile(run, written_s)
-    warn(f"{path} is not a JSON object")
-    return RunFile({})
 
 
 # ------------------------------------------------------------------------------------------- the newest run

@@ -129,14 +129,6 @@ def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[t
     return tuple(options), found
 
 
-def _numbers(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """The options without --fastest, and its values."""
-    own = FlagParser(add_help=False, allow_abbrev=False)
-    own.add_argument(FASTEST, default="")
-    given, others = own.parse_known_args(options)
-    return tuple(others), [*filter(None, given.fastest.split(","))]
-
-
 def _alternatives(field: str, text: str) -> list[str]:
     """The values of a list with commas; a text that is itself a value of the flag is one."""
     arguments: Mapping[str, Any] = FIELDS[field].arguments
@@ -181,7 +173,10 @@ def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
                 f"{names_of(field)[0]} does nothing in mode {one_of(modes)}: it counts in mode "
                 f"{one_of(_modes_of(field))}; leave it out, or add a mode (--modes)"
             )
-    options, numbers = _numbers(options)
+    own = FlagParser(add_help=False)
+    own.add_argument(FASTEST, default="")
+    fastest, others = own.parse_known_args(options)
+    numbers = [*filter(None, fastest.fastest.split(","))]
     found = []
     for mode in modes:
         its = {field: values for field, values in flags.items() if counts(field, mode)}
@@ -190,7 +185,7 @@ def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
             of_point = dict(zip(its, chosen, strict=True))
             values = [(names_of(field)[0], of_point[field][0]) for field in its if len(its[field]) > 1]
             values = [(FASTEST, on[1]), *values] if len(takes) > 1 else values
-            found.append(Point(mode, tuple(values), (*options, *on), of_point))
+            found.append(Point(mode, tuple(values), (*others, *on), of_point))
     names = [point.name for point in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise SetupError(f"two points of the sweep would have the folder {twice[0]}: leave one of their values out")
