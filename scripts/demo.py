@@ -121,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
     begin, began, say = time.monotonic(), date_time(), Digest(console)
-    get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+    get_data.get(given.data_dir / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)
         console(f"\n== {number} of {len(MODES)}: {mode} for {given.seconds:g} s, by")

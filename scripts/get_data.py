@@ -12,7 +12,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import start  # first: what it does is for the other imports too
 
-import ast
 import gzip
 import hashlib
 import shutil
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from flag_parser import FlagParser
+from trainer.datasets import FASHION_MNIST_SHA256
 from utils import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,16 +32,9 @@ DEBIAN_FOLDER = Path("usr/share/datasets/fashion-mnist")
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SITE_TIMEOUT_S = 30
+CHECKSUMS = {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
 
 Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> files
-
-
-def checksums() -> dict[str, str]:
-    """The table of trainer/datasets/loading.py, parsed and not imported, since that module needs numpy."""
-    for node in ast.parse((ROOT / "trainer" / "datasets" / "loading.py").read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FASHION_MNIST_SHA256":
-            return {f"{name}.gz": checksum for name, checksum in ast.literal_eval(node.value).items()}
-    raise SetupError("trainer/datasets/loading.py has no table FASHION_MNIST_SHA256")
 
 
 def is_right(path: Path, checksum: str) -> bool:
@@ -91,7 +84,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 def published_site(scratch: Path) -> Iterator[Path]:
     """The files from the dataset's site."""
-    for name in checksums():
+    for name in CHECKSUMS:
         target = scratch / name
         try:
             with urllib.request.urlopen(f"{SITE}/{name}", timeout=SITE_TIMEOUT_S) as answer, target.open("wb") as file:
@@ -168,7 +161,7 @@ def main() -> None:
     )
     folder = parser.parse_args().folder / "fashion-mnist"
     try:
-        get(folder, checksums(), SOURCES, lambda message: print(message, file=sys.stderr))
+        get(folder, CHECKSUMS, SOURCES, lambda message: print(message, file=sys.stderr))
     except OSError as error:
         raise SetupError(str(error)) from None
 

@@ -450,12 +450,6 @@ def test_without_any_source_the_error_says_what_to_do_and_what_was_tried(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_the_checksums_are_those_that_the_trainers_check():
-    from trainer.datasets.loading import FASHION_MNIST_SHA256
-
-    assert get_data.checksums() == {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
-
-
 # ------------------------------------------------------------------------------------------ the demo's console
 
 
