@@ -1,5 +1,6 @@
 """The figures of the runs of a network: their data, the functions that draw them, their files."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from trainer.run_logs.rounds import Warn
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
+logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
 NamedFigure = tuple[str, Any, Callable[[Figure, Any], None]]  # file name, data, drawing function
 
 

@@ -123,7 +123,6 @@ class Advised:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answers; returns the exit code."""
     setup_logging("advise")
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     return summary.run_tool(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
 
 

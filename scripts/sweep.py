@@ -351,7 +351,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _do(arguments: Sequence[str] | None) -> int:
     setup_logging("sweep")
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     given, others = parse(arguments)
     if given.tune:
         raise SetupError("--tune: scripts/advise.sh --cluster FILE --target-accuracy X finds it (docs/advise.md)")
