@@ -69,11 +69,6 @@ class Point:
         """Its folder."""
         return "-".join([self.mode, *(re.sub(r"[^A-Za-z0-9.]+", "-", f"{f.lstrip('-')} {v}") for f, v in self.values)])
 
-    @property
-    def title(self) -> str:
-        """For tables and figures."""
-        return " ".join([ENTRIES[self.mode].title, *(f"{flag} {value}" for flag, value in self.values)])
-
     def command(self, on: str, seed: int) -> list[str]:
         """The command of a run by simulate.py or a launcher, without a place for its logs."""
         flags = {**self.flags, "seed": (str(seed),)}
@@ -217,7 +212,7 @@ class Task:
         )
 
     def __str__(self) -> str:
-        return f"{self.point.title}, seed {self.seed}"
+        return f"{self.line().title}, seed {self.seed}"
 
 
 class Sweep:
