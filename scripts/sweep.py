@@ -34,7 +34,7 @@ from flag_values import above_zero, at_least, seeds
 from report import metrics
 from scripts import run_lines
 from scripts.launch import job_options, local_cluster, slurm
-from scripts.run_lines import RUNS_FILE, Progress, duration_text
+from scripts.run_lines import RUNS_FILE, Progress, duration_text, value_in
 from scripts.run_process import Processes, curve_of, exit_code_of, result
 from scripts.sweep_report import SweepLine, write
 from trainer import version
@@ -194,25 +194,12 @@ def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
 class Task:
     """One run of a sweep."""
 
-    point: Point
-    seed: int
-    command: list[str]
+    line: SweepLine  # without its results
     base: Path  # its log tree
     folder: str  # of its mode there
 
-    def line(self) -> SweepLine:
-        """Without its results."""
-        return SweepLine(
-            entry=self.point.mode,
-            network=Path(self.folder).parent.name,
-            seed=self.seed,
-            point=self.point.name,
-            values=dict(self.point.values),
-            command=self.command,
-        )
-
     def __str__(self) -> str:
-        return f"{self.line().title}, seed {self.seed}"
+        return f"{self.line.title}, seed {self.line.seed}"
 
 
 class Sweep:
@@ -223,12 +210,12 @@ class Sweep:
         there = run_lines.read(folder, SweepLine, "scripts/sweep.sh") if (folder / RUNS_FILE).exists() else []
         self._program = version.files_hash()
         self._lines = {line.key: line for line in there}
-        if others := {line.network for line in there} - {task.line().network for task in tasks}:
+        if others := {line.network for line in there} - {task.line.network for task in tasks}:
             raise SetupError(f"{folder} has the sweep of {', '.join(sorted(others))}: give this one a --run NAME")
 
     def lines(self) -> list[SweepLine]:
         """The runs of this sweep that were made, also those that failed."""
-        found = (self._lines.get(task.line().key) for task in self._tasks)
+        found = (self._lines.get(task.line.key) for task in self._tasks)
         return [line for line in found if line is not None]
 
     def to_do(self) -> list[Task]:
@@ -236,15 +223,15 @@ class Sweep:
         return [task for task in self._tasks if not self._is_done(task)]
 
     def _is_done(self, task: Task) -> bool:
-        line = self._lines.get(task.line().key)
-        made = (task.command, self._program)
-        return line is not None and not line.failed and (list(line.command), line.program) == made
+        line = self._lines.get(task.line.key)
+        made = (task.line.command, self._program)
+        return line is not None and not line.failed and (line.command, line.program) == made
 
     def estimate(self) -> str:
         """How long the missing runs will take, in words."""
         to_do = self.to_do()
-        known = {mode: self._seconds(mode) for mode in {task.point.mode for task in to_do}}
-        each_s = [known[task.point.mode] or _limit_s(task) for task in to_do]
+        known = {mode: self._seconds(mode) for mode in {task.line.entry for task in to_do}}
+        each_s = [known[task.line.entry] or _limit_s(task.line.command) for task in to_do]
         if not all(each_s):
             return "the first run that ends tells how long they take"
         return f"about {duration_text(sum(filter(None, each_s)) / self._at_once)}"
@@ -271,8 +258,8 @@ class Sweep:
 
     def _make(self, task: Task) -> SweepLine | None:
         begin = time.monotonic()
-        ended = self._processes.do(task.command, task.folder, task.base)
-        line = None if ended is None else result(task.line(), ended, _measured)
+        ended = self._processes.do(task.line.command, task.folder, task.base)
+        line = None if ended is None else result(task.line, ended, _measured)
         if line is None or ended is None:
             return None
         if line.has_model:
@@ -281,10 +268,10 @@ class Sweep:
         return replace(line, took_s=round(time.monotonic() - begin, 1))
 
 
-def _limit_s(task: Task) -> float | None:
+def _limit_s(command: Sequence[str]) -> float | None:
     """Seconds that a run of real processes takes at most; None where that is not known."""
-    seconds = float(task.point.flags.get("max_seconds", ("0",))[0])
-    return seconds + START_S if seconds and task.command[0] != "simulate.py" else None
+    seconds = float(value_in(command, "max_seconds") or 0)
+    return seconds + START_S if seconds and command[0] != "simulate.py" else None
 
 
 def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Devices) -> dict[str, Any]:
@@ -328,7 +315,10 @@ def tasks_of(given: argparse.Namespace, others: Sequence[str]) -> list[Task]:
     for seed, point in itertools.product(given.seeds, points(given.modes, others)):
         base = given.log_base / point.name / f"seed-{seed}"
         command = point.command(given.on, seed)
-        found.append(Task(point, seed, command, base, mode_folder(command, base)))
+        folder = mode_folder(command, base)
+        about: dict[str, Any] = {"entry": point.mode, "network": Path(folder).parent.name, "command": command}
+        line = SweepLine(**about, seed=seed, point=point.name, values=dict(point.values))
+        found.append(Task(line, base, folder))
     return found
 
 
@@ -358,7 +348,7 @@ def _do(arguments: Sequence[str] | None) -> int:
         logging.info("%s, %d done already; %s; in %s", size, len(tasks) - len(missing), its.estimate(), given.log_base)
         if given.dry_run:
             for task in tasks:
-                print(f"{'    ' if task in missing else 'done'} {task}: {' '.join(task.command)}")
+                print(f"{'    ' if task in missing else 'done'} {task}: {' '.join(task.line.command)}")
             return EXIT_OK
         with job_options.claimed(given.log_base):
             failed = its.do()
