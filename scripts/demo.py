@@ -82,10 +82,9 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--log-base": given.log_base,
         "--data-dir": given.data_dir,
     }
-    rates = {"local_lr": given.local_lr, "learning_rate": given.learning_rate}
-    its = OWNERS[mode].settings.rate_field
-    learning_rate = {names_of(its)[-1]: rates[its]}
-    worker = learning_rate | {
+    rate = OWNERS[mode].settings.rate_field
+    worker = {
+        names_of(rate)[-1]: getattr(given, rate),
         "--batch-size": given.batch_size,
         "--eval-seconds": given.eval_seconds,
         "--max-seconds": given.seconds,
