@@ -152,7 +152,11 @@ def _run(
     algorithm = OWNERS[mode]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
-    given = _config(own, words)
+    program = command_line.Program(
+        "simulate.py", own.flags, (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
+    )
+    warn = (lambda text: None) if own.is_of_set else _warn
+    given = command_line.parse(words, warn, program, own.beside.split(","))
     if given.job:
         sources(Path(given.job))  # cannot be read, or parsed
     made = entry_name(algorithm.name, given.values_by_name(), ENTRIES[mode].workers)
@@ -193,17 +197,6 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
 @functools.cache  # each line once
 def _warn(text: str) -> None:
     logging.warning("warning: %s", text)
-
-
-def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
-    return command_line.parse(
-        words,
-        warn=(lambda text: None) if own.is_of_set else _warn,
-        program=command_line.Program(
-            "simulate.py", own.flags, (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
-        ),
-        beside=own.beside.split(","),
-    )
 
 
 def _evaluated_at_moments(given: Config, words: Sequence[str]) -> Config:
