@@ -87,11 +87,6 @@ def test_colour_blind_readers_can_tell_the_curves_of_a_figure_apart_and_from_the
     assert too_alike({**COLOURS, **COLOURS_TO_COME, **PAPER}, eyes) == []
 
 
-@pytest.mark.parametrize("colour", ["#FFFFFF", "#FFFFCC", "#EEEEEE"])
-def test_a_white_curve_is_not_seen_on_white_paper(colour):
-    assert ("new", "white paper") in too_alike({"new": colour, **PAPER}, "all cones")
-
-
 def test_a_row_without_a_look_of_its_own_has_the_next_of_the_palette():
     drawn = [entry.look for entry in ENTRIES.values() if entry.name not in LOOKS]
     assert drawn == list(PALETTE[: len(drawn)])
