@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
             return outcome.exit_code or EXIT_FORCED
     console("\n== summary and figures")
     target = [] if given.target is None else [f"--target={given.target}"]
-    where = ["-b", str(given.log_base), "-n", given.network]
+    where = ["-b", str(given.log_base.resolve()), "-n", given.network]
     if code := summary.main(where) or draw.main([*where, *target]):
         return code
     console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
