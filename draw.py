@@ -32,9 +32,8 @@ from report.csv_curves import beside, read_beside
 from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
 from report.figure_set import bar_figures, curve_figures, save_figures
 from report.metrics import LOCAL, SSGD, STANDALONE, Device, Devices, Mode, compared
-from report.runs import Run, of_one_metric
+from report.runs import X_AXES, Run, of_one_metric
 from report.style import PAGE, WIDTHS, style
-from report.x_axes import X_AXES
 from summary import warning
 from trainer.run_logs.rounds import Warn
 from utils import SetupError

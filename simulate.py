@@ -84,7 +84,7 @@ class SimulatedRun:
     name: str
     job: VirtualJob
     arguments: tuple[str, ...]
-    is_of_set: bool = False  # then others may run beside it
+    is_of_set: bool  # then others may run beside it
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedRun]]:
@@ -125,8 +125,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
             parser.error(f"unknown mode {mode!r}; choose from {', '.join(ENTRIES)}")
     job_options.check_fastest(own.fastest, own.beside.split(","))
     cluster, name = _cluster(own)
-    runs = [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
-    return own, [dataclasses.replace(run, is_of_set=own.is_of_set) for run in runs]
+    return own, [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
 
 
 def _step_times(text: str) -> tuple[float, ...]:
@@ -153,7 +152,11 @@ def _run(
     algorithm = OWNERS[mode]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
-    given = _config(own, words)
+    program = command_line.Program(
+        "simulate.py", own.flags, (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
+    )
+    warn = (lambda text: None) if own.is_of_set else _warn
+    given = command_line.parse(words, warn, program, own.beside.split(","))
     if given.job:
         sources(Path(given.job))  # cannot be read, or parsed
     made = entry_name(algorithm.name, given.values_by_name(), ENTRIES[mode].workers)
@@ -166,14 +169,12 @@ def _run(
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
     folder = base / given.run_name / folder_name(job.entry, bool(given.split_by_class)) / HOST
-    job = dataclasses.replace(job, config=job.config.but(log_dir=str(folder)))
+    job = dataclasses.replace(job, config=job.config.but(log_dir=str(folder)), earlier=own.set_aside)
     for rank in range(len(job.cluster.workers)):
         command_line.check_step_time(job.worker_config(rank))
-    job = dataclasses.replace(job, earlier=own.set_aside)
+    alone = ("-m", mode, "--seed", str(seed), "--log-base", str(base))
     of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
-    return SimulatedRun(
-        f"{job.entry} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set)
-    )
+    return SimulatedRun(f"{job.entry} seed {seed}", job, (*alone, *of_set), own.is_of_set)
 
 
 def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
@@ -196,17 +197,6 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
 @functools.cache  # each line once
 def _warn(text: str) -> None:
     logging.warning("warning: %s", text)
-
-
-def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
-    return command_line.parse(
-        words,
-        warn=(lambda text: None) if own.is_of_set else _warn,
-        program=command_line.Program(
-            "simulate.py", own.flags, (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
-        ),
-        beside=own.beside.split(","),
-    )
 
 
 def _evaluated_at_moments(given: Config, words: Sequence[str]) -> Config:

@@ -31,7 +31,6 @@ from flag_parser import FlagParser
 from report import device_json, export, job_logs, metrics, tables
 from report.job_logs import WorkerLog
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Mode
-from report.newest_run import ends_early
 from trainer.run_logs.rounds import Warn, round_files
 from utils import JobError, SetupError
 
@@ -84,12 +83,12 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
     """Reads the round logs of all devices of one mode. Raises SetupError if the folder holds no readable round."""
     there = {host: folders(host) for host in folders(folder)}
     devices: dict[tuple[str, str], Device] = {}
-    whole: dict[tuple[str, str], WorkerLog] = {}  # those that took part to the end
+    whole: list[WorkerLog] = []  # of those that took part to the end
     for log in job_logs.read_each(itertools.chain.from_iterable(there.values()), warn, keeps_steps=False):
         devices[log.place] = job_logs.device_of(log, warn)
         _tell_what_does_not_count(log, warn)
         if log.is_whole:
-            whole[log.place] = log
+            whole.append(log)
         gc.freeze()  # else its rounds are walked through again and again, and none of them is garbage
     for host in [host for host, its in there.items() if not its]:
         warn(f"{host} holds no device's folder; left out")
@@ -99,8 +98,8 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
             "train first, or copy the log folders of all hosts there"
         )
     if not metrics.have_changed(devices.values()):  # then each has its first rank
-        ranks = sorted(rank for place in whole if (rank := devices[place].rank) is not None)
-        num_workers = max((devices[place].num_workers or 0 for place in whole), default=0)
+        ranks = sorted(rank for log in whole if (rank := devices[log.place].rank) is not None)
+        num_workers = max((devices[log.place].num_workers or 0 for log in whole), default=0)
         if num_workers and len(ranks) == len(whole) and ranks != [*range(num_workers)]:
             warn(
                 f"{folder}: the job had {num_workers} worker(s), the logs are of rank(s) {', '.join(map(str, ranks))}; "
@@ -108,9 +107,7 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
             )
         mode = metrics.mode_of(folder.name)
         in_step = mode is not None and owner_of(mode.algorithm.name).transport is TransportKind.SUM
-        ends = {place: (len(log.rounds), log.elapsed_s) for place, log in whole.items()}
-        for place, text in ends_early(ends, {place: log.run_file for place, log in whole.items()}, in_step).items():
-            warn(f"{folder / '/'.join(place)}: {text}")
+        job_logs.tell_early_ends(whole, in_step, warn)
     return devices
 
 

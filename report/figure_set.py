@@ -1,5 +1,6 @@
 """The figures of the runs of a network: their data, the functions that draw them, their files."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,12 +16,12 @@ from report.bars import draw_bars, draw_computing_ratio
 from report.definitions import MARK, RATIO, TRAFFIC, published_note
 from report.figures import draw_curves
 from report.metrics import IID, NON_IID, Curve, Mode, compared
-from report.runs import Run, by_mode, estimate, mean_ratios
-from report.x_axes import SECONDS, XAxis
+from report.runs import SECONDS, Run, XAxis, by_mode, estimate, mean_ratios
 from trainer.run_logs.rounds import Warn
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
+logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
 NamedFigure = tuple[str, Any, Callable[[Figure, Any], None]]  # file name, data, drawing function
 
 

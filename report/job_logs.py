@@ -1,20 +1,51 @@
-"""The logs of a job: of its newest run, a worker at a time, and as devices."""
+"""The logs of a job: of its newest run, a worker at a time, and as devices. An earlier run with more workers leaves
+folders behind in a mode's folder."""
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import utils
+from config import CONTINUE
 from esync.measure import LINES_FILE
 from esync.metric import ACCURACY
 from report.metrics import Device, Event, evaluating_device, sound_events
-from report.newest_run import Place, RunFile, of_newest
+from trainer.rendezvous.config_check import join_names
 from trainer.run_logs import rounds as round_logs
 from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.rounds import MOST, Round, Warn
-from utils import SetupError
+from utils import RUN_FILE, SetupError
+
+EARLY = 0.9  # a log shorter than this share of the longest one ends early
+Place = tuple[str, str]  # host and device, as in the log tree
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The run.json of a device's folder: its content, empty where there is none, and when it was written."""
+
+    run: Mapping[str, Any]
+    written_s: float = 0.0
+
+    @property
+    def members(self) -> list[Mapping[str, Any]]:
+        members = self.run.get("members")
+        return [each for each in members if isinstance(each, dict)] if isinstance(members, list) else []
+
+    def flag(self, name: str) -> Any:
+        """The value of a flag of main.py; None where unknown."""
+        config = self.run.get("config")
+        return config.get(name) if isinstance(config, dict) else None
+
+    @property
+    def job(self) -> Hashable:
+        """A key that all workers of a run share; None where unknown."""
+        if not self.members and not isinstance(self.run.get("num_workers"), int):
+            return None
+        return json.dumps([self.members, self.run.get("num_workers")], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -61,20 +92,18 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
 
 
 def read_each(folders: Iterable[Path], warn: Warn, keeps_steps: bool = True) -> Iterator[WorkerLog]:
-    """The logs of the newest run (newest_run.py); `warn` gets a line about the others, and about what is left out."""
+    """The logs of the newest run; `warn` gets a line about the others, and about what is left out."""
     there = {(folder.parent.name, folder.name): folder for folder in folders}
-    found = {place: _run_file(folder / utils.RUN_FILE, warn) for place, folder in there.items()}
-    chosen = of_newest(found)
-    for line in chosen.lines:
-        warn(f"{next(iter(there.values())).parents[1]}: {line}")
-    for place in chosen.places:
-        folder, until = there[place], chosen.until.get(place, math.inf)
+    found = {place: _run_file(folder / RUN_FILE, warn) for place, folder in there.items()}
+    chosen = of_newest(found, lambda text: warn(f"{next(iter(there.values())).parents[1]}: {text}"))
+    for place, until in chosen.items():
+        folder = there[place]
         try:
             logged = round_logs.logged_rounds(folder, warn, keeps_steps)
         except OSError as error:
             warn(f"{folder} cannot be read: {error.strerror}; left out")
             continue
-        logged = {number: one for number, one in logged.items() if number <= until}
+        logged = {number: one for number, one in logged.items() if until is None or number <= until}
         rounds = round_logs.sound_rounds(folder, logged, warn)
         if not rounds:
             warn(f"{folder} holds no readable round (iter-N.txt or {LINES_FILE}); left out")
@@ -82,20 +111,93 @@ def read_each(folders: Iterable[Path], warn: Warn, keeps_steps: bool = True) -> 
             warn(f"{folder}: the last round ends after 0 s; left out")
         else:
             lost = round_logs.rounds_lost(logged, rounds)
-            yield WorkerLog(folder, rounds, found[place], lost, place not in chosen.until)
+            yield WorkerLog(folder, rounds, found[place], lost, until is None)
 
 
 def _run_file(path: Path, warn: Warn) -> RunFile:
     """A device's run.json; empty where it is missing, as in logs of the published program, or damaged."""
     try:
         run, written_s = (utils.read_json(path), path.stat().st_mtime) if path.exists() else ({}, 0.0)
+        if isinstance(run, dict):
+            return RunFile(run, written_s)
+        raise SetupError(f"{path} is not a JSON object")
     except SetupError as error:
         warn(str(error))
         return RunFile({})
-    if isinstance(run, dict):
-        return RunFile(run, written_s)
-    warn(f"{path} is not a JSON object")
-    return RunFile({})
+
+
+# ------------------------------------------------------------------------------------------- the newest run
+
+
+def of_newest(found: Mapping[Place, RunFile], warn: Warn) -> dict[Place, float | None]:
+    """The devices of the newest run, if run files tell it; otherwise all. All too where workers may come and go, since
+    then the folders of one run name different members. `warn` gets what is left out, wholly or from a round on.
+
+    A device that took part only until the run was resumed has its last round, infinite where workers count rounds of
+    their own; all others have None.
+    """
+    newest = _newest(found)
+    if newest is None or found[newest].flag("on_worker_death") == CONTINUE:
+        return dict.fromkeys(found)
+    its = found[newest]
+    named = {_place(each) for each in its.members}
+    before, after = its.run.get("workers_before"), its.run.get("resumed_after")
+    earlier = {*map(str, before)} if isinstance(before, list) else set()
+    chosen: dict[Place, float | None] = {}
+    for place, file in found.items():
+        if file.job == its.job or (file.job is None and (place in named or not named)):
+            chosen[place] = None
+        # As a checkpoint names it; its folder may be named after another name of the host.
+        elif earlier & {f"{device} on host {host}" for host, device in (place, _place(file.run))}:
+            chosen[place] = after if isinstance(after, int) else math.inf
+    if until := [place for place, last in chosen.items() if last is not None]:
+        last = f" after round {after}" if isinstance(after, int) else ""
+        warn(
+            f"{_names(until)} took part in the first part of the run, which was resumed with {len(its.members)} "
+            f"worker(s){last}"
+        )
+    if others := found.keys() - chosen:
+        why = "the run was resumed, so this may be its first part: keep it"
+        warn(
+            f"{_names(others)} left out: {'/'.join(newest)}/{RUN_FILE}, the newest, does not name "
+            f"{'it' if len(others) == 1 else 'them'} among its workers; "
+            f"{why if its.flag('resume') else 'this is of an earlier run'}"
+        )
+    return chosen
+
+
+def _newest(found: Mapping[Place, RunFile]) -> Place | None:
+    """A device of the newest run. A copied log has the time of the copy, so the time decides only among runs of which
+    no other run has taken over a device's folder."""
+    jobs = {place: file.job for place, file in found.items() if file.job is not None}
+    taken = {job for place, job in jobs.items() for each in found[place].members if jobs.get(_place(each), job) != job}
+    last = [place for place, job in jobs.items() if job not in taken] or list(jobs)
+    return max(last, key=lambda place: found[place].written_s, default=None)
+
+
+def _place(member: Mapping[str, Any]) -> Place:
+    return str(member.get("host")), str(member.get("device"))
+
+
+def _names(places: Iterable[Place]) -> str:
+    return join_names(["/".join(place) for place in sorted(places)])
+
+
+def tell_early_ends(logs: Collection[WorkerLog], in_step: bool, warn: Warn) -> None:
+    """Warns of logs that may lack their end. With `in_step` all workers do the same rounds."""
+    most = max((len(log.rounds) for log in logs), default=0)
+    longest_s = max((log.elapsed_s for log in logs), default=0.0)
+    for log in logs:
+        has_ended = len(log.rounds) == most if in_step else bool(log.run.get("ended"))
+        if log.elapsed_s < EARLY * longest_s and not has_ended:
+            why = "" if not log.run or log.run.get("ended") else ", and its run.json does not say that it has ended"
+            warn(
+                f"{log.folder}: its log ends early, after {len(log.rounds)} round(s) and {log.elapsed_s:.6g} s, where "
+                f"others go on to {longest_s:.6g} s{why}; was it killed, or are its last rounds missing?"
+            )
+
+
+# ----------------------------------------------------------------------------------------------- as devices
 
 
 def events_of(one: Round, warn: Warn) -> list[Event]:

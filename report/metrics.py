@@ -5,7 +5,6 @@ Durations are in seconds, sizes in bytes, speeds in samples/s and MB/s (10^6 byt
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
 import reprlib
@@ -287,16 +286,6 @@ def reached(
 def times_of(evaluators: Mapping[Mode, Device | None], target: float) -> dict[Mode, Reached]:
     """The time at which each mode's run reached `target`."""
     return {mode: device.reached(target) if device else reached((), target) for mode, device in evaluators.items()}
-
-
-def value_at(curve: Curve, elapsed_s: float) -> float:
-    """Value of the drawn curve at `elapsed_s`, by linear interpolation; constant before the first and after the last
-    evaluation. Raises IndexError if the curve has no evaluation."""
-    after = bisect.bisect_right(curve, elapsed_s, key=lambda point: point[0])
-    if after in (0, len(curve)):
-        return curve[max(0, after - 1)][1]
-    (begin_s, begin), (end_s, end) = curve[after - 1], curve[after]
-    return begin + (end - begin) * (elapsed_s - begin_s) / (end_s - begin_s)
 
 
 def duration(devices: Collection[Device]) -> float:

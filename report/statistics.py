@@ -5,6 +5,7 @@ distribution. `coverage` is the probability that an interval covers the median. 
 their interval is from the least to the greatest. The time to a target that was not reached is infinite.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -31,14 +32,10 @@ def places(runs: int) -> tuple[int, float]:
     The k-th least and the k-th greatest of n runs cover the median with 1 - 2 P(B < k), where B is binomial (n, 1/2).
     The result is the narrowest interval that covers with LEVEL; where none does, that of all runs.
     """
-    below, covered = 0, 1 - 2 * 0.5**runs
-    tail = 0.5**runs
-    for k in range(1, (runs + 1) // 2):
-        tail += math.comb(runs, k) * 0.5**runs
-        if 1 - 2 * tail < LEVEL:
-            break
-        below, covered = k, 1 - 2 * tail
-    return below, covered
+    tails = itertools.accumulate(math.comb(runs, k) * 0.5**runs for k in range((runs + 1) // 2))
+    covered = [1 - 2 * tail for tail in tails]
+    below = max((k for k, share in enumerate(covered) if share >= LEVEL), default=0)
+    return below, covered[below]
 
 
 def coverage(runs: int) -> str:

@@ -31,9 +31,10 @@ def target_for(given: float | None, metric: Metric, curves: Iterable[Curve]) -> 
 
 def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
     """One row a mode, `-` where the logs of a run lack a number; below, definitions and doubts about the runs."""
+    name = "acc." if metric.is_accuracy else metric.name
     is_one, form = len(runs) == 1, ".4f" if metric.is_accuracy else ".4g"
-    head = ["mode", "rounds" if is_one else "runs", "samples/s", "MB/s", *metric_columns(target, metric)]
-    rows = [[*head, "computing ratio", *(["lost"] * is_one)]]
+    head = ["mode", "rounds" if is_one else "runs", "samples/s", "MB/s", f"final {name}", f"best {name}"]
+    rows = [[*head, f"s to {target_text(target, metric)}", "computing ratio", *(["lost"] * is_one)]]
     devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
     curves = by_mode([run.curves for run in runs])
     times = by_mode([metrics.times_of(run.evaluators, target) for run in runs])
@@ -100,12 +101,6 @@ def span(values: Collection[float], form: str = "") -> str:
     """`5`, or `5..7` where the values differ."""
     texts = dict.fromkeys(format(value, form) for value in (min(values), max(values)))
     return "..".join(texts)
-
-
-def metric_columns(target: float, metric: Metric) -> list[str]:
-    """Heads of the columns of the last and the best value, and of the seconds to the target."""
-    name = "acc." if metric.is_accuracy else metric.name
-    return [f"final {name}", f"best {name}", f"s to {target_text(target, metric)}"]
 
 
 def target_text(target: float, metric: Metric = ACCURACY) -> str:

@@ -19,7 +19,6 @@ import logging
 import math
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from scripts.advice.candidates import FAMILIES, IN_A_ROW
 from scripts.launch import job_options
-from scripts.run_process import Processes
+from scripts.run_process import Processes, at_signals
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
 from trainer.simulation.virtual_job import VirtualJob
@@ -90,21 +89,20 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     for name in ("ssh", "without"):
         if getattr(given, name) and not given.hosts:
             parser.error(f"--{name} is about the hosts of --hosts: leave it out")
+    given.what = words_of(("-n", given.network), ("--job", given.job))
     return given, words[cut + 1 :]
 
 
-def what_of(given: argparse.Namespace) -> list[str]:
-    """The words that say what is trained, of every launcher."""
-    pairs = (("-n", given.network), ("--job", given.job))
-    return [word for flag, value in pairs if value for word in (flag, value)]
+def words_of(*pairs: tuple[str, object]) -> list[str]:
+    """Flags and their values, of those that have one."""
+    return [str(word) for pair in pairs if pair[1] for word in pair]
 
 
 class Advised:
     """The job, on any number of the cluster's machines."""
 
     def __init__(self, given: argparse.Namespace, cluster: str, flags: Sequence[str]) -> None:
-        self.what = what_of(given)
-        self.given_flags = flags
+        self._what, self.given_flags = given.what, flags
         self.machines = cluster_file.read(cluster_file.find(cluster))
         self.cluster = cluster
         self.held_out = 0  # training samples on which the job is evaluated
@@ -112,11 +110,8 @@ class Advised:
     def job(self, entry: str, words: Sequence[str] = ()) -> VirtualJob:
         """Raises SetupError if the flags are wrong."""
         beside = ",".join(each.entry for each in FAMILIES)
-        held_out = ["--validation", str(self.held_out)] if self.held_out else []
-        limit = ["--max-seconds", "1e9"]
-        own = ["-m", entry, "--cluster", self.cluster, "--beside", beside, *words, *limit]
-        whole = [*own, *self.what, *self.given_flags, *held_out]
-        return simulate.parse(whole)[1][0].job
+        own = ["-m", entry, "--cluster", self.cluster, "--beside", beside, *words, "--max-seconds", "1e9", *self._what]
+        return simulate.parse([*own, *self.given_flags, *words_of(("--validation", self.held_out))])[1][0].job
 
     @property
     def step(self) -> float:
@@ -128,7 +123,6 @@ class Advised:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answers; returns the exit code."""
     setup_logging("advise")
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     return summary.run_tool(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -155,17 +149,15 @@ def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
     """Measures the hosts, and says what was found; None where a signal has ended it."""
     from scripts.probe import probe
 
-    place, folder = (
-        ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])],
-        FOLDER / given.hosts.stem,
-    )
+    place, folder = words_of(("--hosts", given.hosts), ("--ssh", given.ssh)), FOLDER / given.hosts.stem
     processes = Processes(folder / "probe")
     logging.info("measuring the hosts, for some 20 s beside the start")
     with processes.stopped_by_signals():
-        probed = probe(place, [*what_of(given), "--", *flags], folder, processes, given.without)
+        probed = probe(place, [*given.what, "--", *flags], folder, processes, given.without)
     if probed is None:
         logging.info("stopped while the hosts were measured")
-    for name, worker in zip(probed.names, probed.cluster.workers, strict=True) if probed is not None else ():
+        return None
+    for name, worker in zip(probed.names, probed.cluster.workers, strict=True):
         link = f"{worker.bandwidth_mbit_s:.3g} Mbit/s" if worker.bandwidth_mbit_s < math.inf else "no limit"
         logging.info("%s: %.3g s a step, link: %s", name, worker.step_time_s, link)
     return probed
@@ -201,9 +193,6 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
         advised.held_out = asked or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
         test = None if asked else whole
         learnt = job_of(advised.job("esync").config.but(cpu=1))
-    stops: list[int] = []
-    both = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, lambda number, frame: stops.append(number)) for each in both]
     logging.getLogger().setLevel(logging.ERROR)  # of the runs
     progress = logging.getLogger("advise.progress")
     progress.setLevel(logging.INFO)
@@ -211,22 +200,16 @@ def searched(given: argparse.Namespace, advised: Advised) -> Search:
     def say(text: str) -> None:
         progress.info("%3.0f of %.0f s | %s", search.used_s, 60 * given.minutes, text)
 
-    search = Search(
-        advised.machines, advised.job, learnt, test, metric, target, advised.step, 60 * given.minutes, say,
-        lambda: bool(stops),
-    )  # fmt: skip
-    try:
+    search = Search(advised.machines, advised.job, learnt, test, metric, target, advised.step, 60 * given.minutes, say)
+    with at_signals(search.stop):
         search.run()
-    finally:
-        for each, handler in zip(both, before, strict=True):
-            signal.signal(each, handler)
-        logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger().setLevel(logging.INFO)
     return search
 
 
 def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Sequence[str]) -> None:
     """Prints what was found. Raises SetupError where no candidate has reached the target."""
-    from scripts.advice import answer, figure
+    from scripts.advice import answer
 
     found, metric = search.found, search.metric
     places = {
@@ -251,7 +234,7 @@ def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Seq
     if given.json:
         write_json(given.json, answer.as_json(search, rows, named, command))
     if given.figure:
-        figure.save(given.figure, found, rows, metric, logging.info)
+        answer.save_figure(given.figure, search, rows, logging.info)
 
 
 def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: str, every_s: float) -> str:
@@ -268,10 +251,9 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: st
     }
     mains = [*replaced.parse_known_args(advised.given_flags)[1], *(word for pair in flags.items() for word in pair)]
     number = its.words if its.k < len(advised.machines.workers) or not its.family.takes_all else ()
-    whose = ["-m", its.family.entry, *number, *advised.what]
+    whose = ["-m", its.family.entry, *number, *given.what]
     if given.hosts:
-        places = ["--hosts", str(given.hosts), *(["--ssh", given.ssh] if given.ssh else [])]
-        places += ["--without", ",".join(given.without)] if given.without else []
+        places = words_of(("--hosts", given.hosts), ("--ssh", given.ssh), ("--without", ",".join(given.without)))
         places += ["--cluster", advised.cluster] if number or its.family.entry == "alone" else []
         config = advised.job(its.family.entry, its.words).config
         # The hosts were measured with the hub, which takes less of their processors than the kvstore.

@@ -15,12 +15,12 @@ import dataclasses
 import math
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import draw
 import summary
 from algorithms import OWNERS
 from config import names_of
@@ -82,10 +82,9 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--log-base": given.log_base,
         "--data-dir": given.data_dir,
     }
-    rates = {"local_lr": given.local_lr, "learning_rate": given.learning_rate}
-    its = OWNERS[mode].settings.rate_field
-    learning_rate = {names_of(its)[-1]: rates[its]}
-    worker = learning_rate | {
+    rate = OWNERS[mode].settings.rate_field
+    worker = {
+        names_of(rate)[-1]: getattr(given, rate),
         "--batch-size": given.batch_size,
         "--eval-seconds": given.eval_seconds,
         "--max-seconds": given.seconds,
@@ -121,7 +120,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
     begin, began, say = time.monotonic(), date_time(), Digest(console)
-    get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+    get_data.get(given.data_dir / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)
         console(f"\n== {number} of {len(MODES)}: {mode} for {given.seconds:g} s, by")
@@ -133,11 +132,9 @@ def main(arguments: Sequence[str]) -> int:
             return outcome.exit_code or EXIT_FORCED
     console("\n== summary and figures")
     target = [] if given.target is None else [f"--target={given.target}"]
-    for program, *flags in (["summary.py"], ["draw.py", *target]):
-        command = [sys.executable, program, "-b", str(given.log_base.resolve()), "-n", given.network, *flags]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
-        if code != EXIT_OK:
-            return code
+    where = ["-b", str(given.log_base.resolve()), "-n", given.network]
+    if code := summary.main(where) or draw.main([*where, *target]):
+        return code
     console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
     for line in last_lines(summaries(given.log_base, given.network), given.target):
         console(line)

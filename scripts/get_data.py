@@ -12,7 +12,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import start  # first: what it does is for the other imports too
 
-import ast
 import gzip
 import hashlib
 import shutil
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from flag_parser import FlagParser
+from trainer.datasets import FASHION_MNIST_SHA256
 from utils import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,20 +32,9 @@ DEBIAN_FOLDER = Path("usr/share/datasets/fashion-mnist")
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SITE_TIMEOUT_S = 30
+CHECKSUMS = {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
 
 Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> files
-
-
-class DataError(SetupError):
-    """The data is not available; the message says why and what to do."""
-
-
-def checksums() -> dict[str, str]:
-    """The table of trainer/datasets/loading.py, parsed and not imported, since that module needs numpy."""
-    for node in ast.parse((ROOT / "trainer" / "datasets" / "loading.py").read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FASHION_MNIST_SHA256":
-            return {f"{name}.gz": checksum for name, checksum in ast.literal_eval(node.value).items()}
-    raise DataError("trainer/datasets/loading.py has no table FASHION_MNIST_SHA256")
 
 
 def is_right(path: Path, checksum: str) -> bool:
@@ -62,10 +51,10 @@ def is_right(path: Path, checksum: str) -> bool:
 def debian_package(scratch: Path) -> Iterator[Path]:
     """The files of Debian's or Ubuntu's package, downloaded and unpacked but not installed."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise DataError("no apt-get here")
+        raise SetupError("no apt-get here")
     try:
         _run(["apt-get", "download", DEBIAN_PACKAGE], scratch)
-    except DataError:  # no package lists, as in a fresh container: download them into a private folder, without root
+    except SetupError:  # no package lists, as in a fresh container: download them into a private folder, without root
         private = _private_apt(scratch / "apt")
         _run(["apt-get", *private, "update"], scratch)
         _run(["apt-get", *private, "download", DEBIAN_PACKAGE], scratch)
@@ -90,18 +79,18 @@ def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise DataError(f"'{' '.join(command[:1] + command[-2:])}' failed: {reason[-1]}")
+        raise SetupError(f"'{' '.join(command[:1] + command[-2:])}' failed: {reason[-1]}")
 
 
 def published_site(scratch: Path) -> Iterator[Path]:
     """The files from the dataset's site."""
-    for name in checksums():
+    for name in CHECKSUMS:
         target = scratch / name
         try:
             with urllib.request.urlopen(f"{SITE}/{name}", timeout=SITE_TIMEOUT_S) as answer, target.open("wb") as file:
                 shutil.copyfileobj(answer, file)
         except OSError as error:
-            raise DataError(f"{SITE}/{name}: {error}") from None
+            raise SetupError(f"{SITE}/{name}: {error}") from None
         yield target
 
 
@@ -117,14 +106,14 @@ SOURCES: dict[str, Source] = {
 
 def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Callable[[str], None]) -> None:
     """Completes `folder` with the files of `sums` (name -> SHA-256 of the content) from the first source that has them.
-    Raises DataError if a file there is another one (it stays), or no source has the missing files."""
+    Raises SetupError if a file there is another one (it stays), or no source has the missing files."""
     missing = []
     for name, checksum in sums.items():
         path = folder / name
         if not path.exists():
             missing.append(name)
         elif not is_right(path, checksum):
-            raise DataError(f"{path} is something else (its SHA-256 differs): remove or rename it, and run this again")
+            raise SetupError(f"{path} is something else (its SHA-256 differs): remove or rename it, and run this again")
     if not missing:
         say(f"{folder} has Fashion-MNIST already")
         return
@@ -135,7 +124,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             try:
                 found = _checked(source(Path(scratch)), {name: sums[name] for name in missing})
-            except DataError as error:
+            except SetupError as error:
                 reasons.append(f"{source_name}: {error}")
                 continue
             for path in found:
@@ -144,7 +133,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
                 staged.replace(folder / path.name)
         say(f"{folder} has Fashion-MNIST now, from {source_name}")
         return
-    raise DataError(
+    raise SetupError(
         f"Fashion-MNIST is not available. Put {', '.join(missing)} into {folder} by hand; "
         f"what was tried: {'; '.join(reasons)}"
     )
@@ -154,9 +143,9 @@ def _checked(paths: Iterable[Path], sums: dict[str, str]) -> list[Path]:
     found = {path.name: path for path in paths}
     for name, checksum in sums.items():
         if name not in found:
-            raise DataError(f"no {name} there")
+            raise SetupError(f"no {name} there")
         if not is_right(found[name], checksum):
-            raise DataError(f"{name} there is not the published file (its SHA-256 differs)")
+            raise SetupError(f"{name} there is not the published file (its SHA-256 differs)")
     return [found[name] for name in sums]
 
 
@@ -172,9 +161,9 @@ def main() -> None:
     )
     folder = parser.parse_args().folder / "fashion-mnist"
     try:
-        get(folder, checksums(), SOURCES, lambda message: print(message, file=sys.stderr))
+        get(folder, CHECKSUMS, SOURCES, lambda message: print(message, file=sys.stderr))
     except OSError as error:
-        raise DataError(str(error)) from None
+        raise SetupError(str(error)) from None
 
 
 if __name__ == "__main__":

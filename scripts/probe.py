@@ -36,7 +36,6 @@ class Probed:
     cluster: ClusterProfile
     names: tuple[str, ...]  # of its workers, HOST DEVICE, in the order of the hosts file
     path: Path  # the cluster file
-    model_bytes: int
 
 
 def probe(
@@ -79,7 +78,7 @@ def probe(
     cluster = derived([found[each] for each in places], [host != at_hub for host, _ in places])
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(written := folder / FILE, cluster_file.text(cluster).encode())
-    return Probed(cluster, tuple(map(" ".join, places)), written, found[places[0]].model_bytes)
+    return Probed(cluster, tuple(map(" ".join, places)), written)
 
 
 def _read(folder: Path) -> dict[tuple[str, str], Found]:

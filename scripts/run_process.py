@@ -26,7 +26,6 @@ from utils import DIVERGED, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, SetupError,
 
 Measure = Callable[[Line, dict[str, Any], Devices], dict[str, Any]]  # fields of a line, from what was logged
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 OUTPUT = "output.txt"  # what a run has printed, in the folder of its logs
 
@@ -79,6 +78,17 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+@contextlib.contextmanager
+def at_signals(do: Callable[[], object]) -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM do this."""
+    before = {each: signal.signal(each, lambda *_: do()) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 class Processes:
     """Runs processes, several at a time, and ends them all when it is asked to."""
 
@@ -100,15 +110,9 @@ class Processes:
                 if process.args[0] == "bash":  # type: ignore[index]
                     process.terminate()  # it would run the next command
 
-    @contextlib.contextmanager
-    def stopped_by_signals(self) -> Iterator[None]:
+    def stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
         """Inside, Ctrl-C and SIGTERM stop them."""
-        before = [signal.signal(each, lambda *_: self.stop()) for each in _SIGNALS]
-        try:
-            yield
-        finally:
-            for each, handler in zip(_SIGNALS, before, strict=True):
-                signal.signal(each, handler)
+        return at_signals(self.stop)
 
     def do(
         self, command: Sequence[str], folder: str, base: Path | None = None, environment: Mapping[str, str] = ONE_THREAD

@@ -17,54 +17,189 @@ if __name__ == "__main__":
 import argparse
 import itertools
 import logging
+import re
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import simulate
 import summary
-from algorithms import ENTRIES
+from algorithms import ENTRIES, OWNERS
+from config import FIELDS, modes_of, names_of, one_of
 from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
 from report import metrics
 from scripts import run_lines
-from scripts.launch import job_options
-from scripts.run_lines import RUNS_FILE, Progress, duration_text
+from scripts.launch import job_options, local_cluster, slurm
+from scripts.run_lines import RUNS_FILE, Progress, duration_text, value_in
 from scripts.run_process import Processes, curve_of, exit_code_of, result
-from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
 from scripts.sweep_report import SweepLine, write
 from trainer import version
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 
+LOCAL, VIRTUAL, SLURM = BACK_ENDS = "local", "virtual", "slurm"
+PROGRAMS = {LOCAL: ("scripts/local_cluster.sh",), SLURM: ("scripts/slurm.sh", "--wait")}
+FASTEST = "--fastest"  # an option of theirs, which may have several values
+# Fields of Config that scripts/local_cluster.sh takes as options of its own, before `--`.
+LAUNCHER_OPTIONS = ("network", "job", "exchange", "data_dir", "page")
+NETWORK_WITHOUT_N = "lenet"  # as in the launchers
+OWN = {"mode": "--modes", "seed": "--seeds"}  # fields that the sweep sets
 START_S = 10.0  # of a job of real processes, beside its training: for the first estimate
+
+Flags = Mapping[str, tuple[str, ...]]  # the words behind the flag of a field
+
+# -------------------------------------------------------------------------------------------------------- the grid
+
+
+@dataclass(frozen=True)
+class Point:
+    """One job of a sweep, which runs with several seeds."""
+
+    mode: str
+    # The flags that have several values in the sweep, as the user names them, each with this point's
+    values: tuple[tuple[str, str], ...]
+    options: tuple[str, ...]  # of the back end, such as `--cluster demo`
+    flags: Flags  # all of main.py's
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return "-".join([self.mode, *(re.sub(r"[^A-Za-z0-9.]+", "-", f"{f.lstrip('-')} {v}") for f, v in self.values)])
+
+    def command(self, on: str, seed: int) -> list[str]:
+        """The command of a run by simulate.py or a launcher, without a place for its logs."""
+        flags = {**self.flags, "seed": (str(seed),)}
+        if board := self.flags.get("tensorboard"):
+            flags["tensorboard"] = (str(Path(board[0]).resolve() / self.name / f"seed-{seed}"),)
+        words = {field: [names_of(field)[-1], *values] for field, values in flags.items()}
+        if on == VIRTUAL:
+            return ["simulate.py", "-m", self.mode, *self.options, *itertools.chain.from_iterable(words.values())]
+        own = [word for field in LAUNCHER_OPTIONS for word in words.pop(field, ())]
+        if words.pop("split_by_class", [""])[-1] == "1":
+            own.append("--split-by-class")
+        rest = itertools.chain.from_iterable(words.values())
+        return [*PROGRAMS[on], "-m", self.mode, *self.options, *own, "--", *rest]
+
+
+def mode_folder(words: Sequence[str], base: Path) -> str:
+    """NETWORK/MODE, where a command files its run in a log tree; checks its flags as the run will. Raises SetupError if
+    they are wrong; of wrong values the parser ends the process with exit code 2."""
+    program, *own = words
+    cut = own.index("--") if "--" in own else len(own)
+    arguments = [*own[:cut], "--log-base", str(base), *own[cut:]]
+    if program == "simulate.py":
+        _, (run,) = simulate.parse(arguments)
+        return str(Path(run.job.config.log_dir).parent.relative_to(base))
+    if program != "scripts/slurm.sh":
+        return str(local_cluster.parse(arguments).mode_folder)
+    request = slurm.parse(arguments)
+    if request.is_array:
+        raise SetupError("--array: a sweep makes the jobs of all seeds: leave it out, and give --seeds")
+    return str(slurm.job_of(request).mode_folder)
+
+
+def split_flags(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[tuple[str, ...]]]]:
+    """The options that are the back end's own, and by field of Config the values that its flag is to take in turn.
+    Raises SetupError if a flag is one that the sweep sets."""
+    fields = {name: field for field in FIELDS for name in names_of(field)}
+    fields |= {its.formerly: field for field, its in FIELDS.items() if its.formerly}
+    left, options, found = [word for word in words if word != "--"], [], dict[str, list[tuple[str, ...]]]()
+    while left:
+        word = left.pop(0)
+        flag, is_joined, joined = word.partition("=")
+        field = fields.get(flag)
+        if field is None:
+            options.append(word)
+            continue
+        if field in OWN:
+            raise SetupError(f"{flag} is set by the sweep: give {OWN[field]}")
+        taken = [joined] if is_joined else []
+        most = {"+": len(left), "?": 1, None: 1}[FIELDS[field].arguments.get("nargs")]
+        while not is_joined and len(taken) < most and left and not re.match("-+[A-Za-z]", left[0]):
+            taken.append(left.pop(0))
+        found[field] = [(each,) for each in _alternatives(field, taken[0])] if len(taken) == 1 else [tuple(taken)]
+    return tuple(options), found
+
+
+def _alternatives(field: str, text: str) -> list[str]:
+    """The values of a list with commas; a text that is itself a value of the flag is one."""
+    arguments: Mapping[str, Any] = FIELDS[field].arguments
+
+    def is_value(each: str) -> bool:
+        try:
+            value = arguments["type"](each)
+        except (ValueError, argparse.ArgumentTypeError):
+            return False
+        return "choices" not in arguments or value in arguments["choices"]
+
+    parts = [*dict.fromkeys(text.split(","))]
+    return parts if not is_value(text) and all(map(is_value, parts)) else [text]
+
+
+def _modes_of(field: str) -> tuple[str, ...]:
+    """As `modes_of`; --page is left out where the workers ask the state server."""
+    return tuple(mode for mode in modes_of(field) if field != "page" or not OWNERS[mode].needs_state_server)
+
+
+def counts(field: str, mode: str) -> bool:
+    """Whether a flag does something in a mode: one that needs the flag of a preset belongs to that preset alone."""
+    if OWNERS[mode].name not in _modes_of(field):
+        return False
+    needs = FIELDS[field].needs
+    having = [name for name, entry in ENTRIES.items() if needs in entry.values or field in entry.given]
+    return not having or mode in having
+
+
+def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
+    """The points of a sweep, each with the flags that count in its mode.
+
+    `words`: the back end's options and main.py's flags, of which some have several values, with commas. Raises
+    SetupError if a flag counts in none of the modes, or two points would have the same folder.
+    """
+    options, flags = split_flags(words)
+    if "network" not in flags and "job" not in flags:
+        flags = {"network": [(NETWORK_WITHOUT_N,)], **flags}
+    for field in flags:
+        if not any(counts(field, mode) for mode in modes):
+            raise SetupError(
+                f"{names_of(field)[0]} does nothing in mode {one_of(modes)}: it counts in mode "
+                f"{one_of(_modes_of(field))}; leave it out, or add a mode (--modes)"
+            )
+    own = FlagParser(add_help=False)
+    own.add_argument(FASTEST, default="")
+    fastest, others = own.parse_known_args(options)
+    numbers = [*filter(None, fastest.fastest.split(","))]
+    found = []
+    for mode in modes:
+        its = {field: values for field, values in flags.items() if counts(field, mode)}
+        takes = [[FASTEST, k] for k in numbers if ENTRIES[mode].workers.takes_number] or [[]]
+        for on, chosen in itertools.product(takes, itertools.product(*its.values())):
+            of_point = dict(zip(its, chosen, strict=True))
+            values = [(names_of(field)[0], of_point[field][0]) for field in its if len(its[field]) > 1]
+            values = [(FASTEST, on[1]), *values] if len(takes) > 1 else values
+            found.append(Point(mode, tuple(values), (*others, *on), of_point))
+    names = [point.name for point in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SetupError(f"two points of the sweep would have the folder {twice[0]}: leave one of their values out")
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------- the runs
 
 
 @dataclass(frozen=True)
 class Task:
     """One run of a sweep."""
 
-    point: Point
-    seed: int
-    command: list[str]
+    line: SweepLine  # without its results
     base: Path  # its log tree
     folder: str  # of its mode there
 
-    def line(self, **more: Any) -> SweepLine:
-        return SweepLine(
-            entry=self.point.mode,
-            network=Path(self.folder).parent.name,
-            seed=self.seed,
-            point=self.point.name,
-            values=dict(self.point.values),
-            command=self.command,
-            **more,
-        )
-
     def __str__(self) -> str:
-        return f"{self.point.title}, seed {self.seed}"
+        return f"{self.line.title}, seed {self.line.seed}"
 
 
 class Sweep:
@@ -75,12 +210,12 @@ class Sweep:
         there = run_lines.read(folder, SweepLine, "scripts/sweep.sh") if (folder / RUNS_FILE).exists() else []
         self._program = version.files_hash()
         self._lines = {line.key: line for line in there}
-        if others := {line.network for line in there} - {task.line().network for task in tasks}:
+        if others := {line.network for line in there} - {task.line.network for task in tasks}:
             raise SetupError(f"{folder} has the sweep of {', '.join(sorted(others))}: give this one a --run NAME")
 
     def lines(self) -> list[SweepLine]:
         """The runs of this sweep that were made, also those that failed."""
-        found = (self._lines.get(task.line().key) for task in self._tasks)
+        found = (self._lines.get(task.line.key) for task in self._tasks)
         return [line for line in found if line is not None]
 
     def to_do(self) -> list[Task]:
@@ -88,15 +223,15 @@ class Sweep:
         return [task for task in self._tasks if not self._is_done(task)]
 
     def _is_done(self, task: Task) -> bool:
-        line = self._lines.get(task.line().key)
-        made = line is not None and (list(line.command), line.program) == (task.command, self._program)
-        return made and line is not None and not line.failed
+        line = self._lines.get(task.line.key)
+        made = (task.line.command, self._program)
+        return line is not None and not line.failed and (line.command, line.program) == made
 
     def estimate(self) -> str:
         """How long the missing runs will take, in words."""
         to_do = self.to_do()
-        known = {mode: self._seconds(mode) for mode in {task.point.mode for task in to_do}}
-        each_s = [known[task.point.mode] or _limit_s(task) for task in to_do]
+        known = {mode: self._seconds(mode) for mode in {task.line.entry for task in to_do}}
+        each_s = [known[task.line.entry] or _limit_s(task.line.command) for task in to_do]
         if not all(each_s):
             return "the first run that ends tells how long they take"
         return f"about {duration_text(sum(filter(None, each_s)) / self._at_once)}"
@@ -123,8 +258,8 @@ class Sweep:
 
     def _make(self, task: Task) -> SweepLine | None:
         begin = time.monotonic()
-        ended = self._processes.do(task.command, task.folder, task.base)
-        line = None if ended is None else result(task.line(), ended, _measured)
+        ended = self._processes.do(task.line.command, task.folder, task.base)
+        line = None if ended is None else result(task.line, ended, _measured)
         if line is None or ended is None:
             return None
         if line.has_model:
@@ -133,10 +268,10 @@ class Sweep:
         return replace(line, took_s=round(time.monotonic() - begin, 1))
 
 
-def _limit_s(task: Task) -> float | None:
+def _limit_s(command: Sequence[str]) -> float | None:
     """Seconds that a run of real processes takes at most; None where that is not known."""
-    seconds = float(task.point.flags.get("max_seconds", ("0",))[0])
-    return seconds + START_S if seconds and task.command[0] != "simulate.py" else None
+    seconds = float(value_in(command, "max_seconds") or 0)
+    return seconds + START_S if seconds and command[0] != "simulate.py" else None
 
 
 def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Devices) -> dict[str, Any]:
@@ -154,7 +289,7 @@ def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Device
 # ---------------------------------------------------------------------------------------------------- command line
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The sweep's own options, and all other words; a bad value ends the process with exit code 2."""
     parser = FlagParser("scripts/sweep.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("--modes", type=job_options.names(ENTRIES), default="esync", help=f"of {', '.join(ENTRIES)}")
@@ -180,7 +315,10 @@ def tasks_of(given: argparse.Namespace, others: Sequence[str]) -> list[Task]:
     for seed, point in itertools.product(given.seeds, points(given.modes, others)):
         base = given.log_base / point.name / f"seed-{seed}"
         command = point.command(given.on, seed)
-        found.append(Task(point, seed, command, base, mode_folder(command, base)))
+        folder = mode_folder(command, base)
+        about: dict[str, Any] = {"entry": point.mode, "network": Path(folder).parent.name, "command": command}
+        line = SweepLine(**about, seed=seed, point=point.name, values=dict(point.values))
+        found.append(Task(line, base, folder))
     return found
 
 
@@ -191,36 +329,31 @@ def target_of(others: Sequence[str]) -> float | None:
     return float(values[0][0]) if len(values) == 1 else None
 
 
-def _sweep(given: argparse.Namespace, others: Sequence[str], processes: Processes) -> int:
-    tasks = tasks_of(given, others)
-    its = Sweep(given.log_base, tasks, processes, given.jobs)
-    missing = its.to_do()
-    size = f"{len(tasks) // len(given.seeds)} point(s), {len(given.seeds)} seed(s), {len(tasks)} run(s)"
-    logging.info("%s, %d done already; %s; in %s", size, len(tasks) - len(missing), its.estimate(), given.log_base)
-    if given.dry_run:
-        for task in tasks:
-            print(f"{'    ' if task in missing else 'done'} {task}: {' '.join(task.command)}")
-        return EXIT_OK
-    with job_options.claimed(given.log_base):
-        failed = its.do()
-    write(given.log_base, its.lines(), target_of(others), print)
-    return EXIT_BUG if failed else EXIT_OK
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and makes the missing runs; returns the exit code."""
-    return exit_code_of(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
+    return exit_code_of(lambda: _do(arguments))
 
 
-def _do(arguments: Sequence[str]) -> int:
+def _do(arguments: Sequence[str] | None) -> int:
     setup_logging("sweep")
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     given, others = parse(arguments)
     if given.tune:
         raise SetupError("--tune: scripts/advise.sh --cluster FILE --target-accuracy X finds it (docs/advise.md)")
     processes = Processes(given.log_base)
     with processes.stopped_by_signals():
-        return _sweep(given, others, processes)
+        tasks = tasks_of(given, others)
+        its = Sweep(given.log_base, tasks, processes, given.jobs)
+        missing = its.to_do()
+        size = f"{len(tasks) // len(given.seeds)} point(s), {len(given.seeds)} seed(s), {len(tasks)} run(s)"
+        logging.info("%s, %d done already; %s; in %s", size, len(tasks) - len(missing), its.estimate(), given.log_base)
+        if given.dry_run:
+            for task in tasks:
+                print(f"{'    ' if task in missing else 'done'} {task}: {' '.join(task.line.command)}")
+            return EXIT_OK
+        with job_options.claimed(given.log_base):
+            failed = its.do()
+        write(given.log_base, its.lines(), target_of(others), print)
+        return EXIT_BUG if failed else EXIT_OK
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from esync.metric import ACCURACY
 from report import bars, figure_set, figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
 from report.metrics import Event, Mode
+from report.runs import SECONDS
 from report.style import WIDTHS, style
-from report.x_axes import SECONDS
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 ESYNC, SYNC = (metrics.MODES[name] for name in ("esync", "sync"))
@@ -110,13 +110,6 @@ def test_modes_can_be_chosen_and_those_without_logs_are_named(tree, capsys):
     with pytest.raises(SystemExit, match="2"):
         draw_all(tree, "-m", "esync,fast")
     assert "'fast' is no mode; choose from esync," in capsys.readouterr().err
-
-
-def test_the_target_can_be_chosen(tree, capsys):
-    assert draw_all(tree, "--target", "0.4") == 0
-    output = capsys.readouterr().out
-    assert "s to 0.40" in output
-    assert "ESync and SSGD are not told apart: 0.0..4.0 s and 0.0..12.0 s" in output
 
 
 @pytest.mark.parametrize("target", ["-0.5", "1.5", "nan", "high"])

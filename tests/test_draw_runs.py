@@ -10,12 +10,11 @@ from matplotlib.text import Text
 import draw
 import summary
 from report import bars, figures, metrics, tables
-from report.bands import band
+from report.figures import band
 from report.metrics import Event
-from report.runs import Run, by_mode, estimate, mean_ratios
+from report.runs import X_AXES, Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
 from report.style import style
-from report.x_axes import X_AXES
 from utils import SetupError
 
 INF = float("inf")

@@ -55,10 +55,7 @@ def run(place: Path, *more: str, network: str = "mlp") -> str:
 
 
 def rounds(folder: Path) -> list[dict]:
-    if (folder / "rounds.jsonl").exists():
-        return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    paths = sorted(folder.glob("iter-*.txt"), key=lambda path: int(path.stem[5:]))
-    return [json.loads(path.read_text()) for path in paths]
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def flags_of(mode: str) -> list[str]:
@@ -293,41 +290,29 @@ def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["-g", "1"], "-g means nothing to simulate.py: its workers are no devices"),
-        (["-port", "10010"], "-port means nothing to simulate.py: the state server is in this process"),
-        (["--sample-time", "1"], "--sample-time means nothing to simulate.py: the cluster file"),
-        (["--min-step-time", "1"], "--min-step-time means nothing to simulate.py: the cluster file"),
-        (["--staleness", "3"], f"--staleness 3 belongs to mode {one_of(modes_of('staleness'))}, not to esync"),
-        (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
-        (["-n", "none", "--augment", "1"], "--augment means nothing to simulate.py: -n none looks at no data"),
-        (
-            ["-n", "none", "--init-from", "a.params"],
-            "--init-from means nothing to simulate.py: -n none computes nothing",
-        ),
-        (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
-        (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
-        (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),
-        (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
-        (["--workers", "3"], "3 is a number of workers, and a virtual worker needs its step time"),
-        (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
-        (["--misspelt", "1"], "unknown argument --misspelt"),
-        (["-m", "ssp", "--exchange", "ring"], "--exchange ring: mode ssp does not sum: it has a server, so leave"),
-        (
-            ["-n", "none", "--job", "mine.py"],
-            "--job means nothing to simulate.py: -n none trains nothing; leave it out",
-        ),
-        (
-            ["-m", "dcasgd", "-dcasgd", "0"],
-            "the other flags make async of -m dcasgd: leave them out, or give -m async",
-        ),
-        (
-            ["-m", "async", "-dcasgd", "1"],
-            "the other flags make dcasgd of -m async: leave them out, or give -m dcasgd",
-        ),
+        ("-g 1", "-g means nothing to simulate.py: its workers are no devices"),
+        ("-port 10010", "-port means nothing to simulate.py: the state server is in this process"),
+        ("--sample-time 1", "--sample-time means nothing to simulate.py: the cluster file"),
+        ("--min-step-time 1", "--min-step-time means nothing to simulate.py: the cluster file"),
+        ("--staleness 3", f"--staleness 3 belongs to mode {one_of(modes_of('staleness'))}, not to esync"),
+        ("-n none -s 1", "-s means nothing to simulate.py: -n none looks at no data"),
+        ("-n none --augment 1", "--augment means nothing to simulate.py: -n none looks at no data"),
+        ("-n none --init-from a.params", "--init-from means nothing to simulate.py: -n none computes nothing"),
+        ("-n none -e 1", "-e means nothing to simulate.py: -n none has no accuracy"),
+        ("-m fast", "unknown mode 'fast'; choose from esync"),
+        ("--seeds a", "'a' is no list of seeds; give whole numbers with commas"),
+        ("--workers 0.1,x", "'0.1,x' is no list of step times; give seconds with commas"),
+        ("--workers 3", "3 is a number of workers, and a virtual worker needs its step time"),
+        ("--workers 0.1 --cluster paper", "--cluster: not allowed with argument --workers"),
+        ("--misspelt 1", "unknown argument --misspelt"),
+        ("-m ssp --exchange ring", "--exchange ring: mode ssp does not sum: it has a server, so leave"),
+        ("-n none --job mine.py", "--job means nothing to simulate.py: -n none trains nothing; leave it out"),
+        ("-m dcasgd -dcasgd 0", "the other flags make async of -m dcasgd: leave them out, or give -m async"),
+        ("-m async -dcasgd 1", "the other flags make dcasgd of -m async: leave them out, or give -m dcasgd"),
     ],
 )
 def test_what_means_nothing_is_refused(flags, complaint, refused):
-    assert complaint in refused(simulate.parse, *flags)
+    assert complaint in refused(simulate.parse, *flags.split())
 
 
 def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier_run(place):
@@ -501,10 +486,3 @@ def test_a_command_that_fails_keeps_no_other_from_running(tmp_path):
     }
     assert run_side_by_side(commands, 1) == 3
     assert mark.exists()
-
-
-def test_its_logs_are_those_that_summary_reads(place):
-    run(place, "-m", "esync", "--max-seconds", "3")
-    run(place, "-m", "wbsp", "--max-seconds", "3")
-    assert summary.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
-    assert "virtual" in (place / "logs/mlp/esync/ESync.json").read_text()

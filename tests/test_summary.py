@@ -130,12 +130,6 @@ def test_what_is_wrong_in_a_line_is_told_by_its_number(tmp_path, capsys):
     assert "counted without 2 lost round(s)" in warnings
 
 
-def test_an_accuracy_keeps_the_time_of_its_own_round(tmp_path):
-    device = of_one(tmp_path, every_10_s(5, None, 0.3, None, 0.4, 0.5), "async")
-    assert device["accuracy_list"] == [0.3, 0.4, 0.5]
-    assert device["accuracy_time_list"] == [20.0, 40.0, 50.0]
-
-
 @pytest.mark.parametrize("accuracies", [(0.9, 0.875), ()])
 def test_local_mode_also_writes_the_final_accuracy_for_the_dotted_line_if_there_is_one(tmp_path, capsys, accuracies):
     of_one(tmp_path, every_10_s(2, *accuracies), "local")
@@ -479,11 +473,6 @@ def test_a_worker_whose_run_file_is_lost_counts_if_the_others_name_it(tmp_path):
     for run in runs[1:]:
         run.unlink()
     assert list(summed_up(tmp_path)["a"]) == ["cpu0", "cpu1"]
-
-
-def test_the_size_of_the_model_goes_into_the_summary(tmp_path):
-    run = {"rank": 0, "num_workers": 1, "parameter_bytes": 246824}
-    assert of_one(tmp_path, every_10_s(1), run=run)["parameter_bytes"] == 246824
 
 
 @pytest.mark.parametrize("text", ['{"rank": 0, "num', "[0]", '{"rank": "none"}', '{"rank": -1, "parameter_bytes": -8}'])

@@ -76,9 +76,7 @@ def measured(job: Job, cluster: Path, answer: dict[str, Any]) -> dict[str, dict[
     given, flags = advise.parse(["--cluster", str(cluster), *job.words, "--", *job.flags])
     advised = advise.Advised(given, str(cluster), flags)
     learnt, metric, target = advise.prepared(given, advised)
-    search = Search(
-        advised.machines, advised.job, learnt, None, metric, target, 1.0, math.inf, logging.info, lambda: False
-    )
+    search = Search(advised.machines, advised.job, learnt, None, metric, target, 1.0, math.inf, logging.info)
     search.measure_rates()
     # Of the answer: how often runs are evaluated, and the step size of one machine, about which all others lie
     search.every, base = answer["every_steps"], answer["step_of_one"]

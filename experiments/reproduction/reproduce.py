@@ -181,7 +181,7 @@ def of_claims(given: argparse.Namespace, processes: Processes) -> int:
     chosen = [known.named(name) for name in dict.fromkeys(given.claims)]
     for claim in chosen:
         its.check(claim)
-    get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+    get_data.get(ROOT / "data" / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
     with processes.stopped_by_signals():
         agreed = [its.make(claim) for claim in chosen]
     return EXIT_OK if all(agreed) else EXIT_BUG
@@ -206,7 +206,7 @@ def _do(given: argparse.Namespace) -> int:
         return EXIT_OK
     failed = 0
     if not given.tables:
-        get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+        get_data.get(ROOT / "data" / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
         given.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         with processes.stopped_by_signals():

@@ -1,6 +1,5 @@
 """The five figures of the preprint's cluster, drawn from the runs of scripts/reproduce.sh."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,6 @@ def drawn(rows: Sequence[Row]) -> dict[str, str]:
 
 def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
     """Draws each that has data as PNG and PDF into the folder, and prints their paths."""
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each font in a PDF
     with style():
         save_figures(figures(rows), folder, say)
 

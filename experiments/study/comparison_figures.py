@@ -12,8 +12,7 @@ from algorithm_row import Entry, Look
 from experiments.study.comparison import REPORT, ROWS, Workload
 from experiments.study.comparison_tables import Fair, family
 from report import statistics
-from report.bands import band
-from report.figures import curve_look, draw_band, legend_of_curves
+from report.figures import band, curve_look, draw_band, legend_of_curves
 from report.style import note_below
 from report.tables import span, target_text
 

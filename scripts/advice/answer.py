@@ -1,17 +1,25 @@
-"""What a search says to its user: rows, a sentence, the command to type. Pure."""
+"""What a search says to its user: rows, as text, JSON and a figure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from algorithms import ENTRIES
+from report.figure_set import save_figures
+from report.figures import band
+from report.style import style
 from scripts.advice.candidates import Candidate
 from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Search
 
 MOST_ROWS = 8
 FOUR_OF_FIVE = 1.28  # standard deviations on each side
+LINES = ("-", "--", ":", "-.")  # of the numbers of machines of a family
 
 
 @dataclass(frozen=True)
@@ -132,3 +140,29 @@ def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> di
         "shift": found.shift, "target_on_held_out": found.target, "cpu_s": search.used_s,
         "step_of_one": found.step_of_one, "every_steps": search.every,
     }  # fmt: skip
+
+
+def save_figure(path: Path, search: Search, rows: Sequence[Row], say: Callable[[str], None]) -> None:
+    """Draws the curves of the rows that were tried, with bands where several seeds ran, as PNG and PDF beside each
+    other. Raises SetupError if a file cannot be written."""
+    with style():
+        save_figures([(path.stem, rows, lambda figure, data: _draw(figure, search, data))], path.parent, say)
+
+
+def _draw(figure: Figure, search: Search, rows: Sequence[Row]) -> None:
+    axes, found = figure.add_subplot(), search.found
+    seen: dict[str, int] = {}
+    for row in rows:
+        entry, curves = row.candidate.family.entry, found.curves.get(row.candidate, ())
+        its = band(curves) if curves else None
+        if its is None:
+            continue
+        line = LINES[seen.get(entry, 0) % len(LINES)]
+        seen[entry] = seen.get(entry, 0) + 1
+        colour = ENTRIES[entry].look.colour
+        (drawn,) = axes.plot(its.at, its.median, line, marker=".", color=colour, label=row.candidate.name)
+        axes.fill_between(its.at, its.low, its.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    axes.axhline(found.target, color="grey", linewidth=0.8, label="target on these samples")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(f"{search.metric.name} on held-out samples, mean of three")
+    axes.legend()

@@ -105,12 +105,9 @@ def useful(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def first_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Of each family the one that the law expects to be the fastest, of equal ones with the fewest machines."""
-    best: dict[str, Candidate] = {}
-    for each in candidates:
-        its = best.get(each.family.entry)
-        if its is None or each.seconds(each.family.prior) < its.seconds(its.family.prior):
-            best[each.family.entry] = each
-    return list(best.values())
+    families = dict.fromkeys(each.family for each in candidates)
+    of_each = [[each for each in candidates if each.family == family] for family in families]
+    return [min(its, key=lambda each: each.seconds(each.family.prior)) for its in of_each]
 
 
 def starts(candidates: Sequence[Candidate]) -> list[Candidate]:

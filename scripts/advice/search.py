@@ -66,11 +66,10 @@ class OutOfTime(Exception):
 
 @dataclass
 class Tried:
-    """A candidate with a step size and a seed, and its run."""
+    """A candidate with a step size, and its run."""
 
     candidate: Candidate
     step: float
-    seed: int
     every: int  # steps of all machines between two evaluations
     run: PausedRun
 
@@ -151,11 +150,10 @@ class Search:
         step: float,  # size, about which those of one machine lie
         budget_s: float,  # of this process
         say: Callable[[str], None],
-        stopped: Callable[[], bool],
     ) -> None:
         self._cluster, self._job, self._learnt, self._test = cluster, job, learnt, test
         self.metric, self.wanted, self._step = metric, target, step
-        self._say, self._stopped = say, stopped
+        self._say, self._stopped = say, False
         self._began_s, self._budget_s = time.process_time(), budget_s
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
         self.found = Found(target)
@@ -175,6 +173,10 @@ class Search:
                 each.run.close()
                 if each.step == self.found.steps.get(each.candidate) and each.means():
                     self.found.curves.setdefault(each.candidate, []).insert(0, each.means())
+
+    def stop(self) -> None:
+        """Ends the search soon, with what is known so far."""
+        self._stopped = True
 
     @property
     def used_s(self) -> float:
@@ -450,7 +452,7 @@ class Search:
             "eval_seconds": self.evaluation_s(candidate),
         }
         run = PausedRun(replace(job, config=job.config.but(**settings)), self._learnt, self._test)
-        return Tried(candidate, step, seed, self.every, run)
+        return Tried(candidate, step, self.every, run)
 
     def evaluation_s(self, candidate: Candidate) -> float:
         """Virtual seconds between two evaluations."""
@@ -518,7 +520,7 @@ class Search:
             self.found.target = self.wanted + self.found.shift
 
     def _look(self) -> None:
-        if self._stopped() or self.used_s > self._budget_s:
+        if self._stopped or self.used_s > self._budget_s:
             raise OutOfTime
 
     def _check(self, run: PausedRun) -> None:

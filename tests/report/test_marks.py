@@ -8,7 +8,7 @@ import summary
 from algorithms import EVENTS
 from report import figures, metrics
 from report.figure_set import curve_figures
-from report.marks import Marks, place_marks, thinning
+from report.figures import Marks, place_marks, thinning
 from report.metrics import Event
 from report.runs import Run
 
@@ -122,4 +122,4 @@ def test_an_axis_ends_with_the_longest_curve_and_later_events_are_left_out():
     curves = {SWITCH: FAST, WBSP: [(4.0, 0.5), (10.0, 0.8)]}
     figure = accuracy_figure(curves, {SWITCH: [Event(at, "switch", "") for at in (9.0, 16.0)]})
     assert figure.axes[0].get_xlim() == (0.0, 10.0)
-    assert [line.get_xdata().tolist() for line in lines_of(figure, "switch")] == [[9.0]]
+    assert [line.get_xydata().tolist() for line in lines_of(figure, "switch")] == [[[9.0, 0.8]]]

@@ -87,11 +87,6 @@ def test_colour_blind_readers_can_tell_the_curves_of_a_figure_apart_and_from_the
     assert too_alike({**COLOURS, **COLOURS_TO_COME, **PAPER}, eyes) == []
 
 
-@pytest.mark.parametrize("colour", ["#FFFFFF", "#FFFFCC", "#EEEEEE"])
-def test_a_white_curve_is_not_seen_on_white_paper(colour):
-    assert ("new", "white paper") in too_alike({"new": colour, **PAPER}, "all cones")
-
-
 def test_a_row_without_a_look_of_its_own_has_the_next_of_the_palette():
     drawn = [entry.look for entry in ENTRIES.values() if entry.name not in LOOKS]
     assert drawn == list(PALETTE[: len(drawn)])
@@ -165,21 +160,6 @@ def test_the_lost_share_is_that_of_the_steps_of_all_workers(workers, share):
     lists = [dict(zip(("steps_list", "lost_steps_list"), of or (), strict=False)) for of in workers]
     given = [{name: its for name, its in of.items() if its is not None} for of in lists]
     assert metrics.lost_share([device(**of) for of in given]) == share
-
-
-@pytest.mark.parametrize(
-    ("elapsed_s", "accuracy"),
-    # Before the first evaluation; a quarter of the way from 0.5 to 1; half-way down to 0.75; after the last.
-    [(1.0, 0.5), (4.0, 0.5), (5.0, 0.625), (8.0, 1.0), (10.0, 0.875), (99.0, 0.75)],
-)
-def test_a_point_between_two_evaluations_is_on_the_line_between_them(elapsed_s, accuracy):
-    assert metrics.value_at([(4.0, 0.5), (8.0, 1.0), (12.0, 0.75)], elapsed_s) == accuracy
-
-
-@given(curve=curves, elapsed_s=st.floats(0, 2e5))
-def test_no_point_of_a_curve_is_above_its_best_or_below_its_worst_accuracy(curve, elapsed_s):
-    accuracies = [accuracy for _, accuracy in curve]
-    assert min(accuracies) - 1e-9 <= metrics.value_at(curve, elapsed_s) <= max(accuracies) + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,6 @@ def test_an_interval_lies_within_the_runs_and_holds_their_median(values):
     assert (value == INF) == (sum(map(math.isfinite, values)) <= len(values) // 2)
 
 
-@given(st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=6))
-def test_a_band_is_the_median_and_its_interval_at_each_point(values):
-    its = statistics.of_sorted(np.sort(np.array(values), axis=0))
-    for point, column in enumerate(np.transpose(values)):
-        assert tuple(each[point] for each in its) == statistics.median(column)
-
-
 @pytest.mark.parametrize("values", [[], [math.nan]])
 def test_what_is_no_list_of_numbers_is_refused(values):
     with pytest.raises(ValueError, match="one or more numbers"):

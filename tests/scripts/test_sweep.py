@@ -16,7 +16,7 @@ from few_images import few_images, on_few_images
 
 import draw
 from scripts import run_lines, sweep
-from scripts.sweep_grid import LOCAL, VIRTUAL, points
+from scripts.sweep import LOCAL, VIRTUAL, points
 from scripts.sweep_report import SweepLine
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, read_json, usable_cores
 
@@ -52,7 +52,6 @@ def test_a_flag_with_several_values_is_a_dimension_of_the_modes_in_which_it_coun
         f"sync-l-{rate}-b-{size}" for rate in ("0.1", "0.2") for size in (8, 16)
     ]
     assert len([point for point in grid if point.mode == "dcasgd"]) == 8
-    assert grid[0].title == "ESync -b 8"
     command = "simulate.py -m esync --cluster demo --network lenet --local-lr 0.5 --batch-size 8 --seed 3"
     assert grid[0].command(VIRTUAL, 3) == command.split()
 
@@ -65,7 +64,7 @@ def test_the_number_of_workers_is_a_dimension_of_the_modes_that_leave_it_open():
         ("alone", ("--cluster", "half")),
     ]
     (one,) = points(("sync",), ["--fastest=3"])
-    assert (one.name, one.title, one.options) == ("sync", "SSGD", ("--fastest", "3"))
+    assert (one.name, one.options) == ("sync", ("--fastest", "3"))
 
 
 def test_a_comma_within_a_value_makes_no_list():

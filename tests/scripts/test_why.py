@@ -14,8 +14,8 @@ import simulate
 from algorithms import ALGORITHMS, ENTRIES, OWNERS
 from report import job_logs
 from report.measured import Measured, measured
-from scripts import what_if, why
-from scripts.what_if import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT
+from scripts import why
+from scripts.why import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, SetupError
 
@@ -47,15 +47,15 @@ class Answer:
     """What is simulated of a job."""
 
     def __init__(self, folder: Path, mode: str) -> None:
-        job, self.its = what_if.job_of(logs_of(folder, mode), folder)
-        self.job, simulated = what_if.calibrated(job, self.its)
+        job, self.its = why.job_of(logs_of(folder, mode), folder)
+        self.job, simulated = why.calibrated(job, self.its)
         self.simulated = simulated.samples_s
 
     def expected(self, kind: str, *removes: int) -> float:
         """Samples/s that a what-if says."""
-        changes = what_if.changes(self.job, [removes] if removes else [])
+        changes = why.changes(self.job, [removes] if removes else [])
         (change,) = [each for each in changes if (each.kind, each.removes) == (kind, removes)]
-        return what_if.simulate(change.job).samples_s / self.simulated * self.its.samples_s
+        return why.simulate(change.job).samples_s / self.simulated * self.its.samples_s
 
 
 # --------------------------------------------------------------------------------------- against what really is so
@@ -159,33 +159,28 @@ def why_of(folder: Path, *more: str, network: str = "none") -> int:
     return why.main(["-b", str(folder / "logs"), "-n", network, *more])
 
 
-def test_the_command_prints_a_table_and_what_held_the_job_up(tmp_path, capsys):
-    run(tmp_path, "sync", (FAST, SLOW), seconds=5)
-    assert why_of(tmp_path) == EXIT_OK
+ROWS = ("as measured", "as simulated", "without worker 0", "without worker 1", "with an ideal network")
+
+
+@pytest.mark.parametrize(
+    ("mode", "rows", "without", "told"),
+    [
+        ("sync", (FAST, SLOW), "", "Worker 1 held the others up: with steps of 0.6"),
+        ("sync", (FAST, FAST, FAST, SLOW, SLOW), "", "Workers 3 and 4 held the others up"),
+        (
+            *("async", ("0.1,,0.2,,",) * 2, "0"),
+            "The network held the job up: an exchange takes 0.4 s, the median worker's step 0.1 s",
+        ),
+        ("async", ("0.1,,,,",) * 3 + ("0.6,,,,",), "3", "Nothing held the job up, but there are slow workers"),
+    ],
+)
+def test_the_command_prints_a_table_and_what_held_the_job_up(tmp_path, capsys, mode, rows, without, told):
+    """Several slow workers are left out together, too; where workers do not wait, a slow one holds nothing up."""
+    run(tmp_path, mode, rows, seconds=5)
+    assert why_of(tmp_path, *(["--without", without] if without else [])) == EXIT_OK
     out = capsys.readouterr().out
-    for name in ("as measured", "as simulated", "without worker 0", "without worker 1", "with an ideal network"):
-        assert f"\n{name}  " in out
-    assert "Worker 1 held the others up: with steps of 0.6" in out
-
-
-def test_of_several_slow_workers_all_are_left_out_together_too(tmp_path, capsys):
-    run(tmp_path, "sync", (FAST, FAST, FAST, SLOW, SLOW), seconds=5)
-    assert why_of(tmp_path) == EXIT_OK
-    assert "Workers 3 and 4 held the others up" in capsys.readouterr().out
-
-
-def test_a_slow_network_is_named(tmp_path, capsys):
-    run(tmp_path, "async", ("0.1,,0.2,,",) * 2, seconds=5)
-    assert why_of(tmp_path, "--without", "0") == EXIT_OK
-    out = capsys.readouterr().out
-    assert "The network held the job up: an exchange takes 0.4 s, the median worker's step 0.1 s" in out
-    assert "without worker 1" not in out
-
-
-def test_where_workers_do_not_wait_a_slow_one_holds_nothing_up(tmp_path, capsys):
-    run(tmp_path, "async", ("0.1,,,,",) * 3 + ("0.6,,,,",), seconds=5)
-    assert why_of(tmp_path, "--without", "3") == EXIT_OK
-    assert "Nothing held the job up, but there are slow workers" in capsys.readouterr().out
+    asked = [row for row in ROWS if not without or "worker" not in row or row.endswith(without)]
+    assert told in out and [row for row in ROWS if f"\n{row}  " in out] == asked
 
 
 def write_one_of_two(base: Path, rank: int, rounds: list[dict], **flags: object) -> None:
@@ -277,7 +272,7 @@ def config_of(folder: Path, **changed: object) -> None:
 def test_a_job_of_version_0_6_0_has_the_exchange_that_it_called_collective(tmp_path, collective, exchange):
     folder = write_esync(tmp_path / "logs")
     config_of(folder, collective=collective)
-    job, _ = what_if.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), tmp_path)
+    job, _ = why.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), tmp_path)
     assert job.config.transport == exchange
 
 

@@ -11,17 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.datasets import cifar, plausible
+from trainer.datasets import FASHION_MNIST_SHA256, cifar, plausible
 from trainer.datasets.samples import Dataset, Samples, checked_labels, is_file
 from utils import RUN_AS_OWNER, SetupError, remedy
 
-# SHA-256 of the uncompressed content: distributions compress the same files anew.
-FASHION_MNIST_SHA256 = {
-    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-}
 MNIST_CLASSES = 10  # and Fashion-MNIST's
 PIECE = 1 << 20  # bytes that are read at a time
 
