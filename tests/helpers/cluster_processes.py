@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,14 @@ def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEA
     while not condition():
         assert time.monotonic() < give_up, f"{what} did not happen within {deadline_s:g} s"
         time.sleep(0.05)
+
+
+def ran(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, without input, with these variables beside those of the tests."""
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
 
 
 def children(parent: int) -> list[int]:
