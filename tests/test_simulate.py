@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import tiny_data
+from cluster_processes import begun
 
 import draw
 import simulate
@@ -475,12 +475,7 @@ def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):
 
 def test_the_first_signal_ends_the_round_with_complete_logs_and_the_run_is_not_done(place):
     command = arguments(place, "-m", "esync", network="none")
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "simulate.py"), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = begun(sys.executable, "simulate.py", *command)
     folder, give_up = place / "logs/none/esync/virtual/cpu1", time.monotonic() + 60
     while not (folder / "rounds.jsonl").exists() and time.monotonic() < give_up:
         time.sleep(0.05)

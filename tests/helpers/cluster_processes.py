@@ -41,6 +41,13 @@ def ran(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subproces
     )  # fmt: skip
 
 
+def begun(*command: str | Path, **environment: str) -> subprocess.Popen[str]:
+    """A program that runs; all that it says is its stdout."""
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
 def children(parent: int) -> list[int]:
     """Ids of the processes that a process has started, in whatever thread, and that have not been waited for."""
     try:
