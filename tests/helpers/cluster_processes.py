@@ -106,7 +106,6 @@ class Processes:
             "PYTHONPATH": str(ROOT),
         }
         self.running: dict[str, Process] = {}
-        self._num_servers = num_servers
 
     def start(self, name: str, role: str, *command: str, **environment: str) -> None:
         """Starts a Python command in a role."""
@@ -121,12 +120,6 @@ class Processes:
                 log=self._folder / f"{name}.log",
             )
         )
-
-    def start_servers(self) -> None:
-        """Starts the scheduler and the parameter servers as users do: with no flags."""
-        self.start("scheduler", "scheduler", "main.py")
-        for index in range(self._num_servers):
-            self.start(f"server{index}", "server", "main.py")
 
     def start_worker(self, rank: int, *command: str) -> None:
         """Starts a worker; its port makes its rank."""
@@ -166,8 +159,10 @@ def cluster(
     try:
         if hub:
             processes.start("server0", "server", "main.py", "-m", hub)
-        elif start:
-            processes.start_servers()
+        elif start:  # as users do: with no flags
+            processes.start("scheduler", "scheduler", "main.py")
+            for index in range(num_servers):
+                processes.start(f"server{index}", "server", "main.py")
         yield processes
     finally:
         processes.kill()
