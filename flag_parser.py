@@ -111,8 +111,13 @@ class Flags(Frozen):
 class FlagParser(argparse.ArgumentParser):
     """Takes flags by their whole names; the error of an unknown one says which was meant, or where it belongs."""
 
-    def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **more: Any) -> None:
-        """`elsewhere`: flags that others take -> what to do with them here; the other arguments are for argparse."""
+    def __init__(
+        self, *args: Any, elsewhere: Mapping[str, str] | None = None, doc: str | None = None, **more: Any
+    ) -> None:
+        """`elsewhere`: flags that others take -> what to do with them here; `doc`: a description that is shown with its
+        lines as they are; the other arguments are for argparse."""
+        if doc is not None:
+            more = {"description": doc, "formatter_class": argparse.RawDescriptionHelpFormatter, **more}
         super().__init__(*args, **{**more, "allow_abbrev": False})
         self.elsewhere = elsewhere or {}
         # What begins with it is a value, and not a flag. That of argparse knows -1, but neither -1,2 nor -1e-3.

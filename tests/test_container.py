@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
+from pathlib import Path
 
 import pytest
-from cluster_processes import DEADLINE_S, ROOT
-
-
-def run(*command, **environment):
-    return subprocess.run(
-        command,
-        cwd="/",
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+from cluster_processes import ROOT, ran
 
 
 @pytest.mark.parametrize(
@@ -36,7 +23,7 @@ def run(*command, **environment):
     ],
 )
 def test_the_entry_point_is_one_for_every_role(arguments, environment, text):
-    done = run(ROOT / "scripts" / "container.sh", *arguments, **environment)
+    done = ran(ROOT / "scripts" / "container.sh", *arguments, cwd=Path("/"), **environment)
     assert done.returncode == 2
     assert text in done.stderr
 
@@ -44,6 +31,6 @@ def test_the_entry_point_is_one_for_every_role(arguments, environment, text):
 def test_where_there_is_no_engine_the_check_of_the_image_says_so_and_ends(tmp_path):
     for tool in ("bash", "id", "dirname", "realpath", "sed"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
-    done = run(ROOT / "scripts" / "check_image.sh", PATH=str(tmp_path))
+    done = ran(ROOT / "scripts" / "check_image.sh", cwd=Path("/"), PATH=str(tmp_path))
     assert done.returncode == 0
     assert done.stderr.startswith("skipped: ")

@@ -39,16 +39,8 @@ USERS = ("my_job.py", "mine.py")  # job files of the reader
 THEIRS = ("runcifar10gpu.py",)  # of other programs
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
 FOLDERS = (
-    "esync",
-    "examples",
-    "experiments",
-    "docs",
-    "models",
-    "report",
-    "scripts",
-    "SimpleStateServer",
-    "tests",
-    "trainer",
+    *("esync", "examples", "experiments", "docs", "models"),
+    *("report", "scripts", "SimpleStateServer", "tests", "trainer"),
 )
 GONE = r"git show (\w+):([\w./-]+)"  # a file that was measured with, in the last commit that has it
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"

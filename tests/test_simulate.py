@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import tiny_data
+from cluster_processes import begun, wait_for
 
 import draw
 import simulate
@@ -460,16 +458,10 @@ def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):
 
 def test_the_first_signal_ends_the_round_with_complete_logs_and_the_run_is_not_done(place):
     command = arguments(place, "-m", "esync", network="none")
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "simulate.py"), *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    folder, give_up = place / "logs/none/esync/virtual/cpu1", time.monotonic() + 60
-    while not (folder / "rounds.jsonl").exists() and time.monotonic() < give_up:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
+    process = begun(sys.executable, "simulate.py", *command)
+    folder = place / "logs/none/esync/virtual/cpu1"
+    wait_for((folder / "rounds.jsonl").exists, "a round")
+    process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_OK, output
     assert json.loads((folder / RUN_FILE).read_text())["ended"]

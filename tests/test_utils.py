@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_processes import ROOT
+from cluster_processes import ROOT, ran
 
 from utils import (
     EXIT_BUG,
@@ -28,10 +28,7 @@ from utils import (
 
 def run(*command: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """A program of the project; `before` is a shell command ahead of it."""
-    words = ["bash", "-c", f'{before or ":"} && exec "$@"', "", *command]
-    return subprocess.run(
-        words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return ran("bash", "-c", f'{before or ":"} && exec "$@"', "", *command, **environment)
 
 
 def test_lines_that_the_disk_does_not_take_are_written_when_there_is_room(tmp_path):
@@ -89,7 +86,7 @@ def test_a_thread_that_cannot_begin_ends_the_process() -> None:
         "import _thread, time, utils\nutils.die_where_a_thread_does()\n"
         "def begin():\n    raise MemoryError\n_thread.start_new_thread(begin, ())\ntime.sleep(60)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = ran(sys.executable, "-c", program)
     assert done.returncode == EXIT_BUG and "error: a thread could not begin: MemoryError" in done.stderr
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 import json
 import logging
 import math
@@ -179,8 +178,7 @@ def show(folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the missing cases, and prints the table."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = FlagParser("experiments/advice/regret.py", description=__doc__, formatter_class=form)
+    parser = FlagParser("experiments/advice/regret.py", doc=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=[])
     parser.add_argument("--clusters", nargs="+", type=int, default=[])

@@ -52,14 +52,6 @@ class Again:
     ) -> None:
         self._claims, self._processes, self._work, self._at_once, self._say = claims, processes, work, at_once, say
 
-    def check(self, claim: Claim) -> None:
-        """
-        Raises:
-            SetupError: nothing of it can be run.
-        """
-        if not self._claims.has_runs(claim):
-            raise SetupError(f"{claim.name}: nothing was run for it alone, so there is nothing to run again")
-
     def make(self, claim: Claim) -> bool:
         """Runs it, says its numbers then and now; returns whether all agree.
 

@@ -162,10 +162,6 @@ def _untried(lines: Lines) -> Found:
     return _count(sum(bool(fair.untried(fair.chosen(*row))) for row in own), len(own))
 
 
-def _trials(lines: Lines) -> Found:
-    return _count(sum(line.phase == TUNING for line in lines))
-
-
 def _rows(lines: Sequence[Row], which: Mapping[str, Any]) -> list[Row]:
     return [row for row in lines if all(getattr(row, key) == value for key, value in which.items())]
 
@@ -247,25 +243,10 @@ def _as_published(folder: Path, mode: str) -> Found:
     return _both_sides([metrics.published_computing_ratio(device) or 0.0 for device in devices])
 
 
-def _pairs_within(rows: Lines, what: str) -> Found:
-    """In how many pairs of a real and a virtual run, medians of the seeds, samples or times are near, of how many."""
-    return _count(*real_vs_virtual.within(rows)[what])
-
-
 def _over_padded(lines: Lines, row: str, what: str) -> Found:
     """A number of workers slow by a quota over that of padded ones, of each seed."""
     its, of = real_slowness.pairs(lines, row), real_slowness.NUMBERS[what]
     return _estimated([of(real) / of(padded) for padded, real in its], [line for pair in its for line in pair])
-
-
-def _coverage(_: Lines, runs: int) -> Found:
-    """The coverage of the interval of the median of `runs` runs, in percent."""
-    return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
-
-
-def _verdicts(verdicts: Lines, of_kind: str) -> Found:
-    """How many published figures have a verdict, of how many."""
-    return _count(verdicts.count(of_kind), len(verdicts))
 
 
 def _in_turns(folder: Path, network: str, way: str, over: str) -> Found:
@@ -300,7 +281,7 @@ FORMS = {
             "speed of all": _speed_of_all,
             "pace beside": _pace_beside,
             "untried": _untried,
-            "trials": _trials,
+            "trials": lambda lines: _count(sum(line.phase == TUNING for line in lines)),
         },
     ),
     "reproduction": Form(
@@ -308,11 +289,17 @@ FORMS = {
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
     "turns": Form(lambda folder: folder, {"in turns": _in_turns, "core time": _core_time}),
-    "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),
+    # In how many pairs of a real and a virtual run, medians of the seeds, samples or times are near, of how many.
+    "pairs": Form(real_vs_virtual.read, {"within": lambda rows, what: _count(*real_vs_virtual.within(rows)[what])}),
     "slowness": Form(real_slowness.read, {"over padded": _over_padded}),
-    "none": Form(lambda folder: (), {"coverage": _coverage}),
+    # The coverage of the interval of the median of `runs` runs, in percent.
+    "none": Form(
+        lambda folder: (),
+        {"coverage": lambda _, runs: Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))},
+    ),
+    # How many published figures have a verdict, of how many.
     "verdicts": Form(
         lambda folder: re.findall(r'\bverdict = "([^"]+)"', (folder / "claims.toml").read_text()),
-        {"verdicts": _verdicts},
+        {"verdicts": lambda verdicts, of_kind: _count(verdicts.count(of_kind), len(verdicts))},
     ),
 }

@@ -7,7 +7,6 @@ the figure of the latter.
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +38,7 @@ def written(claims: Claims) -> dict[Path, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the pages; returns the exit code."""
-    name, form = "python -m experiments.claims.pages", argparse.RawDescriptionHelpFormatter
-    FlagParser(name, description=__doc__, formatter_class=form).parse_args(arguments)
+    FlagParser("python -m experiments.claims.pages", doc=__doc__).parse_args(arguments)
 
     def write() -> None:
         claims = read()

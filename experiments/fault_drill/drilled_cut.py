@@ -101,12 +101,6 @@ def _cut(network: Network, fault: Fault) -> None:
             other.drop_from(last)
 
 
-def _heal(network: Network, fault: Fault) -> None:
-    network.hosts[-1].plug_in(fault.cut_port)
-    for host in network.hosts:
-        host.heal()
-
-
 def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> dict[str, Any]:
     """One job in which the slowest worker's link is cut while all train.
 
@@ -127,7 +121,9 @@ def drill(way: str, mode: str, fault: Fault, seconds: float, folder: Path) -> di
                 _cut(net, fault)
                 job.wait_for(lambda: False, min(fault.cut_s, trains_s + END_S))
                 back = time.time()
-                _heal(net, fault)
+                net.hosts[-1].plug_in()
+                for host in net.hosts:
+                    host.heal()
                 row["exit_code"] = job.end(trains_s + END_S)
                 row |= tell(job.logs, before, began, back) | {"noticed_s": noticed_s(job.lines, began)}
             else:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from algorithms import folder_name
 from config import CONTINUE, HUB
-from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NOTICED, Logs, wait_for
+from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NOTICED, ROUNDS_BEFORE, Logs, wait_for
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from flag_parser import FlagParser
 from scripts.launch import forking
@@ -53,12 +53,6 @@ def parsed(
     return given, given.folder.resolve()
 
 
-def flags_of(way: str, mode: str, seconds: float, is_at_hub: bool) -> list[str]:
-    """The flags of each worker. A job that goes on at a hub has no checkpoints."""
-    flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
-    return flags if is_at_hub else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
-
-
 Its = TypeVar("Its", bound="Job")
 
 
@@ -80,7 +74,10 @@ class Job:
         launcher += ["--restarts", str(restarts)]
         if way == CONTINUE and mode in self.exchanges:
             launcher += ["--exchange", self.exchanges[mode]]
-        flags = [*flags_of(way, mode, seconds, self._leaves_out), *self.more_flags(way, log_base)]
+        flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
+        if not self._leaves_out:  # a job that goes on at a hub has no checkpoints
+            flags += ["--ckpt-frequency", str(CHECKPOINT_EVERY)]
+        flags += self.more_flags(way, log_base)
         command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", self.network, "--", *flags])
         self._launcher = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -137,7 +134,7 @@ class Job:
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and workers can be forked."""
-        return self.logs.have_begun() and self.can_fork()
+        return all(len(self.logs.rounds(name)) >= ROUNDS_BEFORE for name in NAMES) and self.can_fork()
 
     def can_fork(self) -> bool:
         """Whether every host has a process to fork workers from."""

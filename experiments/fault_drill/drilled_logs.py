@@ -69,10 +69,6 @@ class Logs:
     def all_rounds(self) -> dict[str, set[int]]:
         return {name: {*self.rounds(name)} for name in NAMES}
 
-    def have_begun(self) -> bool:
-        """Whether every worker has done some rounds."""
-        return all(len(self.rounds(name)) >= ROUNDS_BEFORE for name in NAMES)
-
     def again_s(self, workers: Sequence[str], since: float) -> float | None:
         """Seconds until all of these had done two more rounds; None: they have not."""
         later = [sorted(at for at in self.rounds(name).values() if at > since) for name in workers]
@@ -106,14 +102,23 @@ class Logs:
     # --------------------------------------------------------------------------------------- what it has left
 
     def left(self) -> dict[str, Any]:
-        """The numbers of a job that has ended."""
+        """The numbers of a job that has ended.
+
+        Returns:
+            steps: logged local steps of all workers; steps_lost: those of them that are not in the model; trained_s:
+            seconds from the first round to the last, with all pauses; missing: rounds that are missing in a worker's
+            log, below its last; events: of workers that were lost or joined.
+        """
+        records, found = [*self._records()], [self.rounds(name) for name in NAMES]
+        times = [at for each in found for at in each.values()]
+        events = [event for one in records for event in one.events]
         return {
             "accuracy": self.accuracy(),
-            "steps": self.steps(),
-            "steps_lost": self.steps_lost(),
-            "trained_s": round(self.trained_s(), 2),
-            "missing": self.numbers_missing(),
-            "events": self.events(),
+            "steps": sum(one.samples // BATCH for one in records),
+            "steps_lost": sum(one.steps_lost or 0 for one in records),
+            "trained_s": round(max(times, default=0.0) - min(times, default=0.0), 2),
+            "missing": sum(max(each) - len(each) for each in found if each),
+            "events": [event.text for event in events if event.kind in (MEMBERS.name, "resume")],
             "left_running": self.left_running(),
         }
 
@@ -126,33 +131,10 @@ class Logs:
         found = [(one.elapsed_s, one.evaluation[1]) for one in self._records() if one.evaluation]
         return max(found)[1] if found else None
 
-    def events(self) -> list[str]:
-        """The logs' events of workers that were lost or joined."""
-        return [event.text for one in self._records() for event in one.events if event.kind in (MEMBERS.name, "resume")]
-
-    def steps(self) -> int:
-        """Logged local steps of all workers."""
-        return sum(one.samples // BATCH for one in self._records())
-
-    def steps_lost(self) -> int:
-        """Local steps of all workers that are not in the model."""
-        return sum(one.steps_lost or 0 for one in self._records())
-
-    def trained_s(self) -> float:
-        """Seconds from the first round to the last, with all pauses."""
-        times = [at for name in NAMES for at in self.rounds(name).values()]
-        return max(times) - min(times) if times else 0.0
-
-    def numbers_missing(self) -> int:
-        """Rounds that are missing in a worker's log, below its last."""
-        return sum(max(found) - len(found) for name in NAMES if (found := self.rounds(name)))
-
     def left_running(self) -> int:
         """Processes of the job that outlive it."""
-        return sum(str(self._base) in command for command in _commands())
-
-
-def _commands() -> Iterator[str]:
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        count = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                count += str(self._base).encode() in (process / "cmdline").read_bytes()
+        return count

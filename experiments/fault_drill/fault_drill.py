@@ -26,7 +26,6 @@ from __future__ import annotations
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 import json
 import signal
 import sys
@@ -82,8 +81,7 @@ def possible(todo: Sequence[Planned]) -> list[Planned]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the missing jobs and prints the table."""
-    name, form = "scripts/fault_drill.sh", argparse.RawDescriptionHelpFormatter
-    parser = FlagParser(name, description=__doc__, formatter_class=form)
+    parser = FlagParser("scripts/fault_drill.sh", doc=__doc__)
     for flag, choices in (("--ways", (CONTINUE, RESTART)), ("--modes", FLAGS), ("--faults", FAULTS)):
         parser.add_argument(flag, type=job_options.names(choices), default=tuple(choices))
     given, folder = parsed(parser, arguments, 20.0, "logs/fault-drill", "only the tables of finished jobs")

@@ -9,7 +9,6 @@ from __future__ import annotations
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 import gzip
 import json
 from collections.abc import Iterable, Sequence
@@ -47,8 +46,7 @@ def replay(lines: Iterable[str], where: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replays each file, which may be packed by gzip."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = FlagParser("experiments.fault_drill.replay", description=__doc__, formatter_class=form)
+    parser = FlagParser("experiments.fault_drill.replay", doc=__doc__)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     for path in parser.parse_args(arguments).files:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:

@@ -15,7 +15,6 @@ from __future__ import annotations
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 import contextlib
 import gzip
 import itertools
@@ -481,8 +480,7 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the missing storms and prints the tables."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = FlagParser("experiments.fault_drill.storm", description=__doc__, formatter_class=form)
+    parser = FlagParser("experiments.fault_drill.storm", doc=__doc__)
     parser.add_argument("--jobs", type=job_options.names(JOBS), default=tuple(JOBS))
     parser.add_argument("--seed", type=int, default=0, help="of the schedule")
     parser.add_argument("--faults", type=int, default=60, help="their number")

@@ -182,8 +182,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the ways of a set in turns, or prints the tables."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = FlagParser("experiments/frameworks/peers.py", description=__doc__, formatter_class=form)
+    parser = FlagParser("experiments/frameworks/peers.py", doc=__doc__)
     parser.add_argument("--out", type=Path, default=Path("peers.jsonl"), help="gets a line of JSON for each run")
     parser.add_argument("--table", action="store_true", help="prints the tables of the file, and runs nothing")
     parser.add_argument("--set", choices=WAYS, default="equal")

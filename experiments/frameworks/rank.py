@@ -86,8 +86,7 @@ def _evaluate(network: Any, test: Samples, arrays: Arrays, path: Path, seconds: 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the loop."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = FlagParser("experiments/frameworks/rank.py", description=__doc__, formatter_class=form)
+    parser = FlagParser("experiments/frameworks/rank.py", doc=__doc__)
     parser.add_argument("loop")
     parser.add_argument("more", nargs="*", help="other arguments of the loop")
     for name, kind in (

@@ -38,7 +38,7 @@ from scripts.launch.roles import ROOT
 from scripts.run_lines import Progress, duration_text
 from scripts.run_process import Processes, exit_code_of, make
 from trainer import version
-from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 
 LOGS = ROOT / "logs" / "reproduction"
 SIZES = {
@@ -180,7 +180,8 @@ def of_claims(given: argparse.Namespace, processes: Processes) -> int:
     its = again.Again(known, processes, LOGS / "claims", given.jobs, console)
     chosen = [known.named(name) for name in dict.fromkeys(given.claims)]
     for claim in chosen:
-        its.check(claim)
+        if not known.has_runs(claim):
+            raise SetupError(f"{claim.name}: nothing was run for it alone, so there is nothing to run again")
     get_data.get(ROOT / "data" / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
     with processes.stopped_by_signals():
         agreed = [its.make(claim) for claim in chosen]

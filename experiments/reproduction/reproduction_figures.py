@@ -42,7 +42,10 @@ def figures(rows: Sequence[Row]) -> list[NamedFigure]:
     evaluated = _first([row for row in rows if row.curve], TRAINING)
     for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
         runs = {mode: its for mode, its in evaluated.items() if mode.split == split}
-        found.append((name, *_accuracies(runs, f"the preprint's cluster, {split}", _standalone(rows))))
+        network = next((its[0].network for its in runs.values()), "")
+        curves = {mode: [row.curve for row in its] for mode, its in runs.items()}  # of several seeds: with bands
+        title = f"{network} on the preprint's cluster, {split}"
+        found.append((name, curves, partial(draw_curves, title=title, standalone=_standalone(rows))))
     its = {mode: runs[0] for mode, runs in _first(rows, CLUSTER).items()}
     title = "the preprint's cluster, ResNet-18's 44.7 MB"
     bars: tuple[tuple[str, str, Mapping[Mode, Any]], ...] = (
@@ -56,15 +59,6 @@ def figures(rows: Sequence[Row]) -> list[NamedFigure]:
     }
     found.append(("computing-time", ratios, partial(draw_computing_ratio, title=title)))
     return found
-
-
-def _accuracies(
-    runs: Mapping[Mode, Sequence[Row]], where: str, standalone: float | None
-) -> tuple[Mapping[Mode, Any], Callable[..., None]]:
-    """The curves and their drawing function: of several seeds medians with bands."""
-    title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
-    curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
-    return curves, partial(draw_curves, title=title, standalone=standalone)
 
 
 def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:

@@ -6,7 +6,6 @@
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 
@@ -89,8 +88,7 @@ def _cell(fair: Fair, job: Workload, name: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes both; returns the exit code."""
-    name, form = "python -m experiments.study.landscape", argparse.RawDescriptionHelpFormatter
-    FlagParser(name, description=__doc__, formatter_class=form).parse_args(arguments)
+    FlagParser("python -m experiments.study.landscape", doc=__doc__).parse_args(arguments)
 
     def write() -> None:
         fair = Fair(Comparison(comparison.read(FOLDER)))

@@ -106,7 +106,7 @@ def reported(folder: Path, entries: Sequence[str]) -> list[RunLine]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the missing runs and prints the table; returns the exit code."""
-    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(doc=__doc__)
     parser.add_argument("virtual", type=Path, help="folder of the comparison")
     parser.add_argument("real", type=Path, help="folder of what is made")
     parser.add_argument("--entries", type=job_options.names(ENTRIES), default=tuple(ENTRIES), help="the algorithms")

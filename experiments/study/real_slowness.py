@@ -239,7 +239,7 @@ def tables(lines: Sequence[SlowRun]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the missing runs and the tables; returns the exit code."""
-    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(doc=__doc__)
     parser.add_argument("folder", type=Path, help="of the results")
     parser.add_argument("--seeds", type=seeds, default=tuple(range(7)), help="such as 0,1,2 or 0..6")
     parser.add_argument("--seconds", type=above_zero, default=40.0, help="of each run")

@@ -314,7 +314,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the missing runs and the table."""
-    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(doc=__doc__)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--modes", type=names(MODES), default=MODES)
     parser.add_argument("--seeds", type=seeds, default=(0, 1, 2))

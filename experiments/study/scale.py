@@ -11,7 +11,6 @@ from __future__ import annotations
 if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
-import argparse
 import json
 import random
 import tempfile
@@ -64,8 +63,7 @@ def measured(way: str, workers: int, rounds: int, folder: Path) -> dict[str, Any
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a table."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = FlagParser("experiments/study/scale.py", description=__doc__, formatter_class=form)
+    parser = FlagParser("experiments/study/scale.py", doc=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args(arguments)

@@ -14,7 +14,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import start  # first: what it does is for the other imports too
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -107,7 +106,7 @@ def write(folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and writes; returns the exit code."""
-    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(doc=__doc__)
     parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
     given = parser.parse_args(arguments)
     return run_tool(lambda: write(given.folder))

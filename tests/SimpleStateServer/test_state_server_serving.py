@@ -2,13 +2,13 @@
 
 import itertools
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cluster_processes import ran
 from hypothesis import given, strategies as st
 from prometheus_client import CollectorRegistry
 from server.answers import Answer, Request, json_answer
@@ -375,9 +375,7 @@ def test_jobs_that_begin_and_end_for_ever_do_not_fill_the_log(
 
 
 def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "manage.py", *arguments]
-    environment = {**os.environ, **environment}
-    return subprocess.run(command, cwd=SERVER_FOLDER, env=environment, capture_output=True, text=True, timeout=30)
+    return ran(sys.executable, "manage.py", *arguments, cwd=SERVER_FOLDER, **environment)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,21 @@ def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEA
     while not condition():
         assert time.monotonic() < give_up, f"{what} did not happen within {deadline_s:g} s"
         time.sleep(0.05)
+
+
+def ran(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, without input, with these variables beside those of the tests."""
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+def begun(*command: str | Path, **environment: str) -> subprocess.Popen[str]:
+    """A program that runs; all that it says is its stdout."""
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def children(parent: int) -> list[int]:
@@ -90,7 +106,6 @@ class Processes:
             "PYTHONPATH": str(ROOT),
         }
         self.running: dict[str, Process] = {}
-        self._num_servers = num_servers
 
     def start(self, name: str, role: str, *command: str, **environment: str) -> None:
         """Starts a Python command in a role."""
@@ -105,12 +120,6 @@ class Processes:
                 log=self._folder / f"{name}.log",
             )
         )
-
-    def start_servers(self) -> None:
-        """Starts the scheduler and the parameter servers as users do: with no flags."""
-        self.start("scheduler", "scheduler", "main.py")
-        for index in range(self._num_servers):
-            self.start(f"server{index}", "server", "main.py")
 
     def start_worker(self, rank: int, *command: str) -> None:
         """Starts a worker; its port makes its rank."""
@@ -150,8 +159,10 @@ def cluster(
     try:
         if hub:
             processes.start("server0", "server", "main.py", "-m", hub)
-        elif start:
-            processes.start_servers()
+        elif start:  # as users do: with no flags
+            processes.start("scheduler", "scheduler", "main.py")
+            for index in range(num_servers):
+                processes.start(f"server{index}", "server", "main.py")
         yield processes
     finally:
         processes.kill()

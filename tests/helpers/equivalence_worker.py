@@ -11,6 +11,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,9 @@ def kind_of(algorithm: str) -> TransportKind:
     return TransportKind.SUM if algorithm == "sync" else TransportKind.HUB
 
 
-def config_of(algorithm: str, num_workers: int) -> Config:
-    """The flags of SSGD or ASGD."""
-    more: dict[str, Any] = {"learning_rate": LEARNING_RATE, "batch_size": BIG_BATCH // num_workers}
+def config_of(algorithm: str) -> Config:
+    """The flags of SSGD or ASGD with two workers."""
+    more: dict[str, Any] = {"learning_rate": LEARNING_RATE, "batch_size": BIG_BATCH // 2}
     if algorithm.endswith(WITH_MOMENTUM):
         more |= {"momentum": 0.5, "weight_decay": 0.01}
     if algorithm.startswith("dcasgd-"):
@@ -86,10 +87,10 @@ def config_of(algorithm: str, num_workers: int) -> Config:
     return Config(mode="sync" if algorithm == "sync" else "async", **more)
 
 
-def trainer_of(algorithm: str, rank: int, num_workers: int, **others: Any) -> Trainer:
-    """An algorithm: sync, async, dcasgd-LAMBDA; or one WITH_MOMENTUM."""
-    config = config_of(algorithm, num_workers)
-    return by_flags(config.mode)(a_context(rank, num_workers, state_server=Page(), config=config, **others))
+def trainer_of(algorithm: str, rank: int, **others: Any) -> Trainer:
+    """One of two workers with an algorithm: sync, async, dcasgd-LAMBDA; or one WITH_MOMENTUM."""
+    config = config_of(algorithm)
+    return by_flags(config.mode)(a_context(rank, 2, state_server=Page(), config=config, **others))
 
 
 def train(algorithm: str, trainer: Trainer, meet: Callable[[], object]) -> list[np.ndarray]:
@@ -112,38 +113,31 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     assert cluster is not None
     numbers = itertools.count()
     with roles.join(cluster, kind_of(algorithm), 60) as joined:
-        where = joined.place.rank, joined.place.num_workers
-        trainer = trainer_of(algorithm, *where, transport=joined.transport, hub=joined.hub)
+        trainer = trainer_of(algorithm, joined.place.rank, transport=joined.transport, hub=joined.hub)
         np.savez(path, *train(algorithm, trainer, lambda: joined.gather(f"turn {next(numbers)}", None)))
         del trainer
 
 
-def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarray]]:
-    """The final weights by rank of workers in one process, whose steps take the same time."""
-    clock, links = VirtualClock(), [WorkerLink()] * num_workers
-    server, hub = VirtualServer(clock, links), VirtualHub(clock, config_of(algorithm, num_workers), links)
-    more = {"clock": clock, "min_step_s": 1.0}
-    trainers = [
-        trainer_of(
-            algorithm, rank, num_workers, transport=VirtualKVStore(server, rank), hub=VirtualExchange(hub, rank), **more
-        )
-        for rank in range(num_workers)
-    ]
-    done: dict[int, list[np.ndarray]] = {}
+def train_in_memory(algorithm: str) -> list[list[np.ndarray]]:
+    """The final weights by rank of two workers in one process, whose steps take the same time."""
+    clock, links = VirtualClock(), [WorkerLink()] * 2
+    server, hub = VirtualServer(clock, links), VirtualHub(clock, config_of(algorithm), links)
+    weights: list[list[np.ndarray]] = [[], []]
     met = 0
 
     def meet() -> None:
         nonlocal met
         met += 1
-        last = -(-met // num_workers) * num_workers
+        last = met + met % 2
         clock.changed()
         clock.wait_until(lambda: met >= last)
 
-    def work(rank: int) -> Callable[[], None]:
-        return lambda: done.update({rank: train(algorithm, trainers[rank], meet)})
+    def work(rank: int) -> None:
+        more = {"transport": VirtualKVStore(server, rank), "hub": VirtualExchange(hub, rank), "clock": clock}
+        weights[rank] = train(algorithm, trainer_of(algorithm, rank, min_step_s=1.0, **more), meet)
 
-    run_all(clock, [work(rank) for rank in range(num_workers)])
-    return [done[rank] for rank in range(num_workers)]
+    run_all(clock, [partial(work, rank) for rank in range(2)])
+    return weights
 
 
 TURNS = (0, 1, 1, 0, 1, 0)  # ranks
@@ -160,12 +154,10 @@ def take_turns(trainer: Trainer, folder: Path, meet: Callable[[], object]) -> No
         meet()
 
 
-def dcasgd_of_mxnet(strength: float, num_workers: int = 2) -> list[list[np.ndarray]]:
-    """The final weights by rank, by the formula: MXNet's DCASGD compares the weights with those before the last update
-    of any worker."""
-    trainers = [
-        by_flags("local", learning_rate=LEARNING_RATE)(a_context(rank, num_workers)) for rank in range(num_workers)
-    ]
+def dcasgd_of_mxnet(strength: float) -> list[list[np.ndarray]]:
+    """The final weights of two workers, by the formula: MXNet's DCASGD compares the weights with those before the last
+    update of any worker."""
+    trainers = [by_flags("local", learning_rate=LEARNING_RATE)(a_context(rank, 2)) for rank in range(2)]
     weights = [weight.copy() for weight in trainers[0].parameters.weights]
     before = [weight.copy() for weight in weights]
     for each in trainers:

@@ -2,13 +2,11 @@
 
 import contextlib
 import functools
-import os
 import socket
-import subprocess
 import sys
 import threading
 
-from cluster_processes import DEADLINE_S, ROOT, free_ports
+from cluster_processes import free_ports, ran
 from few_images import on_few_images
 
 from utils import EXIT_SETUP
@@ -17,10 +15,7 @@ ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", *on_few_images()]
 
 
 def run_main(tmp_path, *flags, **environment):
-    return subprocess.run(
-        [sys.executable, "main.py", "-ld", str(tmp_path), *flags],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+    return ran(sys.executable, "main.py", "-ld", tmp_path, *flags, **environment)
 
 
 def worker_environment():

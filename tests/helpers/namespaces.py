@@ -119,19 +119,16 @@ class Host:
         return f"{{ {', '.join(found)} }}"
 
     def unplug(self, port: int = 0) -> None:
-        """Takes the cable out; with a port: loses what is sent to this TCP port of any host."""
+        """Takes the cable out; with a port: loses what is sent to this TCP port of any host, until it is healed."""
         if port:
             drop = f"tcp dport {port} drop"
-            self.nft(f"table inet cut{port} {{\nchain out {{ type filter hook output priority 0; {drop}; }}\n}}\n")
+            self.nft(f"table inet cut {{\nchain out {{ type filter hook output priority 0; {drop}; }}\n}}\n")
         else:
             _run("ip", "-n", self._switch, "link", "set", self.plug, "down")
 
-    def plug_in(self, port: int = 0) -> None:
-        """Undoes `unplug`."""
-        if port:
-            self.run("nft", "delete", "table", "inet", f"cut{port}")
-        else:
-            _run("ip", "-n", self._switch, "link", "set", self.plug, "up")
+    def plug_in(self) -> None:
+        """Puts the cable in."""
+        _run("ip", "-n", self._switch, "link", "set", self.plug, "up")
 
     def make(self) -> None:
         """Makes the namespace and plugs its card into the switch."""

@@ -19,8 +19,3 @@ def read_rounds(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any
             logged = {key: value for key, value in record.items() if key not in ("accuracy", "metric")}
             found[one.number] = logged | (one.evaluation[0].logged(one.evaluation[1]) if one.evaluation else {})
     return [found[number] for number in sound]
-
-
-def computing_seconds(record: dict[str, Any]) -> float:
-    """Seconds that the local steps of a round computed."""
-    return rounds.of_log(json.dumps(record)).computing_s or 0.0

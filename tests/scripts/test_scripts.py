@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from cluster_processes import ROOT
+from cluster_processes import ROOT, ran
 from stand_ins import role as stand_in, tells
 
 from algorithms import ENTRIES, OWNERS
@@ -483,19 +483,6 @@ def test_the_demo_shows_what_a_person_needs_and_each_warning_once():
 COMMANDS = sorted(path for path in SCRIPTS.glob("*.sh") if path.name != "common.sh")
 
 
-def shell(command: list[str | Path], cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 # What a caller's shell may have exported. NOISE is a file that prints a line.
 CALLERS = {
     **{"BASH_ENV": "NOISE", "ENV": "NOISE", "PYTHONSTARTUP": "NOISE", "CDPATH": f".:{ROOT}:/", "GLOBIGNORE": "*"},
@@ -515,7 +502,7 @@ def help_of(script: Path, folder: Path, *before: str, **callers: str) -> tuple[i
     (folder / "noise").write_text("echo called\n")
     set_there = {name: value.replace("NOISE", str(folder / "noise")) for name, value in callers.items()}
     path = f"{folder}/bin:{os.environ['PATH']}"
-    done = shell([*before, script, "--help"], cwd=folder, VENV=str(folder / "none"), **(set_there | {"PATH": path}))
+    done = ran(*before, script, "--help", cwd=folder, VENV=str(folder / "none"), **(set_there | {"PATH": path}))
     return done.returncode, done.stderr, done.stdout.partition("\n")[0]
 
 
@@ -538,7 +525,7 @@ def test_a_script_that_bash_was_given_is_as_deaf(tmp_path):
 
 def test_a_script_finds_a_home_and_a_folder_for_files_that_do_not_stay(copy):
     command = f"source {copy}/scripts/common.sh && find_python && mktemp -u && echo $HOME"
-    done = shell(["env", "-u", "HOME", "bash", "-euc", command], TMPDIR="/no such folder", PYTHON=sys.executable)
+    done = ran("env", "-u", "HOME", "bash", "-euc", command, TMPDIR="/no such folder", PYTHON=sys.executable)
     _, file, home = done.stdout.splitlines()
     assert file.startswith("/tmp/tmp.") and home == pwd.getpwuid(os.getuid()).pw_dir
 
@@ -546,7 +533,7 @@ def test_a_script_finds_a_home_and_a_folder_for_files_that_do_not_stay(copy):
 @pytest.mark.parametrize("words", ["demo.sh --seconds 9 --help", "reproduce.sh --quick -h", "worker.sh -m sync --help"])
 def test_help_behind_other_options_starts_nothing(words, copy):
     name, *arguments = words.split()
-    done = shell([SCRIPTS / name, *arguments], VENV=str(copy / "none"))
+    done = ran(SCRIPTS / name, *arguments, VENV=str(copy / "none"))
     assert (done.returncode, done.stderr) == (0, "") and f"usage: scripts/{name}" in done.stdout
     assert not (copy / "none").exists()
 
@@ -554,7 +541,7 @@ def test_help_behind_other_options_starts_nothing(words, copy):
 @pytest.mark.parametrize("name", ["setup.sh", "test.sh", "test_pythons.sh"])
 def test_help_that_is_not_read_starts_nothing(name, copy):
     shutil.copy(SCRIPTS / name, copy / "scripts")
-    done = shell(["bash", "-c", f"{copy}/scripts/{name} --help >/dev/full"], VENV=str(copy / "none"))
+    done = ran("bash", "-c", f"{copy}/scripts/{name} --help >/dev/full", VENV=str(copy / "none"))
     assert done.returncode == 4 and done.stderr.startswith("sed: ")
     assert not [*copy.glob(".venv*"), *copy.glob("none")]
 
@@ -576,7 +563,7 @@ def test_a_user_without_root_is_told_all_missing_debian_packages_at_once(copy):
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck: apt-get install shellcheck")
 def test_shellcheck_has_nothing_to_say():
-    done = shell(["shellcheck", *SCRIPTS.glob("*.sh"), ROOT / ".ci" / "run"])
+    done = ran("shellcheck", *SCRIPTS.glob("*.sh"), ROOT / ".ci" / "run")
     assert done.stdout == ""
 
 
@@ -598,7 +585,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 
     def told(*more: str) -> list[str]:
-        done = shell([tmp_path / "scripts" / "worker.sh", *flags, *more], cwd=Path("/"), VENV=sys.prefix)
+        done = ran(tmp_path / "scripts" / "worker.sh", *flags, *more, cwd=Path("/"), VENV=sys.prefix)
         return done.stdout.split()
 
     here = f"{folder}/{socket.gethostname()}"
@@ -643,7 +630,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def set_up(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     offline = {"PIP_NO_INDEX": "1", "VENV": "", "PYTHON": sys.executable}
-    return shell([project / "scripts" / "setup.sh", *arguments], **(offline | environment))
+    return ran(project / "scripts" / "setup.sh", *arguments, **(offline | environment))
 
 
 def test_an_environment_is_made_again_after_an_interruption_alone_and_installs_what_changed(ready):
@@ -660,7 +647,7 @@ def test_an_environment_of_an_earlier_version_gets_the_hook_that_lets_any_progra
     assert set_up(ready).stderr == f"{ready}/.venv is ready\n"  # nothing is installed again
     packages = str(Path(numpy.__file__).parents[1])  # of this environment, whose .pth files do not count there
     program = "import sys; assert 'numpy' not in sys.modules; import mxnet; print(mxnet.nd.ones(2).sum().asscalar())"
-    done = shell([ready / ".venv" / "bin" / "python", "-c", program], cwd=Path("/"), PYTHONPATH=packages)
+    done = ran(ready / ".venv" / "bin" / "python", "-c", program, cwd=Path("/"), PYTHONPATH=packages)
     assert (done.stdout, done.stderr) == ("2.0\n", "")
 
 
@@ -713,7 +700,7 @@ def test_python_3_10_to_3_14_are_supported(copy, minor):
 
 
 def python_found(project: Path, **environment: str) -> str:
-    return shell(["bash", "-c", f"source {project}/scripts/common.sh && find_python"], **environment).stdout
+    return ran("bash", "-c", f"source {project}/scripts/common.sh && find_python", **environment).stdout
 
 
 def test_a_python_is_found_behind_shims_that_fail(copy):
@@ -760,7 +747,7 @@ def test_continuous_integration_tests_without_pytorch_where_it_is_not_to_be_had(
     stub(tmp_path / "scripts" / "test.sh", 'echo "test $* $PIP_RETRIES $SECRET"')
     stub(tmp_path / "bin" / "id", "echo 1000")  # it installs no Debian packages
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
-    done = shell([tmp_path / ".ci" / "run"], PATH=path, PIP_RETRIES="3", SECRET="heard")
+    done = ran(tmp_path / ".ci" / "run", PATH=path, PIP_RETRIES="3", SECRET="heard")
     assert (done.returncode, done.stdout) == (0, "setup --test --torch 3 \ntest  3 \n")
     assert done.stderr == ("without PyTorch: its tests are skipped\n" if code else "")
 
@@ -773,7 +760,7 @@ def test_the_tests_run_with_every_python_that_is_there(copy):
     python_of_version(copy / "bin" / "python3", (3, 15))
     shutil.copy(SCRIPTS / "test_pythons.sh", copy / "scripts")
     stub(copy / "scripts" / "test.sh", 'echo "$PYTHON $VENV $*"\ncase $PYTHON in *13) exit 1 ;; esac')
-    done = shell([copy / "scripts" / "test_pythons.sh", "tests/models/test_models.py"], **environment)
+    done = ran(copy / "scripts" / "test_pythons.sh", "tests/models/test_models.py", **environment)
     assert done.stdout.splitlines() == [
         f"{copy}/bin/python3.13 {copy}/.venv-3.13 tests/models/test_models.py",
         f"{copy}/bin/python3.11 {copy}/.venv-3.11 tests/models/test_models.py",

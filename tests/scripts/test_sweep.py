@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import tiny_data
-from cluster_processes import wait_for
+from cluster_processes import begun, ran, wait_for
 from few_images import few_images, on_few_images
 
 import draw
@@ -159,8 +157,7 @@ def test_a_sweep_on_real_processes_is_interrupted_and_goes_on(tmp_path):
     words = ["--on", "local", "--modes", "esync", "--seeds", "0,1", "--workers", "0.02,0.1", "--exchange", "ring"]
     words += ["-n", "mlp", "-ll", "0.003", *on_few_images(), "--max-rounds", "20", "--log-base", str(tmp_path / "logs")]
     command = [sys.executable, str(ROOT / "scripts" / "sweep.py"), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = begun(*command, PYTHONPATH=str(ROOT))
     folder = tmp_path / "logs" / "esync" / "seed-0" / "mlp" / "esync"
     wait_for(lambda: [*folder.glob("*/cpu1/iter-2.txt")], "the second round of the first run", 60)
     first.send_signal(signal.SIGINT)
@@ -170,7 +167,7 @@ def test_a_sweep_on_real_processes_is_interrupted_and_goes_on(tmp_path):
     assert STOPPED in {read_json(path)["ended"] for path in folder.glob(f"*/*/{RUN_FILE}")}
     assert not (tmp_path / "logs" / run_lines.RUNS_FILE).exists()
     assert not (tmp_path / "logs" / "esync" / "seed-1").exists()
-    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    second = ran(*command, PYTHONPATH=str(ROOT))
     assert second.returncode == EXIT_OK, second.stdout + second.stderr
     lines = lines_in(tmp_path)
     assert [(line.seed, line.ended) for line in lines] == [(0, "20 rounds done"), (1, "20 rounds done")]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
+from memory_cluster import CLOSE, StateServer, Trained, Worker, batch, gradient, normalised, train
 from one_worker import Batches, a_context, some_batch
 from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
@@ -27,9 +27,6 @@ from trainer.loop import Loop
 from trainer.nan_guard import BadSteps, first_not_finite
 from trainer.trainer import Trainer
 from utils import DIVERGED, EXIT_BUG, JobError
-
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
-
 
 # ------------------------------------------------------------------------------------------------ pure parts
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contexts import by_flags
-from memory_cluster import Trained, Worker, batch, gradient, train
+from memory_cluster import CLOSE, ZERO, Trained, Worker, batch, dense, gradient, train
 from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
@@ -27,8 +27,6 @@ from trainer.steps import PLAIN, Rule, Stepper, which_decay
 from trainer.trainer import Trainer
 
 ETA, MU, DECAY, B = 0.5, 0.9, 0.02, 2
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
 WITH_ALL = Rule(momentum=MU, weight_decay=DECAY, batch_size=B)
 
 
@@ -224,7 +222,7 @@ def scheduled(text: str) -> Rule:
 
 
 def test_a_warm_up_of_one_device_alone_counts_the_samples_of_the_step_itself(tmp_path: Any) -> None:
-    context = a_context(batch(0, B), network=dense_with_one_batch())
+    context = a_context(batch(0, B), network=dense())
     context.run.rule = scheduled("warmup:8")
     context.run.limits = Limits(5)
     trainer = by_flags("local", learning_rate=ETA)(context)
@@ -233,12 +231,6 @@ def test_a_warm_up_of_one_device_alone_counts_the_samples_of_the_step_itself(tmp
     for factor in (0.25, 0.5, 0.75, 1, 1):
         weight = weight - ETA * factor * gradient(weight, of(0))
     np.testing.assert_allclose(trainer.parameters.weights[0], weight, **CLOSE)
-
-
-def dense_with_one_batch() -> Any:
-    network = mx.gluon.nn.Dense(2, use_bias=False, in_units=4)
-    network.initialize(mx.init.Zero())
-    return network
 
 
 UNEQUAL = ((of(0),), (batch(1, 3 * B),))  # the second worker's batches have three times the samples

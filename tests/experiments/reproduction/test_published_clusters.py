@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
-import pytest
-from virtual_timing import Measured, measure
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+
+import simulate
 from experiments.reproduction.published import RESNET18
 from experiments.reproduction.reproduction_parts import AS_PUBLISHED
+from trainer.run_logs.rounds import read_rounds
+from trainer.simulation import virtual_cluster
 
 FAST, SLOW = 0, -1
 FAST_STEP_S = 0.03
 
 
+class Measured(NamedTuple):
+    """What a cluster did.
+
+    Attributes:
+        samples_per_s, pushed_per_s: of all workers; the latter is bytes.
+        computing: share of the time that each worker computed, by rank; steps that were given up do not count.
+        steps: mean number of local steps in a round, by rank.
+        rounds_per_s: of worker 0.
+    """
+
+    samples_per_s: float
+    pushed_per_s: float
+    computing: Sequence[float]
+    steps: Sequence[float]
+    rounds_per_s: float
+
+
+def measure(cluster: str, *flags: str, step_s: float | None = None) -> Measured:
+    """Simulates a job; `step_s` is of all workers, in place of those in the cluster's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, (run,) = simulate.parse(["--cluster", cluster, "-n", "none", "--log-base", folder, *flags])
+        job = run.job
+        if step_s is not None:
+            workers = tuple(dataclasses.replace(each, step_time_s=step_s) for each in job.cluster.workers)
+            job = dataclasses.replace(job, cluster=dataclasses.replace(job.cluster, workers=workers))
+        virtual_cluster.run(job)
+        logs = [Path(job.config.log_dir) / f"cpu{rank}" for rank in range(len(job.cluster.workers))]
+        runs = [read_rounds(log, pytest.fail) for log in logs]
+    ends, samples = [rounds[-1].elapsed_s for rounds in runs], [sum(one.samples for one in rounds) for rounds in runs]
+    return Measured(
+        sum(samples) / max(ends),
+        sum(one.bytes_pushed or 0 for rounds in runs for one in rounds) / max(ends),
+        [sum(one.computing_s or 0.0 for one in rounds) / end for rounds, end in zip(runs, ends, strict=True)],
+        [count / job.config.batch_size / len(rounds) for count, rounds in zip(samples, runs, strict=True)],
+        len(runs[0]) / ends[0],
+    )
+
+
 def preprint(*flags: str, rounds: int = 10) -> Measured:
-    return measure("paper", [*flags, "--max-rounds", str(rounds)])
+    return measure("paper", *flags, "--max-rounds", str(rounds))
 
 
 @pytest.mark.parametrize("delay_s", ["0", "0.019"])
@@ -38,14 +84,14 @@ def test_the_published_programs_come_out_as_published() -> None:
         "its CPUs": float(its.computing_slow),
     }
     for mode in ("async", "dcasgd"):
-        found[mode] = measure("paper", ["-m", mode, "--max-seconds", "60"]).samples_per_s
+        found[mode] = measure("paper", "-m", mode, "--max-seconds", "60").samples_per_s
         published[mode] = RESNET18[mode].samples_per_s
     assert found == pytest.approx(published, rel=0.2)
 
 
 def slow_link(rule: str, step_s: float, query: str = "blocking") -> Measured:
     flags = ["-m", "esync", "--policy", rule, "--query", query, "--model-bytes", "246824", "--max-rounds", "40"]
-    return measure("slow-link", flags, step_s)
+    return measure("slow-link", *flags, step_s=step_s)
 
 
 def test_behind_a_slow_link_the_others_train_on_during_the_upload() -> None:

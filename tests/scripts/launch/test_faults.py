@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import DATA, DEADLINE_S, ROOT, children, cluster, free_ports, wait_for
+from cluster_processes import DATA, DEADLINE_S, ROOT, begun, children, cluster, free_ports, ran, wait_for
 from error_lines import ENDLESS, assert_one_error_line, port_that_hangs_up, run_main, worker_environment
 from few_images import few_images, on_few_images
 from state_server_process import http_client, report
@@ -206,11 +206,7 @@ def test_a_cluster_that_never_becomes_complete(tmp_path):
 
 def run_script(role, *flags, **environment):
     (port,) = free_ports(1)
-    return subprocess.run(
-        [ROOT / "scripts" / f"{role}.sh", *flags],
-        env={**os.environ, "DMLC_PS_ROOT_PORT": str(port), **environment}, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+    return ran(ROOT / "scripts" / f"{role}.sh", *flags, DMLC_PS_ROOT_PORT=str(port), **environment)
 
 
 @pytest.mark.parametrize("role", ["scheduler", "server"])
@@ -277,10 +273,7 @@ def roles_of(supervisor):
 def test_a_killed_hub_is_started_again_and_its_workers_train_on(tmp_path):
     words = ["-m", "wbsp", "--log-base", str(tmp_path), "--workers", "0.02,0.1", "--data-dir", str(few_images())]
     flags = ["-e", "1000", "--dataset", "mnist", "--on-worker-death", "continue"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as supervisor:  # fmt: skip
+    with begun(sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags) as supervisor:
         logs = tmp_path / "lenet" / "wbsp"
         wait_for(lambda: len(list(logs.glob("*/cpu*/iter-2.txt"))) == 2, "round 2 of both")
         pids = roles_of(supervisor.pid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster_processes import DEADLINE_S, ROOT, children, free_ports, running, wait_for
+from cluster_processes import DEADLINE_S, begun, children, free_ports, running, wait_for
 from few_images import on_few_images
 from round_records import read_rounds
 from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
@@ -598,13 +597,7 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(exc
     words = ["-m", "async", "-n", "lenet", "--workers", "0.05,0.05", "--log-base", str(tmp_path)]
     words += ["--exchange", exchange]
     flags = ["-e", "1000", "--max-rounds", str(ROUNDS), "--ckpt-frequency", "5", "--on-worker-death", "restart"]
-    job = subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags, *on_few_images()],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    job = begun(sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags, *on_few_images())
     try:
         wait_for(lambda: len(list(tmp_path.rglob("cpu1/iter-*.txt"))) > 10, "some rounds")
         wait_for(lambda: list(tmp_path.rglob(f"{last_saved}-*.ckpt")), "a checkpoint")

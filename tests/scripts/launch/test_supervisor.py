@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from cluster_processes import DEADLINE_S, ROOT, running, wait_for
+from cluster_processes import DEADLINE_S, ROOT, begun, running, wait_for
 from stand_ins import DONE, FOREVER, SERVER, role, tells
 from supervised import supervise
 
@@ -75,13 +74,8 @@ class Job:
     def __init__(self, folder: Path, worker: str, hangup: str) -> None:
         self.folder = folder
         programs = ", ".join(sorted({"FOREVER", "SERVER", worker}))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND.format(programs=programs, worker=worker, hangup=hangup), str(folder)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        program = COMMAND.format(programs=programs, worker=worker, hangup=hangup)
+        self.process = begun(sys.executable, "-c", program, folder)
         wait_for(lambda: all((folder / f"{name}.pid").exists() for name in ROLES), "all roles up")
 
     def end_round(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cluster_processes import device_folders, run_cluster
 from contexts import by_flags
-from memory_cluster import ZERO, StateServer, Trained, Worker, batch, gradient, normalised, train
+from memory_cluster import CLOSE, ZERO, StateServer, Trained, Worker, batch, gradient, normalised, train
 from round_records import read_rounds
 
 import simulate
@@ -26,7 +26,6 @@ from trainer.simulation import virtual_cluster
 from utils import RUN_FILE, read_json
 
 ETA, B = 0.5, 4  # learning rate; samples of each worker's batch at first
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 
 def server(**more: Any) -> StateServer:

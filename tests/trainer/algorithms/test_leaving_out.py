@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import memory_cluster
 import numpy as np
 import pytest
-from cluster_processes import DEADLINE_S, ROOT, children, device_folders, running, wait_for
+from cluster_processes import DEADLINE_S, begun, children, device_folders, running, wait_for
 from contexts import by_flags
 from few_images import on_few_images
 from memory_cluster import CLOSE, ZERO, Killed, Trained, Worker, batch, gradient, train
@@ -264,10 +263,7 @@ def test_a_real_job_goes_on_to_its_end_and_a_killed_worker_comes_back(mode: str,
     leaves, is_killed_again = "--leave" in own, mode == "decoupled"
     job = ["-m", mode, "-n", "mlp", "--workers", "0.02,0.04,0.08", "--log-base", str(tmp_path)]
     flags = [*own.split(), "-e", "20", "--on-worker-death", CONTINUE, *on_few_images()]
-    with subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", *flags],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as launcher:  # fmt: skip
+    with begun(sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", *flags) as launcher:
         logs = tmp_path / "mlp" / mode
         wait_for(lambda: [*logs.glob(f"*/cpu{victim}/iter-4.txt")], "round 4")
 

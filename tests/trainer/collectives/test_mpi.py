@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tiny_data
-from cluster_processes import DEADLINE_S, ROOT, children, wait_for
+from cluster_processes import DEADLINE_S, begun, children, wait_for
 
 import simulate
 from trainer.collectives import mpi
@@ -30,13 +30,9 @@ VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     """Three workers that train a small network on a few images."""
     tiny_data.write_mnist(folder / "data" / "mnist")
-    command = [str(MPIEXEC), "--map-by", ":OVERSUBSCRIBE", "-n", "3", sys.executable, "main.py", "--exchange", "mpi"]
+    command = [MPIEXEC, "--map-by", ":OVERSUBSCRIBE", "-n", "3", sys.executable, "main.py", "--exchange", "mpi"]
     known = ["-c", "1", "-n", "mlp", "--dataset", "mnist", "-dd", str(folder / "data"), "-ld", str(folder), "-b", "8"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")} | VARIABLES
-    return subprocess.Popen(
-        [*command, *known, *flags],
-        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    return begun(*command, *known, *flags, **VARIABLES)
 
 
 def descendants(parent: int) -> Iterator[int]:

@@ -7,14 +7,13 @@ import importlib
 import json
 import math
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cluster_processes import DEADLINE_S, ROOT
+from cluster_processes import ran
 
 import simulate
 from config import Config
@@ -385,12 +384,9 @@ def test_init_from_takes_a_state_dict_and_names_what_it_lacks(tmp_path):
 @pytest.mark.cluster
 def test_in_a_ring_a_worker_loads_no_mxnet_and_saves_a_state_dict(tmp_path):
     path = job_in(tmp_path)
-    command = [sys.executable, "-m", "scripts.launch.local_cluster", "-m", "esync", "--exchange", "ring"]
+    job = ["-m", "esync", "--exchange", "ring", "--job", path, "--workers", "2", "--log-base", tmp_path / "logs"]
     flags = ["-b", "16", "-ll", "0.01", "--max-rounds", "30", "-e", "10", "--min-step-time", "0.02"]
-    done = subprocess.run(
-        [*command, "--job", str(path), "--workers", "2", "--log-base", str(tmp_path / "logs"), "--", *flags],
-        cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
+    done = ran(sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = [json.loads(each.read_text()) for each in (tmp_path / "logs").rglob("run.json")]
     assert [sorted(run["versions"]) for run in runs] == [["esync", "numpy", "platform", "python", "torch"]] * 2

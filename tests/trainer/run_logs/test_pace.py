@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import tiny_data
+from cluster_processes import ran
 from hypothesis import given, strategies as st
-from log_tree import NETWORK, ROOT, device, esync_round, evaluated, write_device
+from log_tree import NETWORK, device, esync_round, evaluated, write_device
 from matplotlib.figure import Figure
 from one_worker import HandClock, Steps, a_context, some_batch
 from round_records import read_rounds
@@ -351,9 +350,8 @@ def test_a_worker_says_before_and_after_training_that_its_pace_cannot_be_kept(tm
     tiny_data.write_mnist(tmp_path / "data" / "mnist")
     flags = ["-m", "local", "-c", "1", "-n", "mlp", "--dataset", "mnist", "-b", "8", "-e", "100", "--max-rounds", "2"]
     flags += ["--min-step-time", str(step_s), "-dd", str(tmp_path / "data"), "-ld", str(tmp_path)]
-    command = [sys.executable, "main.py", *flags]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several would wait for each other on a busy machine
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=one_thread)
+    # Several threads would wait for each other on a busy machine.
+    done = ran(sys.executable, "main.py", *flags, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     warnings = [text for text in re.findall(r"warning: (.*)", done.stdout) if not text.startswith("mnist in")]
     if step_s == 1.0:

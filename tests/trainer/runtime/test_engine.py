@@ -1,12 +1,10 @@
 """MXNet runs beside the numpy that is installed, and one without the distributed kvstore is told in time."""
 
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from cluster_processes import DEADLINE_S, ROOT
+from cluster_processes import ran
 from error_lines import ENDLESS, assert_one_error_line, worker_environment
 
 from trainer.engine import mx
@@ -15,10 +13,7 @@ from utils import SetupError
 
 
 def run_python(program, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, *arguments],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+    return ran(sys.executable, "-W", "ignore", "-c", program, *arguments, **environment)
 
 
 def test_this_mxnet_has_the_distributed_kvstore():

@@ -1,14 +1,12 @@
 """What MXNet, ps-lite and OpenMP read from the environment is checked, compared or removed before MXNet is loaded."""
 
 import logging
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cluster_processes import ROOT, cluster
+from cluster_processes import ROOT, cluster, ran
 from few_images import on_few_images
 
 from trainer.rendezvous.cluster import ClusterSpec
@@ -102,12 +100,9 @@ def test_an_empty_role_is_no_role_in_a_job_of_workers_alone():
 
 @pytest.mark.parametrize("role", ["server", "scheduler"])
 def test_a_role_that_was_left_in_the_shell_does_not_take_mxnets_import_for_itself(role):
-    finished = subprocess.run(
-        [sys.executable, "-c", "import os; from trainer.engine import mx; print(mx.nd.ones(2).sum().asscalar())"
-         "; print(os.environ['DMLC_ROLE'])"],
-        cwd=ROOT, env=os.environ | {"DMLC_ROLE": role}, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert finished.stdout.split() == ["2.0", role]
+    program = "import os; from trainer.engine import mx; print(mx.nd.ones(2).sum().asscalar(), os.environ['DMLC_ROLE'])"
+    finished = ran(sys.executable, "-c", program, DMLC_ROLE=role)
+    assert (finished.returncode, finished.stdout.split()) == (0, ["2.0", role])
 
 
 def test_the_documents_show_what_is_compared_and_what_is_refused():

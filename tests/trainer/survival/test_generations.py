@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from contexts import by_flags
 from hypothesis import example, given, settings, strategies as st
-from memory_cluster import batch, gradient
+from memory_cluster import CLOSE, ZERO, batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
 
 from trainer.algorithms.local_sgd import LocalSGDTrainer
@@ -27,8 +27,6 @@ from trainer.survival.recovery import Arrangement
 from utils import LEFT, JobOver, PeerLost, SetupError
 
 ETA = 0.5
-ZERO = np.zeros((2, 4))
-CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 COMES_S = 4.5  # in the middle of round 2, after three test steps
 LAST = 4  # exchange of a sum of three
 
