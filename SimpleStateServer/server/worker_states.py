@@ -196,27 +196,23 @@ def is_on_its_own(row: Row | PastRound) -> bool:
 def _in_step(job: Job, now: float) -> WorkerStates:
     """A worker asks at the end of each step. Under BSP it waits for the workers that have asked nothing since it began
     its last step: they have not ended theirs."""
-    leaves_out = job.policy.leaves_out
     states: list[str] = []
     members: list[Row] = []  # workers that step together
     for row in job.rows:
         state = _without_sync(job, row, now)
-        if state not in (None, EVALUATING):
-            states.append(state or TRAINING)
-            continue
-        alone = is_on_its_own(row)
-        if row.action is Action.TRAIN and not alone and leaves_out:
-            state = LEFT_OUT
-        elif not alone and row.action is not Action.TRAIN and row.counted and row.since is not None:
-            members.append(row)
+        if state in (None, EVALUATING) and not is_on_its_own(row):
+            if row.action is not Action.TRAIN and row.counted:
+                members.append(row)
+            elif row.action is Action.TRAIN and job.policy.leaves_out:
+                state = LEFT_OUT
         states.append(state or TRAINING)
-    oldest = min((row.since for row in members if row.since is not None), default=0.0)
+    oldest = min((row.since or 0.0 for row in members), default=0.0)
     for row in members:
         if row.action is Action.SYNC and oldest < _begin_of_step(row) and states[row.rank] == TRAINING:
             states[row.rank] = WAITING
     training = [row for row in members if states[row.rank] == TRAINING]
     # The last of them to end the step before released the others.
-    freed = max((row.since for row in training if row.since is not None), default=None)
+    freed = max((row.since or 0.0 for row in training), default=None)
     for row in job.rows:
         if states[row.rank] == TRAINING:
             states[row.rank] = _training(row, now, (freed or 0.0) if row.action is Action.SYNC else 0.0)
