@@ -211,18 +211,6 @@ def test_one_outlier_makes_no_straggler() -> None:
     assert row.step_time == 1.1
 
 
-@given(
-    usual=st.lists(st.floats(0.5, 1.0), min_size=1, max_size=4),
-    place=st.integers(0, 4),
-    outlier=st.floats(10.0, 1e6),
-)
-def test_a_single_outlier_never_shows_once_there_are_two_steps(usual: list[float], place: int, outlier: float) -> None:
-    times = [*usual]
-    times.insert(place, outlier)
-    step_time = Row(0, step_times=tuple(times)).step_time
-    assert step_time is not None and step_time <= 1.0
-
-
 # -------------------------------------------------------------------------------------------------- silence
 
 
