@@ -158,11 +158,8 @@ def _page_parts() -> tuple[bytes, bytes]:
 
 def _status(job: str | None) -> bytes:
     """The status as JSON that can stand in HTML. Raises _NoSuchJob if `job` is not known."""
-
-    def render() -> bytes:
-        return _json(status(_job(job), app().handlers.jobs, time.monotonic()))
-
-    return app().response_cache.get(("status", job), render)
+    jobs = app().handlers.jobs
+    return app().response_cache.get(("status", job), lambda: _json(status(_job(job), jobs, time.monotonic())))
 
 
 def _json(value: object) -> bytes:
