@@ -199,13 +199,9 @@ def test_workers_take_their_turns_in_the_order_of_time_and_of_asking(naps: list[
 
     moments = run()
     assert [moment for moment, _ in moments] == sorted(moment for moment, _ in moments)
-    expected = {(sum(part), number) for number, one in enumerate(naps) for part in _beginnings(one)}
+    expected = {(moment, number) for number, one in enumerate(naps) for moment in itertools.accumulate(one)}
     assert set(moments) == expected
     assert run() == moments
-
-
-def _beginnings(values: list[float]) -> list[list[float]]:
-    return [values[:end] for end in range(1, len(values) + 1)]
 
 
 def test_conditions_are_looked_at_after_changes_only(clock) -> None:
