@@ -72,7 +72,7 @@ from trainer.hub.server_part import (
     shown_and_kept,
 )
 from trainer.hub.shared_memory import SharedMemory
-from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
+from trainer.hub.wire import BEAT_S, HUB, SILENT_S, error_of_end, how_lost, local_name
 from trainer.membership import Change, changes_in, lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
@@ -83,7 +83,7 @@ from trainer.runtime.stop_signals import SignalWatch
 from trainer.survival.checkpoint_manager import Writer, wait_until_written
 from trainer.survival.checkpoint_rounds import SERVER
 from trainer.survival.checkpoints import Checkpoints
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, printable
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, printable
 
 LOOK_S = 0.25
 _AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again
@@ -651,7 +651,5 @@ def serve(cluster: ClusterSpec, config: Config) -> None:
     text, code = asyncio.run(hub.run())
     wait_until_written()
     if code != EXIT_OK:
-        error = JobError(text) if code != EXIT_SETUP else SetupError(text)
-        error.exit_code = code
-        raise error
+        raise error_of_end({"end": text, "code": code})
     logging.info("%s", text)
