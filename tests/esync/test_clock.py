@@ -135,15 +135,6 @@ def waited_for(wait_s: float) -> tuple[float, list[float]]:
     return time.now - happens, time.pauses
 
 
-def test_the_condition_is_looked_at_again_after_each_pause() -> None:
-    answers, time = iter([False, False, True, False]), Time()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock_module, "time", time)
-        RealClock().wait_until(lambda: next(answers))
-    assert time.pauses == [clock_module.SHORTEST_PAUSE_S] * 2
-    assert next(answers) is False
-
-
 @example(0.0)
 @given(st.floats(1e-6, 3.0))
 def test_the_end_is_noticed_a_twentieth_late_at_most_and_nobody_looks_more_often_than_needed(wait_s: float) -> None:
