@@ -21,6 +21,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import split_domain_port, validate_host
 from django.template.loader import render_to_string
+from prometheus_client import generate_latest
 
 from server.answers import JSON, Answer, Request, error, json_answer, refused
 from server.errors import BadMessage, Conflict
@@ -95,7 +96,8 @@ def _reading(path: str, request: Request) -> Answer:
     if misdirected := _misdirected(request):
         return misdirected
     if path == "/metrics":
-        return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
+        text = app().response_cache.get("metrics", lambda: generate_latest(app().registry))
+        return Answer(200, text, METRICS_CONTENT_TYPE)
     jobs = app().handlers.jobs
     found = jobs.latest if job is None else jobs.get(job)
     if job is not None and found is None:
