@@ -26,7 +26,7 @@ class StateServerWSGIServer(WSGIServer):
             print(line, flush=True)
 
 
-class Runserver(DjangoRunserver):
+class Command(DjangoRunserver):
     """Django's runserver with the port of the published state server."""
 
     default_port = "10010"
@@ -37,6 +37,3 @@ class Runserver(DjangoRunserver):
         super().add_arguments(parser)
         parser.print_usage = lambda file=None: None  # type: ignore[method-assign]  # an error is one line
         parser.set_defaults(use_reloader=False)
-
-
-Command = Runserver  # Django looks for this name
