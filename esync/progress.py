@@ -95,10 +95,7 @@ class Progress:
         """Training begins. The clock gives the seconds since the job began."""
         self._clock = clock
         if evaluates and self.curve is None:
-            self.curve = self.empty_curve()
-
-    def empty_curve(self) -> Curve:
-        return Curve(metric=self.metric)
+            self.curve = Curve(metric=self.metric)
 
     def add_step(self, samples: int, step_s: float) -> None:
         steps, samples_before, computing = self.total
