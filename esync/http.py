@@ -97,7 +97,7 @@ class HttpLink:
         except IndexError:
             connection = http.client.HTTPConnection(self._host, int(self._port))
         try:
-            if connection.sock is not None and _is_readable(connection.sock):
+            if connection.sock is not None and is_readable(connection.sock):
                 connection.close()  # nothing was asked: the server has closed it
             if connection.sock is None:
                 connection.timeout = timeouts.connect_s
@@ -111,7 +111,8 @@ class HttpLink:
             self._idle.append(connection)
 
 
-def _is_readable(sock: socket.socket) -> bool:
+def is_readable(sock: socket.socket) -> bool:
+    """Whether something, or the end of the connection, can be read now. Raises ValueError where it is closed here."""
     poll = select.poll()  # unlike select(), for a process with more than 1,024 files open
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,7 +1,8 @@
-"""Times the stages of local steps, and writes the log of each round."""
+"""Times the stages of local steps, smooths times, and writes the log of each round."""
 
 import json
 import logging
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -41,6 +42,22 @@ def stands(took_s: float, longest_s: float | None, first_s: float) -> bool:
 def iter_file(number: int) -> str:
     """Name of the log file of round `number`, counted from 1."""
     return f"iter-{number}.txt"
+
+
+class Smoothed:
+    """The lower median of the last five times, as the state server smooths step times: one outlier has no effect, a
+    lasting change has after three."""
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=5)
+
+    def add(self, value: float) -> None:
+        """Adds a time in seconds."""
+        self._values.append(value)
+
+    @property
+    def value(self) -> float:
+        return statistics.median_low(self._values) if self._values else 0.0
 
 
 class Measure:

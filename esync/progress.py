@@ -21,21 +21,14 @@ MAX_POINTS = 400  # of a curve; the state server's limit
 MAX_EVENTS, MAX_TEXT = 50, 200  # events in a message, characters of a text; likewise
 
 
-@dataclass(frozen=True)
-class Total:
+class Total(NamedTuple):
     """One worker's complete local steps since the job began, their samples, and their seconds. A step lasts from its
     batch to the update of the local weights, or to the gradient if there is no local update. Its time contains
     --min-step-time, but no wait for others or for the network."""
 
     steps: int = 0
     samples: int = 0
-    computing_s: float = 0.0
-
-    def plus(self, samples: int, step_s: float) -> Total:
-        return Total(self.steps + 1, self.samples + samples, self.computing_s + step_s)
-
-    def to_wire(self) -> dict[str, Any]:
-        return {"steps": self.steps, "samples": self.samples, "computing": self.computing_s}
+    computing: float = 0.0  # seconds
 
 
 class Point(NamedTuple):
@@ -102,13 +95,11 @@ class Progress:
         """Training begins. The clock gives the seconds since the job began."""
         self._clock = clock
         if evaluates and self.curve is None:
-            self.curve = self.empty_curve()
-
-    def empty_curve(self) -> Curve:
-        return Curve(metric=self.metric)
+            self.curve = Curve(metric=self.metric)
 
     def add_step(self, samples: int, step_s: float) -> None:
-        self.total = self.total.plus(samples, step_s)
+        steps, samples_before, computing = self.total
+        self.total = Total(steps + 1, samples_before + samples, computing + step_s)
 
     def has_diverged(self, round_: int, loss: float | None) -> bool:
         """Counts the loss of a round's last batch; returns whether `FIRST` in a row are `GROWN` times the mean size of
@@ -144,7 +135,7 @@ class Progress:
         (total, count), self._losses = self._losses, (0.0, 0)
         self._loss = total / count if count else self._loss
         loss = {} if self._loss is None else {"loss": self._loss}
-        return {**elapsed, "total": self.total.to_wire(), **protocol, **loss}
+        return {**elapsed, "total": self.total._asdict(), **protocol, **loss}
 
 
 class Newest:

@@ -35,12 +35,11 @@ from esync.client import StateClient, draw_job_number, job_id
 from esync.clock import RealClock
 from esync.http import HttpLink
 from esync.logs import RoundLog, folder_of
-from esync.measure import CHECK_READY, CHECKPOINT, EVALUATION, FORWARD_BACKWARD, GLOBAL_UPDATE
+from esync.measure import CHECK_READY, CHECKPOINT, EVALUATION, FORWARD_BACKWARD, GLOBAL_UPDATE, Smoothed
 from esync.metric import Metric
 from esync.progress import TRAINING, WAITING, Progress
 from esync.protocol import Link, NoLink
 from esync.queries import Queries
-from esync.smoothing import Smoothed
 
 RULES = ("esync", "esync-outer", "local-sgd", "local-sgd-outer")
 OUTER = (0.7, 0.9)  # DiLoCo's

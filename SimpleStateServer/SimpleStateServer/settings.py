@@ -71,7 +71,7 @@ SILENCED_SYSTEM_CHECKS = [
     "security.W002",  # X-Frame-Options: the page's Content-Security-Policy says frame-ancestors 'none'
     "security.W003",  # CSRF: a POST with an Origin is refused (server/receiver.py); there are no cookies and no forms
 ]
-ROOT_URLCONF = "SimpleStateServer.urls"
+ROOT_URLCONF = "server.http"
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 USE_TZ = True

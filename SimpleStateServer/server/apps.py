@@ -5,7 +5,7 @@ import time
 
 from django.apps import AppConfig
 from django.conf import settings
-from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 
 from server.handlers import Handlers
 from server.jobs import Jobs
@@ -33,6 +33,3 @@ class ServerConfig(AppConfig):
         self.registry.register(StateCollector(self.handlers, time.monotonic))
         ProcessCollector(registry=self.registry)
         Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})
-
-    def metrics(self) -> bytes:
-        return generate_latest(self.registry)

@@ -19,11 +19,8 @@ def job_state(job: Job, now: float) -> str:
 
 def elapsed(job: Job, now: float) -> float:
     """Seconds from the job's beginning to its end, or to its last message where it is quiet."""
-    if job.ended is not None:
-        until = job.ended if job.heard is None else min(job.ended, job.heard)
-    else:
-        until = now if job_state(job, now) == AT_WORK or job.heard is None else job.heard
-    return max(until - job.began, 0.0)
+    until = now if job.heard is None or job_state(job, now) == AT_WORK else job.heard
+    return max((until if job.ended is None else min(until, job.ended)) - job.began, 0.0)
 
 
 def ending(job: Job, now: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.urls import re_path
 
 from server.answers import Answer, Request, error
 from server.views import answer
@@ -44,3 +45,6 @@ def _unreadable(request: HttpRequest) -> Answer | None:
         # Some servers hand over an incomplete body when the sender leaves, and half a form is a form.
         return error(f"the body ended after {len(request.body)} of {length} bytes", 400)
     return None
+
+
+urlpatterns = [re_path("", view)]  # of Django; server/views.py knows the paths

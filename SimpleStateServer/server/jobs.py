@@ -1,6 +1,7 @@
 """The jobs of this server, side by side. Messages of other jobs never end a running one."""
 
 import logging
+import math
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -129,7 +130,7 @@ class Jobs:
         self._max_rows = max_rows
         self._by_id: dict[str, Job] = {}
         self._rows_per_s = self._rows_left = rows_per_s
-        self._rows_since: float | None = None
+        self._rows_since = -math.inf
         self.published: Job | None = None  # the one that the latest `/init/` began
 
     def __iter__(self) -> Iterator[Job]:
@@ -179,10 +180,8 @@ class Jobs:
 
     def _take_rows(self, num_workers: int, now: float) -> None:
         """Bounds the loop's time for new jobs: a table of 100,000 rows takes about 25 ms."""
-        if self._rows_since is not None:
-            passed = self._rows_per_s * (now - self._rows_since)
-            self._rows_left = min(self._rows_per_s, self._rows_left + passed)
-        self._rows_since = now
+        passed = self._rows_per_s * (now - self._rows_since)
+        self._rows_left, self._rows_since = min(self._rows_per_s, self._rows_left + passed), now
         if num_workers > self._rows_left:
             raise Conflict(
                 "too-many-jobs",
@@ -196,12 +195,8 @@ class Jobs:
         enough."""
         jobs, rows = len(self._by_id), sum(len(job.rows) for job in self)
         forgotten: list[Job] = []
-
-        def order(job: Job) -> tuple[bool, float]:
-            ended = now if job is replaced else job.ended
-            return ended is None, 0.0 if ended is None else ended  # the oldest of each kind first
-
-        candidates = iter(sorted(self, key=order))
+        ended = {job: now if job is replaced else math.inf if job.ended is None else job.ended for job in self}
+        candidates = iter(sorted(ended, key=ended.__getitem__))  # the oldest of each kind first
         while jobs >= self._max_jobs or rows + num_workers > self._max_rows:
             job = next((job for job in candidates if job is replaced or not job.is_at_work(now)), None)
             if job is None:

@@ -426,12 +426,5 @@ class Response:
     def to_wire(self, server: str) -> dict[str, Any]:
         """The answer as the JSON object that is sent. `server`: drawn when this server started, so that a worker knows
         a restarted one."""
-        wire: dict[str, Any] = {"msg_type": "RESPONSE", "sender": STATE_SERVER, "receiver": self.receiver}
-        wire |= {"job": self.job, "reason": self.reason, "server": server}
-        if self.action is not None:
-            wire["action"] = self.action.value
-        if self.batch_size is not None:
-            wire["batch_size"] = self.batch_size
-        if self.place is not None:
-            wire |= to_builtins(self.place)
-        return wire | {name: to_builtins(told) for name in ("others", "calls") if (told := getattr(self, name))}
+        told = {name: value for name, value in to_builtins(self).items() if value not in (None, ())}
+        return {"msg_type": "RESPONSE", "sender": STATE_SERVER, "server": server, **told.pop("place", {}), **told}

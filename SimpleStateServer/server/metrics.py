@@ -5,7 +5,7 @@ MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from server.curve import Point
 from server.eta import AT_WORK, ENDED, QUIET, elapsed
 from server.handlers import Handlers
-from server.jobs import Job, Jobs
+from server.jobs import Job
 from server.messages import BY_TYPE
 from server.row import Row
 from server.view import View
@@ -31,7 +31,17 @@ class StateCollector(Collector):
         self._handlers, self._clock = handlers, clock
 
     def collect(self) -> Iterator[Metric]:
-        return _server_metrics(self._handlers.jobs, self._handlers.counts, self._clock())
+        counts, now = self._handlers.counts, self._clock()
+        messages = ([kind, counts[kind]] for kind in BY_TYPE)
+        yield _family("messages_total", "Messages handled, refused ones included.", "type", messages)
+        decisions = ([action.value, counts[action.value]] for action in Action)
+        yield _family("decisions_total", "Answers to queries.", "action", decisions)
+        views = [View(job, now) for job in self._handlers.jobs]
+        number = Counter(view.state for view in views)
+        states = ([state, number[state]] for state in (AT_WORK, QUIET, ENDED))
+        yield _family("jobs", "Jobs that this server knows.", "state", states)
+        yield from _job_metrics(views)
+        yield from _worker_metrics(_with_series(views))
 
 
 def _family(name: str, text: str, labels: str, samples: Iterable[Sequence[object]]) -> Metric:
@@ -96,23 +106,6 @@ _WORKER: list[tuple[str, str, Callable[[View, Row], float | None]]] = [
 
 def _value(points: Sequence[Point | None]) -> float | None:
     return points[0].value if points and points[0] is not None else None
-
-
-def _server_metrics(jobs: Jobs, counts: Mapping[str, int], now: float) -> Iterator[Metric]:
-    yield _family(
-        "messages_total", "Messages handled, refused ones included.", "type",
-        ([kind, counts.get(kind, 0)] for kind in BY_TYPE),
-    )  # fmt: skip
-    yield _family(
-        "decisions_total", "Answers to queries.", "action",
-        ([action.value, counts.get(action.value, 0)] for action in Action),
-    )  # fmt: skip
-    views = [View(job, now) for job in jobs]
-    number = Counter(view.state for view in views)
-    states = ([state, number[state]] for state in (AT_WORK, QUIET, ENDED))
-    yield _family("jobs", "Jobs that this server knows.", "state", states)
-    yield from _job_metrics(views)
-    yield from _worker_metrics(_with_series(views))
 
 
 def _job_metrics(views: Sequence[View]) -> Iterator[Metric]:

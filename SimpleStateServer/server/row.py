@@ -110,12 +110,10 @@ class Row(NamedTuple):
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
         """The row after `local_iteration` local steps of `batch` samples in this round."""
-        step_times, sample_times = self._times_with(computation_time, batch)
         steps = local_iteration - self.local_iteration
-        return self._replace(
+        row = self if computation_time is None else self.timed(computation_time, batch)
+        return row._replace(
             local_iteration=local_iteration,
-            step_times=step_times,
-            sample_times=sample_times,
             since=now,
             steps=self.steps + steps,
             samples=self.samples + steps * batch,
@@ -124,17 +122,10 @@ class Row(NamedTuple):
 
     def timed(self, computation_time: float, batch: int = 0) -> Row:
         """The row with the time of one more local step of any round, of `batch` samples (0: not known)."""
-        step_times, sample_times = self._times_with(computation_time, batch)
+        step_times, sample_times = (*self.step_times, computation_time)[-STEP_TIME_WINDOW:], self.sample_times
+        if batch and computation_time:
+            sample_times = (*sample_times, computation_time / batch)[-STEP_TIME_WINDOW:]
         return self._replace(step_times=step_times, sample_times=sample_times)
-
-    def _times_with(self, seconds: float | None, batch: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`step_times` and `sample_times` after one more step of `batch` samples (0: not known)."""
-        if seconds is None:
-            return self.step_times, self.sample_times
-        step_times = (*self.step_times, seconds)[-STEP_TIME_WINDOW:]
-        if not batch or not seconds:
-            return step_times, self.sample_times
-        return step_times, (*self.sample_times, seconds / batch)[-STEP_TIME_WINDOW:]
 
     def in_total(self, total: Total | None, before: Row) -> Row:
         """The row with the worker's own totals, where it tells them, in place of those from its messages, some of which

@@ -103,7 +103,7 @@ class Table:
 
     def batch_size_of(self, rank: int) -> int | None:
         """Samples of a worker's batches from the next round on; None where no policy decides on that, or not yet."""
-        return self.batches.sizes[rank] if self.batches.total and self.batches.sizes else None
+        return self.batches.sizes[rank] if self.batches.sizes else None
 
     def silence(self, row: Row, now: float) -> float:
         """Seconds since the worker's last message, or since the job began where there was none. Where all aggregate it

@@ -1,6 +1,7 @@
 """The workers' last rounds as coloured stretches: computing, waiting, evaluating, left out. Pure."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from server.jobs import Job
@@ -67,21 +68,9 @@ def timeline(job: Job, shown: Sequence[Row], done: WorkerStates, now: float) -> 
 
 def _begin(lanes: Sequence[Sequence[Stretch]]) -> float:
     """Start of all lanes: ROUNDS rounds back in the fastest lane; short lanes do not count."""
-    begins = [_first_of_last_rounds(lane) for lane in lanes if lane]
-    full = [begin for begin, rounds in begins if rounds >= ROUNDS]
-    return max(full) if full else min((begin for begin, _ in begins), default=0.0)
-
-
-def _first_of_last_rounds(lane: Sequence[Stretch]) -> tuple[float, int]:
-    """Where the last ROUNDS rounds of a lane begin, and how many there are."""
-    begin, rounds, number = 0.0, 0, None
-    for _, first, _, each in reversed(lane):
-        if each != number:
-            if rounds == ROUNDS:
-                break
-            rounds, number = rounds + 1, each
-        begin = first
-    return begin, rounds
+    begins = [[next(of_round)[1] for _, of_round in groupby(lane, key=lambda each: each[3])] for lane in lanes if lane]
+    full = [each[-ROUNDS] for each in begins if len(each) >= ROUNDS]
+    return max(full) if full else min((each[0] for each in begins), default=0.0)
 
 
 def _end(job: Job, begin: float, now: float) -> float:

@@ -21,6 +21,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import split_domain_port, validate_host
 from django.template.loader import render_to_string
+from prometheus_client import generate_latest
 
 from server.answers import JSON, Answer, Request, error, json_answer, refused
 from server.errors import BadMessage, Conflict
@@ -50,10 +51,6 @@ _IN_HTML = {ord("<"): "\\u003C", ord(">"): "\\u003E", ord("&"): "\\u0026"}
 _STATUS_HERE = "STATUS-HERE"
 
 log = logging.getLogger(__name__)
-
-
-class _NoSuchJob(Exception):
-    """A job is asked for by an id that is not known."""
 
 
 @functools.cache  # each message asks
@@ -88,8 +85,8 @@ def _call(path: str, request: Request) -> Answer:
 def _reading(path: str, request: Request) -> Answer:
     """A request that changes nothing."""
     job = None
-    if found := re.fullmatch(r"/jobs/([^/]+)(/(?:status\.json)?)", path):
-        job, path = found.groups()
+    if of_job := re.fullmatch(r"/jobs/([^/]+)(/(?:status\.json)?)", path):
+        job, path = of_job.groups()
     if path not in ("/", "/status.json", "/metrics", "/healthz"):
         return error(f"there is no {path[:200]!r} here; docs/state-server.md has the paths", 404)
     if request.method not in ("GET", "HEAD"):
@@ -99,17 +96,19 @@ def _reading(path: str, request: Request) -> Answer:
     if misdirected := _misdirected(request):
         return misdirected
     if path == "/metrics":
-        return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
-    try:
-        if path == "/status.json":
-            app().watched_at = time.monotonic()
-            return Answer(200, _status(job), JSON, NO_STORE)
-        if _wants_page(request):
-            before, after = _page_parts()
-            return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
-        return Answer(200, _published(job), JSON, {"Vary": "Accept"})
-    except _NoSuchJob:
-        return error(f"there is no job {(job or '')[:200]!r} here, or not any more; / shows the present ones", 404)
+        text = app().response_cache.get("metrics", lambda: generate_latest(app().registry))
+        return Answer(200, text, METRICS_CONTENT_TYPE)
+    jobs = app().handlers.jobs
+    found = jobs.latest if job is None else jobs.get(job)
+    if job is not None and found is None:
+        return error(f"there is no job {job[:200]!r} here, or not any more; / shows the present ones", 404)
+    if path == "/status.json":
+        app().watched_at = time.monotonic()
+        return Answer(200, _status(job, found), JSON, NO_STORE)
+    if _wants_page(request):
+        before, after = _page_parts()
+        return Answer(200, before + _status(job, found) + after, "text/html; charset=utf-8", PAGE_HEADERS)
+    return Answer(200, _published(job, found), JSON, {"Vary": "Accept"})
 
 
 def _wants_page(request: Request) -> bool:
@@ -156,34 +155,21 @@ def _page_parts() -> tuple[bytes, bytes]:
     return before.encode(), after.encode()
 
 
-def _status(job: str | None) -> bytes:
-    """The status as JSON that can stand in HTML. Raises _NoSuchJob if `job` is not known."""
-
-    def render() -> bytes:
-        return _json(status(_job(job), app().handlers.jobs, time.monotonic()))
-
-    return app().response_cache.get(("status", job), render)
+def _status(name: str | None, job: Job | None) -> bytes:
+    """The status as JSON that can stand in HTML. `name` is that by which the job was asked for."""
+    jobs = app().handlers.jobs
+    return app().response_cache.get(("status", name), lambda: _json(status(job, jobs, time.monotonic())))
 
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).translate(_IN_HTML).encode()
 
 
-def _published(job: str | None) -> bytes:
-    """The state as published. Raises _NoSuchJob if `job` is not known."""
-    found = _job(job)
-    if found is None or len(found.rows) <= SMALL_JOB:  # a program may check the effect of its POST
-        return _json(_published_state(found))
-    return app().response_cache.get(("published", job), lambda: _json(_published_state(found)))
-
-
-def _job(id: str | None) -> Job | None:
-    """A job, by default the latest; None: there is none yet. Raises _NoSuchJob."""
-    jobs = app().handlers.jobs
-    found = jobs.latest if id is None else jobs.get(id)
-    if id is not None and found is None:
-        raise _NoSuchJob
-    return found
+def _published(name: str | None, job: Job | None) -> bytes:
+    """The state as published. Arguments as in `_status`."""
+    if job is None or len(job.rows) <= SMALL_JOB:  # a program may check the effect of its POST
+        return _json(_published_state(job))
+    return app().response_cache.get(("published", name), lambda: _json(_published_state(job)))
 
 
 def _published_state(job: Job | None) -> dict[str, object]:

@@ -125,9 +125,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     if it is something else."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except UnicodeDecodeError as error:
-        raise BadMessage(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also where it is not UTF-8
         raise BadMessage(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadMessage(f"the body is a JSON {type(value).__name__}; give an object")

@@ -82,13 +82,14 @@ def silence(job: Job, row: Row, now: float) -> float:
     return now - (job.table.started if row.heard is None else row.heard)
 
 
-def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> bool:
-    """Whether a worker with an overdue message was quiet for too long."""
+def _unless_silent(state: str, row: Row, now: float, least_s: float = PAGE_SILENCE_S, since: float = 0.0) -> str:
+    """The state of a worker that is to send a message: silent where it was quiet for too long, since its last one or
+    `since` then."""
+    quiet_s = now - max(row.heard or 0.0, since)
     if quiet_s <= least_s:  # nearly always, and the step time costs more than this
-        return False
-    if not row.step_times:
-        return quiet_s > max(SILENCE_S, least_s)
-    return quiet_s > PAGE_SILENCE_STEPS * row.reach_server_time
+        return state
+    patience_s = PAGE_SILENCE_STEPS * row.reach_server_time if row.step_times else max(SILENCE_S, least_s)
+    return SILENT if quiet_s > patience_s else state
 
 
 def _without_sync(job: Job, row: Row, now: float) -> str | None:
@@ -98,13 +99,8 @@ def _without_sync(job: Job, row: Row, now: float) -> str | None:
     if row.heard is None:
         return SILENT if silence(job, row, now) > SILENCE_S else ABSENT
     if row.doing is Activity.EVALUATING:
-        return SILENT if _is_silent(row, now - row.heard, EVALUATION_S) else EVALUATING
+        return _unless_silent(EVALUATING, row, now, EVALUATION_S)
     return None
-
-
-def _training(row: Row, now: float, since: float = 0.0) -> str:
-    quiet_s = now - max(row.heard or 0.0, since)
-    return SILENT if _is_silent(row, quiet_s) else TRAINING
 
 
 # ------------------------------------------------------------------------------- ESync: SYNC is to aggregate
@@ -126,7 +122,7 @@ def _aggregating(job: Job, now: float) -> WorkerStates:
                 told.append(row)
                 state = EXCHANGING
             else:
-                state = _training(row, now)
+                state = _unless_silent(TRAINING, row, now)
         states.append(state)
         # A worker without a message since the server's restart may be waiting itself.
         if state is not ENDED and not (row.heard is None and job.settings.resumed):
@@ -136,9 +132,8 @@ def _aggregating(job: Job, now: float) -> WorkerStates:
     for row in told:
         if lowest < 2 * row.round + 1:
             states[row.rank] = WAITING
-        elif _is_silent(row, now - max(row.heard or 0.0, last_told), SILENCE_S):
-            # A published worker does not report evaluations, so it has more time.
-            states[row.rank] = SILENT
+        else:  # a published worker does not report evaluations, so it has more time
+            states[row.rank] = _unless_silent(EXCHANGING, row, now, SILENCE_S, last_told)
     below = _first_below(levels, states)
     return WorkerStates(states, lambda row: below(2 * row.round + 1))
 
@@ -178,9 +173,9 @@ def _releasing(job: Job, now: float) -> WorkerStates:
     """No worker waits. One that was told to release pushes and pulls until it reports the next round."""
 
     def state(row: Row) -> str:
-        if row.action is not Action.SYNC:
-            return _training(row, now)
-        return SILENT if _is_silent(row, now - (row.heard or 0.0), SILENCE_S) else EXCHANGING
+        if row.action is Action.SYNC:
+            return _unless_silent(EXCHANGING, row, now, SILENCE_S)
+        return _unless_silent(TRAINING, row, now)
 
     return WorkerStates([_without_sync(job, row, now) or state(row) for row in job.rows])
 
@@ -196,30 +191,27 @@ def is_on_its_own(row: Row | PastRound) -> bool:
 def _in_step(job: Job, now: float) -> WorkerStates:
     """A worker asks at the end of each step. Under BSP it waits for the workers that have asked nothing since it began
     its last step: they have not ended theirs."""
-    leaves_out = job.policy.leaves_out
     states: list[str] = []
     members: list[Row] = []  # workers that step together
     for row in job.rows:
         state = _without_sync(job, row, now)
-        if state not in (None, EVALUATING):
-            states.append(state or TRAINING)
-            continue
-        alone = is_on_its_own(row)
-        if row.action is Action.TRAIN and not alone and leaves_out:
-            state = LEFT_OUT
-        elif not alone and row.action is not Action.TRAIN and row.counted and row.since is not None:
-            members.append(row)
+        if state in (None, EVALUATING) and not is_on_its_own(row):
+            if row.action is not Action.TRAIN and row.counted:
+                members.append(row)
+            elif row.action is Action.TRAIN and job.policy.leaves_out:
+                state = LEFT_OUT
         states.append(state or TRAINING)
-    oldest = min((row.since for row in members if row.since is not None), default=0.0)
+    oldest = min((row.since or 0.0 for row in members), default=0.0)
     for row in members:
         if row.action is Action.SYNC and oldest < _begin_of_step(row) and states[row.rank] == TRAINING:
             states[row.rank] = WAITING
     training = [row for row in members if states[row.rank] == TRAINING]
     # The last of them to end the step before released the others.
-    freed = max((row.since for row in training if row.since is not None), default=None)
+    freed = max((row.since or 0.0 for row in training), default=None)
     for row in job.rows:
         if states[row.rank] == TRAINING:
-            states[row.rank] = _training(row, now, (freed or 0.0) if row.action is Action.SYNC else 0.0)
+            since = freed or 0.0 if row.action is Action.SYNC else 0.0
+            states[row.rank] = _unless_silent(TRAINING, row, now, since=since)
 
     return WorkerStates(states, _not_asked_since(members, states), freed)
 
@@ -253,9 +245,9 @@ def _as_told(job: Job, now: float) -> WorkerStates:
     """A worker that waits does so for all that do not; where there are none, all exchange."""
 
     def state(row: Row) -> str:
-        if row.doing is not Activity.WAITING:
-            return _training(row, now)
-        return SILENT if _is_silent(row, now - (row.heard or 0.0), EVALUATION_S) else WAITING
+        if row.doing is Activity.WAITING:
+            return _unless_silent(WAITING, row, now, EVALUATION_S)
+        return _unless_silent(TRAINING, row, now)
 
     states = [_without_sync(job, row, now) or state(row) for row in job.rows]
     busy = [row for row in job.rows if states[row.rank] not in (WAITING, ENDED)]

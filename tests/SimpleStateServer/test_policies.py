@@ -211,18 +211,6 @@ def test_one_outlier_makes_no_straggler() -> None:
     assert row.step_time == 1.1
 
 
-@given(
-    usual=st.lists(st.floats(0.5, 1.0), min_size=1, max_size=4),
-    place=st.integers(0, 4),
-    outlier=st.floats(10.0, 1e6),
-)
-def test_a_single_outlier_never_shows_once_there_are_two_steps(usual: list[float], place: int, outlier: float) -> None:
-    times = [*usual]
-    times.insert(place, outlier)
-    step_time = Row(0, step_times=tuple(times)).step_time
-    assert step_time is not None and step_time <= 1.0
-
-
 # -------------------------------------------------------------------------------------------------- silence
 
 
@@ -334,36 +322,3 @@ def test_deciding_changes_nothing(policy: Policy, case: tuple[list[Row], float])
     for rank in range(len(rows)):
         assert policy.decide(table, rank, now) == policy.decide(table, rank, now)
     assert table.rows == rows
-
-
-@given(case=tables())
-def test_upload_aware_is_the_journals_rule_until_the_straggler_uploads(case: tuple[list[Row], float]) -> None:
-    """And from then on it only ever trains longer."""
-    rows, now = case
-    theirs, ours = table_of("journal", *rows), table_of("upload-aware", *rows)
-    uploads = theirs.slowest.local_iteration > 0 or theirs.slowest.action is SYNC
-    for rank in range(len(rows)):
-        answers = decide("journal", theirs, rank, now), decide("upload-aware", ours, rank, now)
-        assert answers[0] is answers[1] or (uploads and answers == (SYNC, TRAIN))
-
-
-@given(case=tables())
-def test_the_straggler_never_trains_on_after_its_step(case: tuple[list[Row], float]) -> None:
-    rows, now = case
-    table = table_of("journal", *rows)
-    straggler = table.slowest
-    expected = SYNC if straggler.local_iteration > 0 else TRAIN
-    assert decide("journal", table, straggler.rank, now) is expected
-
-
-@given(case=tables())
-def test_nobody_is_told_to_train_past_the_straggler(case: tuple[list[Row], float]) -> None:
-    rows, now = case
-    table = table_of("journal", *rows)
-    straggler = table.slowest
-    if straggler.since is None or math.isinf(straggler.reach_server_time):
-        return
-    for row in rows:
-        due = straggler.since + straggler.reach_server_time
-        if row.local_iteration > 0 and row.round <= straggler.round and now + row.reach_server_time > due:
-            assert decide("journal", table, row.rank, now) is SYNC

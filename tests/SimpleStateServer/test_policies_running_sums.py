@@ -178,13 +178,3 @@ def test_who_is_left_out_is_not_called_silent() -> None:
     for _ in range(100):
         assert job.step(0.05, 0.05, 0.05) == [SYNC] * 3
     assert job.job.rows[3].counted
-
-
-def test_a_row_that_is_put_twice_counts_once() -> None:
-    table = Table(2, POLICIES[GREEDY].delay)
-    row = Row(0, step_times=(0.05,) * STEP_TIME_WINDOW, steps=1, samples=64)
-    assert not table.throughputs.are_known
-    for each in (row, row, row._replace(rank=1), row):
-        table.put(each)
-    assert table.throughputs.are_known
-    assert table.throughputs.mean == pytest.approx(1280.0)

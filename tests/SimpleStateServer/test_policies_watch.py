@@ -58,11 +58,6 @@ def test_nobody_is_marked_while_no_step_time_is_known_nor_where_all_are_silent(p
     assert marked(policy, *(row._replace(counted=False) for row in ONE_OF_FOUR)) == {}
 
 
-@pytest.mark.parametrize("policy", ["sync-switch-greedy", "sync-switch-elastic"])
-def test_of_equal_workers_none_is_a_straggler(policy: str) -> None:
-    assert marked(policy, *(worker(rank, 0.05) for rank in range(4))) == {}
-
-
 def test_elastic_marks_who_is_left_out_and_who_would_be() -> None:
     """Worker 4 hides worker 3 only while it counts."""
     rows = [worker(rank, 0.05) for rank in range(3)] + [worker(3, 0.1), worker(4, 0.5, action=TRAIN)]

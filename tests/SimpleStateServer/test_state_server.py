@@ -5,10 +5,7 @@ import contextlib
 import datetime
 import itertools
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +13,7 @@ from typing import Any
 
 import pytest
 import requests
-from state_server_process import SERVER_FOLDER, StateServerProcess, running_state_server
+from state_server_process import StateServerProcess, running_state_server
 
 from utils import version_number
 
@@ -556,21 +553,6 @@ def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone(command: t
             assert {status(path, name) for name in names} <= {200}
             assert [status(path, name) for name in evil] == [421] * len(evil), path
         assert status("/healthz", "evil.example") == 200
-
-
-def test_an_unknown_policy_and_a_port_in_use_end_the_start(server: StateServerProcess) -> None:
-    unknown = "ESYNC_POLICY='best' is unknown; choose from journal, preprint"
-    for more, says in ((["--noreload"], "in use"), ([], unknown)):
-        result = subprocess.run(
-            [sys.executable, "manage.py", "runserver", f"127.0.0.1:{server.port}", *more],
-            cwd=SERVER_FOLDER,
-            env=os.environ | ({} if more else {"ESYNC_POLICY": "best"}),
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-        assert result.returncode != 0
-        assert says in result.stderr
 
 
 # ------------------------------------------------------------------------------------------------ own failures

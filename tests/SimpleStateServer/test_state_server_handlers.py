@@ -70,26 +70,6 @@ def code_of(call: Callable[..., object], *arguments: object) -> str:
     return refusal.value.code
 
 
-def test_the_first_round_needs_no_known_times() -> None:
-    """Workers of 1 s and 4 s: the fast one trains until the slow one has done its first step."""
-    handlers = job_of(2)
-    for rank in (0, 1):
-        handlers.report(report(rank, 1), now=0.0)
-    for steps in (1, 2, 3):
-        assert handlers.query(query(0, 1, steps, 1.0), now=float(steps)).action is TRAIN
-    assert handlers.query(query(1, 1, 1, 4.0), now=4.0).action is SYNC
-    assert handlers.query(query(0, 1, 4, 1.0), now=4.1).action is SYNC
-
-
-def test_later_rounds_fill_the_stragglers_step() -> None:
-    handlers = job_of(2)
-    handlers.query(query(1, 1, 1, 4.0), now=4.0)
-    for rank in (0, 1):
-        handlers.report(report(rank, 2), now=10.0)
-    answers = [handlers.query(query(0, 2, steps, 1.0), now=10.0 + steps).action for steps in (1, 2, 3, 4)]
-    assert answers == [TRAIN, TRAIN, TRAIN, SYNC]
-
-
 def test_a_test_step_before_the_first_round_makes_the_time_known_and_zero_means_that_none_is() -> None:
     handlers = job_of(2)
     handlers.report(Report("worker-1", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
@@ -153,12 +133,6 @@ def test_a_message_of_another_round_than_this_or_the_next_is_refused_and_changes
         handlers.handle(message, 2.0)
     assert refusal.value.code == code
     assert shown(handlers).rows == before
-
-
-def test_with_the_jobs_settings_a_message_may_be_of_any_round() -> None:
-    handlers = job_of(2)
-    handlers.report(report(0, 9, settings=Settings(2, "journal", 0.5)), now=90.0)
-    assert shown(handlers).rows[0].round == 9
 
 
 def test_a_repeated_reset_changes_nothing_even_from_another_sender_and_one_with_other_settings_is_refused() -> None:
@@ -257,20 +231,6 @@ def test_a_worker_is_there_whatever_its_own_message_says_of_it() -> None:
     assert shown(handlers).rows[1].counted
 
 
-def test_messages_before_the_first_job_are_refused() -> None:
-    handlers = Handlers()
-    assert code_of(handlers.query, query(0, 1, 1), 0.0) == "unknown-job"
-    assert code_of(handlers.query, query(0, 1, 1, job=None), 0.0) == "no-job"
-    assert handlers.jobs.latest is None
-
-
-def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
-    handlers = job_of(2)
-    with pytest.raises(BadMessage, match="give 0 to 1") as refusal:
-        handlers.query(query(2, 1, 1), now=0.0)
-    assert refusal.value.field == "rank"
-
-
 def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_restarted() -> None:
     handlers = job_of(2, resumed=True)
     handlers.report(Report("worker-0", "a", Status(0, 3, 57, 1.0, 0.0), samples=64), now=0.0)
@@ -291,24 +251,6 @@ def test_after_a_restart_nobody_is_asked_to_wait_for_a_worker_that_is_in_the_agg
     for rank in range(3):
         handlers.report(report(rank, 9), now=6.0)
     assert handlers.query(query(0, 9, 1), now=7.0).action is TRAIN  # and now all count
-
-
-def test_a_job_may_be_taken_over_by_several_workers_at_once() -> None:
-    handlers = job_of(2)
-    answer = handlers.reset(Reset("worker-1", "a", Settings(2, "journal", 0.5, resumed=True)), now=1.0)
-    assert answer.reason == "the job has 2 worker(s) and is in round 1"
-    assert not shown(handlers).settings.resumed
-
-
-def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
-    handlers = job_of(2)
-    handlers.query(query(1, 1, 1, 1.5), now=1.5)
-    handlers.report(report(0, 2), now=2.0)
-    assert handlers.query(query(0, 2, 1, 0.5), now=31.9).action is TRAIN  # it has not entered the round
-    assert handlers.query(query(0, 2, 2, 0.5), now=32.1).action is SYNC
-    assert not shown(handlers).rows[1].counted
-    handlers.report(report(1, 2), now=40.0)
-    assert shown(handlers).table.slowest.rank == 1
 
 
 def test_a_straggler_that_cannot_tell_of_the_round_counts_as_having_entered_it_with_the_others() -> None:

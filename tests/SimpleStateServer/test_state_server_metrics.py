@@ -10,7 +10,7 @@ import requests
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_job import ENDED, ScriptedJob
-from server.messages import Limits, Reset, Settings
+from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
 from server.worker import Device
 from state_server_process import StateServerProcess, clients, query, report, running_state_server
@@ -91,6 +91,16 @@ def test_jobs_stand_side_by_side_and_one_that_has_ended_keeps_its_totals() -> No
     )
     assert [found[f"esync_{name}"] for name in names] == [1, 3, 1, 1, 64]
     assert not [name for name in found if name.startswith("esync_worker_") and 'job="a"' in name]
+
+
+def test_another_metric_than_the_accuracy_has_its_name_as_a_label() -> None:
+    job = ScriptedJob(1, metric=Metric("rmse", more_is_better=False), limits=Limits(target=0.25))
+    job.report(0, 2, 1.0, value=4.0)
+    job.report(0, 3, 2.0, value=4.5)
+    text = exposed(job, 3.0)
+    for sample in ("target_metric{%s} 0.25", "test_metric{%s} 4.5", "best_test_metric{%s} 4.0"):
+        assert "esync_" + sample % 'job="a",metric="rmse"' in text.splitlines()
+    assert 'accuracy{job="a"}' not in text
 
 
 def test_no_worker_is_called_a_straggler_where_the_rule_does_not_say_so() -> None:

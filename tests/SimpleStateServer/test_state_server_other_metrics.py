@@ -1,14 +1,12 @@
-"""A job whose metric is not the accuracy: its messages, its curve, what the page and Prometheus get."""
+"""A job whose metric is not the accuracy: its messages, its curve, what the page gets."""
 
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from scripted_job import ScriptedJob
 from server import wire
 from server.errors import BadMessage, Conflict
 from server.messages import Limits, Metric, Reset, Settings
-from server.metrics import StateCollector
 
 from esync.metric import NAME
 
@@ -83,15 +81,3 @@ def test_an_accuracy_is_shown_as_before() -> None:
     shown = job.status(2.0)
     assert shown["metric"] == {"name": "accuracy", "more_is_better": True}
     assert (shown["accuracies"], shown["end"]["accuracy"]) == ([[1.0, 0.5, 1]], 0.9)
-
-
-def test_prometheus_has_the_metrics_name_as_a_label() -> None:
-    job = ScriptedJob(1, metric=RMSE, limits=Limits(target=0.25))
-    job.report(0, 2, 1.0, value=4.0)
-    job.report(0, 3, 2.0, value=4.5)
-    registry = CollectorRegistry()
-    registry.register(StateCollector(job.handlers, lambda: 3.0))
-    text = generate_latest(registry).decode()
-    for sample in ("target_metric{%s} 0.25", "test_metric{%s} 4.5", "best_test_metric{%s} 4.0"):
-        assert "esync_" + sample % 'job="a",metric="rmse"' in text.splitlines()
-    assert 'accuracy{job="a"}' not in text

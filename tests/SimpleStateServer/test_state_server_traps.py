@@ -16,7 +16,7 @@ import time
 import pytest
 import requests
 from cluster_processes import ROOT
-from state_server_process import SERVER_FOLDER, clients, query, report, running_state_server
+from state_server_process import clients, query, report, running_state_server
 
 from experiments.fault_drill.drilled_job import kib
 from utils import allow_open_files
@@ -231,15 +231,7 @@ def test_a_signal_ends_it_at_once_and_quietly(number):
         assert len(running.log.read_text().splitlines()) == 1  # where it listened
 
 
-def test_a_port_in_use_is_one_line(server):
-    command = [sys.executable, "manage.py", "serve", f"127.0.0.1:{server.port}"]
-    finished = subprocess.run(command, cwd=SERVER_FOLDER, capture_output=True, text=True, timeout=30)
-    assert finished.returncode == 2
-    (line,) = finished.stderr.strip().splitlines()
-    assert line.startswith("error: ")
-
-
-def test_the_launch_script_starts_it(tmp_path):
+def test_the_launch_script_starts_it_and_a_port_in_use_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         finished = subprocess.run(
             [str(ROOT / "scripts" / "state_server.sh")],
@@ -247,4 +239,5 @@ def test_the_launch_script_starts_it(tmp_path):
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
     assert finished.returncode == 2
-    assert "STATE_SERVER_PORT" in finished.stderr
+    (line,) = finished.stderr.splitlines()
+    assert line.startswith("error: ") and "STATE_SERVER_PORT" in line

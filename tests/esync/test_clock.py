@@ -135,15 +135,6 @@ def waited_for(wait_s: float) -> tuple[float, list[float]]:
     return time.now - happens, time.pauses
 
 
-def test_the_condition_is_looked_at_again_after_each_pause() -> None:
-    answers, time = iter([False, False, True, False]), Time()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock_module, "time", time)
-        RealClock().wait_until(lambda: next(answers))
-    assert time.pauses == [clock_module.SHORTEST_PAUSE_S] * 2
-    assert next(answers) is False
-
-
 @example(0.0)
 @given(st.floats(1e-6, 3.0))
 def test_the_end_is_noticed_a_twentieth_late_at_most_and_nobody_looks_more_often_than_needed(wait_s: float) -> None:
@@ -199,13 +190,9 @@ def test_workers_take_their_turns_in_the_order_of_time_and_of_asking(naps: list[
 
     moments = run()
     assert [moment for moment, _ in moments] == sorted(moment for moment, _ in moments)
-    expected = {(sum(part), number) for number, one in enumerate(naps) for part in _beginnings(one)}
+    expected = {(moment, number) for number, one in enumerate(naps) for moment in itertools.accumulate(one)}
     assert set(moments) == expected
     assert run() == moments
-
-
-def _beginnings(values: list[float]) -> list[list[float]]:
-    return [values[:end] for end in range(1, len(values) + 1)]
 
 
 def test_conditions_are_looked_at_after_changes_only(clock) -> None:

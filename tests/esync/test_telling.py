@@ -44,9 +44,6 @@ class Cluster:
         report(self.client, 1, 0.5, 0.0)
         self.said.clear()
 
-    def check(self) -> None:
-        pass
-
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         self.said.append((self.clock.now(), message))
         return self.refusal or self._link.send(message, timeouts)

@@ -10,7 +10,7 @@ from server.row import Row
 from server.state import Table
 from server.status import status
 from server.worker import Action, Activity, Decision
-from server.worker_states import WorkerStates, states_of
+from server.worker_states import states_of
 
 EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
 
@@ -92,14 +92,10 @@ class ScriptedJob:
         """What the page gets."""
         return status(self.job, self.handlers.jobs, now)
 
-    def worker_states(self, now: float) -> WorkerStates:
-        """What each worker does."""
-        return states_of(self.job, now)
-
     def states(self, now: float) -> list[str]:
-        """The same by rank."""
-        return self.worker_states(now).states
+        """What each worker does, by rank."""
+        return states_of(self.job, now).states
 
     def whom(self, rank: int, now: float) -> str:
         """For whom a worker waits."""
-        return self.worker_states(now).whom(self.job.rows[rank])
+        return states_of(self.job, now).whom(self.job.rows[rank])

@@ -58,9 +58,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from esync.measure import CHECK_READY
+from esync.measure import CHECK_READY, Smoothed
 from esync.queries import Queries
-from esync.smoothing import Smoothed
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.context import Context
 from trainer.coordinator.job import join_job

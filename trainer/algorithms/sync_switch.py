@@ -113,8 +113,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from esync.measure import GLOBAL_AGGREGATE
-from esync.smoothing import Smoothed
+from esync.measure import GLOBAL_AGGREGATE, Smoothed
 from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under

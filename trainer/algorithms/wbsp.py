@@ -37,8 +37,7 @@ from typing import Any
 import numpy as np
 
 from esync.clock import Task
-from esync.measure import GLOBAL_AGGREGATE
-from esync.smoothing import Smoothed
+from esync.measure import GLOBAL_AGGREGATE, Smoothed
 from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer

@@ -46,7 +46,6 @@ from server.messages import Call, Join, Left, Member, Place, Response
 from server.rendezvous.membership import Assignment
 from server.rendezvous.record import recorded
 
-from algorithms import TransportKind
 from config import CONTINUE, Config, names_of
 from trainer import version
 from trainer.array_tree import Damaged
@@ -64,7 +63,6 @@ from trainer.hub.server_part import (
     Served,
     ServerPart,
     Sink,
-    StreamingPart,
     config_in,
     marked,
     serve as serve_part,
@@ -72,7 +70,8 @@ from trainer.hub.server_part import (
     shown_and_kept,
 )
 from trainer.hub.shared_memory import SharedMemory
-from trainer.hub.wire import BEAT_S, HUB, SILENT_S, how_lost, local_name
+from trainer.hub.sums import SumServer
+from trainer.hub.wire import BEAT_S, HUB, SILENT_S, error_of_end, how_lost, local_name
 from trainer.membership import Change, changes_in, lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
@@ -83,7 +82,7 @@ from trainer.runtime.stop_signals import SignalWatch
 from trainer.survival.checkpoint_manager import Writer, wait_until_written
 from trainer.survival.checkpoint_rounds import SERVER
 from trainer.survival.checkpoints import Checkpoints
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError, printable
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, printable
 
 LOOK_S = 0.25
 _AGAIN = {"job", "rank", "version", "changes", "members", "gathered", "age_s"}  # what a worker says that comes again
@@ -132,13 +131,13 @@ class Hub(Connections):
         self._awake = -math.inf  # when this process went on after it was frozen
         self._looked = math.inf  # when `_watch` slept last
         self._part: ServerPart | None = None
-        self._streaming: StreamingPart | None = None  # the same, where it can take an upload piece by piece
+        self._sums: SumServer | None = None  # the same, where the workers sum
         self._shapes: list[tuple[int, ...]] | None = None  # of the model
         self._checks = False
         self._memory: SharedMemory | None = None  # with the workers on this host
         self._begins: set[int] = set()  # ranks that wait for the others to begin
         self._version = 0  # counts messages that the server part has acted on
-        self._sums, self._last_sum_s = False, 0.0  # whether the workers sum, and when they did last
+        self._last_sum_s = 0.0  # when they did so last
         self._silence = Silence()
         self._saving: asyncio.Lock  # held while a checkpoint waits for the one before
         self._writer: Writer | None = None
@@ -176,9 +175,9 @@ class Hub(Connections):
 
     def into(self, connection: Connection, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
         asked, rank = message.get("ask"), connection.rank
-        if rank is None or self._streaming is None or not isinstance(asked, dict):
+        if rank is None or self._sums is None or not isinstance(asked, dict):
             return None
-        return self._streaming.into(rank, asked, shapes)
+        return self._sums.into(rank, asked, shapes)
 
     # --------------------------------------------------------------------------------------------------- messages
 
@@ -365,7 +364,7 @@ class Hub(Connections):
         """Shares memory with the workers that are there now and on this host, where the server part keeps no upload. A
         process that comes in the place of another one gets none: the one before may still write to it."""
         local = [each for each in self._there.values() if each.socket.family == socket.AF_UNIX]
-        if local and self._shapes and (self._streaming or not getattr(self._part, "keeps_uploads", True)):
+        if local and self._shapes and (self._sums or not getattr(self._part, "keeps_uploads", True)):
             memory = SharedMemory.made(num_numbers(self._shapes), self._num_workers)
             if memory is not None:
                 self._memory = memory
@@ -411,8 +410,6 @@ class Hub(Connections):
     def _serve_part(self, said: Message, model: Arrays, kept: Message) -> None:
         """Makes the server part, which resumes what was `kept`."""
         config = config_in(said)
-        self._sums = config.algorithm.transport is TransportKind.SUM
-        self._checks = config.max_bad_steps > 0 and not self._sums  # a worker checks what it sums
         # Of sums a hub that is started again has no model.
         self._shapes = [array.shape for array in model] or None
         self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
@@ -420,7 +417,8 @@ class Hub(Connections):
         its = (config, self._num_workers, decays, counts, list(model), kept, time.monotonic)
         own = (lambda: any(each.is_sending for each in self._joins), self._memory_of_sum)
         self._part = serve_part(Served(*its, *own))
-        self._streaming = self._part if isinstance(self._part, StreamingPart) else None
+        self._sums = self._part if isinstance(self._part, SumServer) else None
+        self._checks = config.max_bad_steps > 0 and self._sums is None  # a worker checks what it sums
 
     def _come_again(self, connection: Connection, join: Join, again: Message) -> None:
         """A worker whose connection was lost."""
@@ -582,9 +580,9 @@ class Hub(Connections):
 
     def _break_off(self, connection: Connection, rank: int) -> None:
         """The worker's upload, if one is on its way here, has no end."""
-        if connection.is_streaming and self._streaming is not None:
+        if connection.is_streaming and self._sums is not None:
             connection.is_streaming = False
-            answers = self._streaming.broke_off(rank)
+            answers = self._sums.broke_off(rank)
             if answers:
                 name, count = self._members[rank].called(rank), len(answers)
                 logging.warning("warning: an upload of %s broke off: %d other worker(s) send theirs again", name, count)
@@ -651,7 +649,5 @@ def serve(cluster: ClusterSpec, config: Config) -> None:
     text, code = asyncio.run(hub.run())
     wait_until_written()
     if code != EXIT_OK:
-        error = JobError(text) if code != EXIT_SETUP else SetupError(text)
-        error.exit_code = code
-        raise error
+        raise error_of_end({"end": text, "code": code})
     logging.info("%s", text)

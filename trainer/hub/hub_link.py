@@ -61,7 +61,6 @@ class HubLink(ByteCounter):
         self._reading = threading.Lock()  # held by the thread that reads, or connects again
         self.start: Start  # this worker's place
         self._join: Message = {}  # the last one
-        self._job = ""
         self._gathered: dict[str, list[Any]] = {}
         self._about: Message = {}
         self._held: Callable[[], Arrays] = tuple  # the newest model here
@@ -101,7 +100,7 @@ class HubLink(ByteCounter):
 
     def begin_training(self, start: Start) -> None:
         """This worker has its place; from here on a thread watches the connection."""
-        self.start, self.rank, self._job = start, start.rank, start.id
+        self.start, self.rank = start, start.rank
         threading.Thread(target=self._watch, name="hub", daemon=True).start()
 
     def gather(self, label: str, value: Any) -> list[Any]:
@@ -255,7 +254,7 @@ class HubLink(ByteCounter):
         logging.warning("warning: %s; this worker waits for it", how_lost(self._name, error))
         give_up = time.monotonic() + COME_BACK_S
         again = {
-            **{"job": self._job, "rank": self.rank, "version": self._version, "changes": [*self.changes.items()]},
+            **{"job": self.start.id, "rank": self.rank, "version": self._version, "changes": [*self.changes.items()]},
             **{"members": msgspec.to_builtins(self.start.members), "gathered": self._gathered},
             "age_s": time.monotonic() - (self._job_began or self._trains_since),
         }

@@ -10,7 +10,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -150,17 +150,6 @@ def marked(rank: int, message: Message, arrays: Arrays, checks: bool) -> Message
         return message
     logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
     return {**message, BAD: True}
-
-
-@runtime_checkable
-class StreamingPart(ServerPart, Protocol):
-    """One that can take an upload piece by piece, so that none is held as a whole."""
-
-    def into(self, rank: int, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
-        """Called before the arrays of a message come: what takes them. Then `act` gets none. None: `act` gets them."""
-
-    def broke_off(self, rank: int) -> Answers:
-        """The connection was lost while arrays came into a sink."""
 
 
 class GlobalModel:

@@ -45,7 +45,8 @@ class _Sum:
 
 
 class SumServer:
-    """The sum of what has arrived. It is complete when all that take part have sent."""
+    """The sum of what has arrived. It is complete when all that take part have sent. It takes an upload piece by piece,
+    so that none is held as a whole."""
 
     def __init__(self, job: Served, settings: AlgorithmFlags) -> None:
         self._initial: Arrays = job.model  # of all, until the first sum is complete
@@ -83,6 +84,7 @@ class SumServer:
         return self._completed()
 
     def into(self, rank: int, message: Message, shapes: Sequence[tuple[int, ...]]) -> Sink | None:
+        """Called before the arrays of a message come: what takes them. Then `act` gets none. None: `act` gets them."""
         is_due = message.get(NUMBER) == self._number and rank in self._there - self._arrived - self._uploads.keys()
         if not is_due or not shapes:
             return None
@@ -91,6 +93,7 @@ class SumServer:
         return self._sum.add
 
     def broke_off(self, rank: int) -> Answers:
+        """The connection was lost while arrays came into a sink."""
         added_to = self._uploads.pop(rank, None)
         if added_to is None or added_to is not self._sum:
             return {}

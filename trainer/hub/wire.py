@@ -16,7 +16,6 @@ import hmac
 import logging
 import os
 import secrets
-import select
 import socket
 import threading
 import time
@@ -24,6 +23,7 @@ from collections.abc import Callable
 
 from server.log_limit import LogLimit
 
+from esync.http import is_readable
 from esync.protocol import NoAnswer
 from trainer.hub.frames import LENGTH, NotAFrame, length_in, outgoing, read
 from trainer.hub.server_part import Arrays, Message
@@ -213,12 +213,10 @@ class Wire:
 
     def has_news(self) -> bool:
         """Whether something can be read now. Raises EOFError where another thread has closed the connection."""
-        poll = select.poll()
         try:
-            poll.register(self._socket, select.POLLIN)
+            return is_readable(self._socket)
         except ValueError:
             raise EOFError from None
-        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Closes the connection, and wakes a thread that receives."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from algorithms import TransportKind
 from esync.measure import LINES_FILE, Measure
-from esync.progress import FIRST, Point, Progress, Total
+from esync.progress import FIRST, Curve, Point, Progress, Total
 from trainer.company import Begin, How
 from trainer.run_logs.rounds import Round, iter_files, logged_rounds, sound_rounds
 from trainer.steps import Seen
@@ -152,7 +152,7 @@ def resume_progress(progress: Progress, rounds: Sequence[Round], evaluates: bool
     progress.total = total_of(rounds)
     progress.first_losses = [abs(one.loss) for one in rounds if one.number <= FIRST and one.loss is not None]
     if evaluates:
-        progress.curve = progress.empty_curve()
+        progress.curve = Curve(metric=progress.metric)
         for one in rounds:
             if one.evaluation is not None and one.evaluation[0] == progress.metric:
                 progress.curve.add(Point(one.number, one.elapsed_s, one.evaluation[1]))

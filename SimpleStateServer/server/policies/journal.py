@@ -12,9 +12,14 @@ Three additions. A worker whose step time is not known yet counts as the slowest
 times: the others train until it has done its first step. A straggler that is a round ahead is not waited for. One that
 has told nothing of the asker's round for long is gone, or cannot reach this server: it counts as having entered the
 round with the asker, since all leave an aggregation together.
+
+UPLOAD_AWARE is this rule for slow links, and not in the paper. By the rule all aggregate once the straggler has done
+its step. On a slow link its update is under way for long after that, and the others wait. Here the update is due m_s
+later, at t_s + m_s: worker k goes on while another step's update comes no later, now + d_k <= t_s + m_s. Of equal links
+it makes little difference: m_s is then no more than d_k.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 from server import anchor
 from server.policies.policy import Policy, Sync, sync, train
@@ -30,14 +35,8 @@ def delay(row: Row) -> float:
     return row.reach_server_time
 
 
-def decide(table: Table, rank: int, now: float) -> Decision:
+def decide(table: Table, rank: int, now: float, is_upload_aware: bool = False) -> Decision:
     """Answers a QUERY of a rank; the table already holds the asker's message, and `now` is on its clock, in seconds."""
-    return decide_until(table, rank, now, lambda asker, straggler, what: sync(what))
-
-
-def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Row, str], Decision]) -> Decision:
-    """The rule, except for the answer once the straggler has done its steps in this round, or was told to aggregate:
-    `stepped` gives that, from (asker, straggler, which of the two in words). The rest as in `decide`."""
     asker, straggler = table.rows[rank], table.slowest
     if straggler.round < asker.round and _is_out_of_reach(straggler, now):
         straggler = straggler._replace(round=asker.round, local_iteration=0, since=asker.entered, action=None)
@@ -52,15 +51,17 @@ def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Ro
         return sync(f"is the straggler: reaches the server in {delay(asker):.3g} s")
     if asker.round < straggler.round:
         return sync(f"straggler {straggler.rank} is in round {straggler.round} already")
-    if left <= 0:
+    if left <= 0 or straggler.action is Action.SYNC:
+        if is_upload_aware and straggler.since is not None:
+            left_s = straggler.since + straggler.transmission_time - now
+            return _while_one_fits(asker, left_s, f"the update of straggler {straggler.rank}")
         done = "a step" if straggler.local_iteration == 1 else f"{straggler.local_iteration} steps"
-        return stepped(asker, straggler, f"straggler {straggler.rank} has done {done} in this round")
-    if straggler.action is Action.SYNC:
-        return stepped(asker, straggler, f"straggler {straggler.rank} was told to aggregate")
+        what = f"has done {done} in this round" if left <= 0 else "was told to aggregate"
+        return sync(f"straggler {straggler.rank} {what}")
     if straggler.since is None or straggler.step_time is None:
         return train(f"the step time of worker {straggler.rank} is not known yet")
     due = straggler.since + (left * straggler.step_time + straggler.transmission_time)
-    return while_one_fits(asker, due - now, f"straggler {straggler.rank}")
+    return _while_one_fits(asker, due - now, f"straggler {straggler.rank}")
 
 
 def _is_out_of_reach(row: Row, now: float) -> bool:
@@ -70,7 +71,7 @@ def _is_out_of_reach(row: Row, now: float) -> bool:
     return row.heard is not None and now - row.heard > max(LATE_S, LATE_STEPS * delay(row))
 
 
-def while_one_fits(asker: Row, left: float, who: str) -> Decision:
+def _while_one_fits(asker: Row, left: float, who: str) -> Decision:
     """Another step, unless its update would come later than what the others wait for, which `who`, in words, sends in
     `left` seconds."""
     if delay(asker) > left:
@@ -78,4 +79,9 @@ def while_one_fits(asker: Row, left: float, who: str) -> Decision:
     return train(f"{who} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")
 
 
-POLICY = Policy("journal", "ESync", "balances the reach-server time", Sync.AGGREGATES, delay, decide, mark="straggler")
+CAPTION = "balances the reach-server time"
+POLICY = Policy("journal", "ESync", CAPTION, Sync.AGGREGATES, delay, decide, mark="straggler")
+UPLOAD_AWARE = Policy(
+    "upload-aware", "ESync", f"{CAPTION}, and trains on while the straggler uploads", Sync.AGGREGATES, delay,
+    partial(decide, is_upload_aware=True), mark="straggler",
+)  # fmt: skip

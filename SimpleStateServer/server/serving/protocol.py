@@ -74,10 +74,6 @@ class Connection(asyncio.Protocol):
         if self._waiting:
             self._next()
 
-    def eof_received(self) -> bool:
-        """Pending answers are still sent, then the connection closes."""
-        return False
-
     def pause_writing(self) -> None:
         """The client does not read its answers: until it does, no request is read or answered, so that none pile up."""
         self._can_write = False

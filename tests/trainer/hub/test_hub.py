@@ -8,10 +8,12 @@ import socket
 import struct
 import threading
 import time
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from cluster_processes import wait_for
 
 from config import Config
 from esync.clock import RealClock
@@ -31,6 +33,7 @@ from trainer.rendezvous.joining import Joining
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 WAIT_S = 20.0
+until = partial(wait_for, what="it", deadline_s=WAIT_S)
 SHAPES = ((3, 2), (40_000,), (5,))  # the second one is larger than a piece
 
 
@@ -144,33 +147,14 @@ class Worker:
         return self.link.ask(message, model(value), lambda: False)
 
 
+def beside(work):
+    """Begins it in a thread."""
+    return RealClock().start(work, "")
+
+
 def together(*works):
     """Runs them in threads; returns their results, or raises the first error."""
-    results = [None] * len(works)
-
-    def run(place, work):
-        try:
-            results[place] = work()
-        except Exception as error:
-            results[place] = error
-
-    threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(works)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert not any(thread.is_alive() for thread in threads), "a worker waits for ever"
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return results
-
-
-def until(condition):
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "it never happens"
-        time.sleep(0.01)
+    return [begun.result(WAIT_S) for begun in [beside(work) for work in works]]
 
 
 @pytest.fixture
@@ -507,11 +491,10 @@ def test_workers_sum_on_the_hub(job, shared):
 
 def catches_up(work, one):
     """Does `work` of another worker, which waits in it for the state of `one`; meanwhile that sums alone."""
-    behind = threading.Thread(target=work, daemon=True)
-    behind.start()
+    behind = beside(work)
     until(lambda: one.sum(1.0) == [1.0] and one.sums.gives)
     one.sums.give({"rounds": 7}, model(5.0))
-    behind.join(WAIT_S)
+    behind.result(WAIT_S)
 
 
 def in_place_of(lost, hub, one):
@@ -538,17 +521,14 @@ def test_half_an_upload_is_in_no_sum(job, shared):
     _, (one, other, third) = job(count=3, mode="sync", shares=shared)
     sums_of(one, other, third)
     half = b"".join(map(bytes, frames.outgoing({"ask": {NUMBER: other.sums._number}}, model(7.0))))[:-1]
-    results = []
-    waits = threading.Thread(target=lambda: results.append(one.sum(1.0)), daemon=True)
     with other.link._wire._sending:  # else a beat is the rest
         other.link._wire._socket.sendall(half)
         time.sleep(0.1)  # the hub adds it
-        waits.start()
+        waits = beside(lambda: one.sum(1.0))
         time.sleep(0.1)
         other.link._wire._socket.shutdown(socket.SHUT_RDWR)
     thirds = third.sum(1.0)
-    waits.join(WAIT_S)
-    assert results == [thirds] and thirds in ([2.0], [3.0])  # without it, or with its second try
+    assert waits.result(WAIT_S) == thirds and thirds in ([2.0], [3.0])  # without it, or with its second try
     for value in (1.0, 2.0):
         assert sums_of(one, third, value=value)[0] in ([2 * value], [3 * value])
 

@@ -2,7 +2,6 @@
 
 import socket
 from argparse import ArgumentParser
-from typing import Any
 
 from django.core.management.commands.runserver import Command as DjangoRunserver
 from django.core.servers.basehttp import WSGIServer
@@ -16,22 +15,18 @@ class StateServerWSGIServer(WSGIServer):
     request_queue_size = 1024  # Django's 10 drops connections when 32 workers start together
 
     def server_bind(self) -> None:
-        super().server_bind()
-        if line := warning(self.server_address[0]):
-            print(line, flush=True)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accepts a connection that does not hold back small writes.
+        """Binds; accepted connections inherit that they do not hold back small writes.
 
         The server writes an answer's head and body separately. With Nagle's algorithm the second waits for the
         client's delayed ACK of the first: 40 ms on every query of a kept connection.
         """
-        connection, address = super().get_request()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection, address
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().server_bind()
+        if line := warning(self.server_address[0]):
+            print(line, flush=True)
 
 
-class Runserver(DjangoRunserver):
+class Command(DjangoRunserver):
     """Django's runserver with the port of the published state server."""
 
     default_port = "10010"
@@ -42,6 +37,3 @@ class Runserver(DjangoRunserver):
         super().add_arguments(parser)
         parser.print_usage = lambda file=None: None  # type: ignore[method-assign]  # an error is one line
         parser.set_defaults(use_reloader=False)
-
-
-Command = Runserver  # Django looks for this name
