@@ -55,9 +55,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             from trainer.jobs import torch_modules
 
             return torch_modules.read(file)
-        from trainer.jobs import gluon_blocks
+        from trainer.jobs import gluon
 
-        return gluon_blocks.read(file)
+        return gluon.read(file)
     except ValueError as error:
         raise SetupError(f"--init-from {path}: {file.name} is {error}") from None
 

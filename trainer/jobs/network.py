@@ -81,13 +81,13 @@ def _begun(config: Config, job: Job, raw: Raw | None) -> tuple[JobNetwork, Batch
                 network = of_library(made)
             return network, _fed(job, network.feed(job.prepare), raw)
     from trainer.engine import mx
-    from trainer.jobs import gluon_blocks
+    from trainer.jobs import gluon
 
     mx.random.seed(config.seed)
-    first = _fed(job, gluon_blocks.GluonFeed(mx.cpu(), job.prepare), raw)
+    first = _fed(job, gluon.GluonFeed(mx.cpu(), job.prepare), raw)
     with users_errors(path, "network()"), _own_names():
         made = made or (job.file.network or partial(job.built_in, config, first))()
-        gluon_blocks.initialize(made, own_loop=job.file.train is not None)
+        gluon.initialize(made, own_loop=job.file.train is not None)
     return of_library(made), first
 
 
