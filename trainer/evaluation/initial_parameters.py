@@ -52,9 +52,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise SetupError(f"--init-from {path}: there is no such file")
     try:
         if file.suffix in (".pt", ".pth", ".bin"):
-            from trainer.jobs import torch_modules
+            from trainer.jobs import torch_network
 
-            return torch_modules.read(file)
+            return torch_network.read(file)
         from trainer.jobs import gluon
 
         return gluon.read(file)
