@@ -18,7 +18,7 @@ from trainer.jobs.job_file import JobFile, load
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.network import of_library
 from trainer.jobs.user_errors import last_line, users_errors
-from trainer.passes import arrays_in, numpy_of
+from trainer.network import arrays_in, numpy_of
 from utils import SetupError, write_atomically
 
 BATCH_SIZE = 64

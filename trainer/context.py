@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.hub.hub_trainer import Exchange
-    from trainer.network import Network
-    from trainer.passes import Batch, Passes
+    from trainer.network import Batch, Network, Passes
     from trainer.run_logs.pace import Pacing
     from trainer.run_logs.scalars import TensorBoard
     from trainer.survival.checkpoint_manager import CheckpointManager

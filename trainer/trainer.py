@@ -18,13 +18,11 @@ from trainer.context import Context
 from trainer.draws import FORWARD, Draws
 from trainer.emulation import Emulation
 from trainer.nan_guard import NumberChecks
-from trainer.parameters import Parameters
-from trainer.passes import Passes
+from trainer.network import Batch, Parameters, Passes
 from trainer.steps import Seen, Stepper, clip, which_decay
 from utils import STOPPED
 
 if TYPE_CHECKING:
-    from trainer.passes import Batch
     from trainer.transport.protocol import Counted
 
 

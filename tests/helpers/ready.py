@@ -10,7 +10,7 @@ from trainer.datasets.sources import Arrays, Raw
 from trainer.engine import mx
 from trainer.jobs.builtin import prepared
 from trainer.jobs.gluon import GluonFeed
-from trainer.passes import Batch
+from trainer.network import Batch
 
 FEED = GluonFeed(mx.cpu(), partial(prepared, 0, False))
 

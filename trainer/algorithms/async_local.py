@@ -53,7 +53,7 @@ from trainer.algorithms.server_policies import UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import BAD, KEPT, SHOWN, WANTS_STOP, Answer, Answers, Arrays, Message, Served, in_shapes
-from trainer.passes import Batch
+from trainer.network import Batch
 
 
 class LocalSteps:

@@ -82,7 +82,7 @@ from trainer.hub.server_part import (
     ServerPart,
     restore_steps,
 )
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.steps import Rule, Stepper
 
 

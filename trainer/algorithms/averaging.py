@@ -19,7 +19,7 @@ from trainer.algorithms.fednova import Normalisation
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.pieces import pieces
 
 

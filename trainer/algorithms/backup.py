@@ -62,7 +62,7 @@ from trainer.hub.server_part import (
     Served,
     restore_steps,
 )
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.pieces import sum_of
 from trainer.steps import Rule, Stepper
 

@@ -135,7 +135,7 @@ from trainer.hub.server_part import (
     Served,
     in_shapes,
 )
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.pieces import sum_of
 from trainer.steps import sgd_step
 from utils import JobOver

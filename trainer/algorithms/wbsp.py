@@ -57,7 +57,7 @@ from trainer.hub.server_part import (
     Served,
     in_shapes,
 )
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.pieces import pieces
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trainer.draws import BATCH, Draws, seed_all
-from trainer.passes import Batch, numpy_of
+from trainer.network import Batch, numpy_of
 from utils import SetupError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from trainer.datasets.sources import Raw, described
-from trainer.passes import Batch, numpy_of
+from trainer.network import Batch, numpy_of
 from utils import SetupError
 
 # (inputs, targets, generator of random changes in training; None in an evaluation) -> (inputs, targets)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.passes import is_tensor, numpy_of
+from trainer.network import is_tensor, numpy_of
 from utils import SetupError
 
 WHOLE_BYTES = 256 << 20  # arrays up to this size are hashed whole

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.network import Network
-from trainer.passes import Batch, arrays_in, numpy_of, shapes_told
+from trainer.network import Batch, Network, arrays_in, numpy_of, shapes_told
 
 
 class Measurement(Protocol):

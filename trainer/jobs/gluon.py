@@ -18,7 +18,7 @@ from trainer.datasets.sources import Raw, described
 from trainer.draws import Draws
 from trainer.engine import array_of, device_context, memory_of, mx, shared_with_mxnet
 from trainer.jobs.user_errors import last_line
-from trainer.passes import Batch, Loss, arrays_in, shapes_told, single
+from trainer.network import Batch, Loss, arrays_in, shapes_told, single
 from utils import SetupError
 
 

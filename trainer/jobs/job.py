@@ -20,7 +20,7 @@ from trainer.draws import seed_all
 from trainer.jobs import builtin, job_file
 from trainer.jobs.job_file import JobFile, takes_random
 from trainer.jobs.user_errors import UserError, users_errors
-from trainer.passes import Batch, is_tensor, numpy_of
+from trainer.network import Batch, is_tensor, numpy_of
 from utils import SetupError
 
 MOST_TEST_BATCHES = 100_000  # of a stream: more is taken for an endless one

@@ -12,7 +12,7 @@ from esync.metric import Metric
 from trainer.datasets.sources import described
 from trainer.evaluation.evaluator import Measurement
 from trainer.jobs.user_errors import users_errors
-from trainer.passes import Batch, numpy_of, single
+from trainer.network import Batch, numpy_of, single
 from utils import SetupError
 
 _ERRORS = ("MAE", "MSE", "RMSE", "CrossEntropy", "Perplexity", "Loss")  # MXNet's own metrics of which less is better

@@ -22,7 +22,7 @@ from trainer.jobs import measurements
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.user_errors import users_errors
-from trainer.passes import Batch, arrays_in, numpy_of, shapes_told
+from trainer.network import Batch, arrays_in, numpy_of, shapes_told
 from utils import SetupError
 
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels

@@ -16,7 +16,7 @@ import torch
 from trainer.datasets.feed import Feed, Prepare
 from trainer.datasets.sources import described
 from trainer.draws import Draws
-from trainer.passes import Batch, Loss, arrays_in, numpy_of, shapes_told, single
+from trainer.network import Batch, Loss, arrays_in, numpy_of, shapes_told, single
 from utils import SetupError
 
 # Buffers that a training pass moves: BatchNorm's. All others, such as a mask, stay as network() has made them.

@@ -33,7 +33,7 @@ from trainer.hub.sums import HubTransport
 from trainer.jobs.job import Job, job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
-from trainer.parameters import Parameters
+from trainer.network import Parameters
 from trainer.run_logs.run_folder import RunFolder
 from trainer.simulation import stub_network
 from trainer.simulation.cluster_file import Worker

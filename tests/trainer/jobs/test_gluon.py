@@ -11,7 +11,7 @@ from one_worker import network_with_statistics
 from trainer.draws import Draws
 from trainer.engine import memory_of, mx
 from trainer.jobs.gluon import GluonNetwork, structural_names
-from trainer.passes import Batch
+from trainer.network import Batch
 
 
 def gluon(block: Any) -> GluonNetwork:
