@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.feed import Prepare
+from trainer.datasets.batches import Prepare
 from trainer.datasets.sources import Arrays
 from trainer.evaluation.saved_model import SavedModel, job_file_of
 from trainer.jobs.builtin import prepared

@@ -14,7 +14,7 @@ from trainer.datasets.finite import faults
 from trainer.datasets.partitions import sha256
 
 if TYPE_CHECKING:
-    from trainer.datasets.feed import Feed, Prepare
+    from trainer.datasets.batches import Feed, Prepare
     from trainer.draws import Draws
 
 Loss = Callable[[Any, Any], Any]  # (outputs, targets) -> loss of each sample (N,)

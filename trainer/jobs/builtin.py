@@ -9,7 +9,7 @@ import numpy as np
 from config import Config
 from trainer.datasets import loading, plausible
 from trainer.datasets.augment import randomly_changed
-from trainer.datasets.feed import Prepare
+from trainer.datasets.batches import Prepare
 from trainer.datasets.samples import WHITE, Dataset
 from trainer.datasets.sources import Arrays
 

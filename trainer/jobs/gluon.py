@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from models import cropped
-from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.batches import Feed, Prepare
 from trainer.datasets.sources import Raw, described
 from trainer.draws import Draws
 from trainer.engine import array_of, device_context, memory_of, mx, shared_with_mxnet

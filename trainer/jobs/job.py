@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from config import Config
-from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, StreamedBatches
-from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, Feed, Prepare, StreamedBatches
 from trainer.datasets.finite import faults
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
 from trainer.draws import seed_all

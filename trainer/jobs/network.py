@@ -14,7 +14,7 @@ import numpy as np
 
 from config import Config
 from esync.metric import ACCURACY, Metric
-from trainer.datasets.feed import Feed
+from trainer.datasets.batches import Feed
 from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluator import Correct, Evaluator, Measurement

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.batches import Feed, Prepare
 from trainer.datasets.sources import described
 from trainer.draws import Draws
 from trainer.network import Batch, Loss, arrays_in, numpy_of, shapes_told, single
