@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from esync.clock import Clock, RealClock
 from esync.metric import ACCURACY, Metric
 from esync.progress import Limits
-from trainer.company import Company
 from trainer.emulation import Speed
-from trainer.membership import Changes, Membership, lost_of
+from trainer.membership import Changes, Company, Membership, lost_of
 from trainer.steps import PLAIN, Rule
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 from esync.measure import LOCAL_UPDATE, Measure
 from esync.progress import Newest, Progress
 from esync.queries import FORWARD_SHARE
-from trainer.company import Begin
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
 from trainer.emulation import Emulation
+from trainer.membership import Begin
 from trainer.nan_guard import NumberChecks
 from trainer.network import Batch, Parameters, Passes
 from trainer.steps import Seen, Stepper, clip, which_decay

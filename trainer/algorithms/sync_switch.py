@@ -119,7 +119,6 @@ from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
 from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
-from trainer.company import How
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import (
@@ -135,6 +134,7 @@ from trainer.hub.server_part import (
     Served,
     in_shapes,
 )
+from trainer.membership import How
 from trainer.network import Batch
 from trainer.pieces import sum_of
 from trainer.steps import sgd_step
