@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from esync.client import draw_job_number, job_id
 from trainer.context import Context
 from trainer.hub.sums import HubSums
 from trainer.trainer import Trainer
@@ -66,6 +67,11 @@ class SynchronousTrainer(Trainer):
     def end(self) -> None:
         if self._hub is not None and not self.has_left:
             self._hub.end()
+
+    def join_job(self) -> None:
+        """All workers agree on the job's name on the state server, which rank 0 draws."""
+        number, membership = self.transport.agree(draw_job_number()), self.context.peers.membership()
+        self.context.state.join(job_id(number), membership.rank, membership.num_workers, self.progress)
 
     def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
         """The arrays in the order of their keys, as in `sum_over_workers`, and how many of the last are never
