@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.engine import mx
-from trainer.pieces import PIECE, pieces, sum_of
+from trainer.steps import PIECE, pieces, sum_of
 
 
 @pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])

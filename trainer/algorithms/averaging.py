@@ -20,7 +20,7 @@ from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
 from trainer.network import Batch
-from trainer.pieces import pieces
+from trainer.steps import pieces
 
 
 class ModelAveragingTrainer(SynchronousTrainer):

@@ -63,8 +63,7 @@ from trainer.hub.server_part import (
     restore_steps,
 )
 from trainer.network import Batch
-from trainer.pieces import sum_of
-from trainer.steps import Rule, Stepper
+from trainer.steps import Rule, Stepper, sum_of
 
 
 class BackupServer:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.pieces import pieces
+from trainer.steps import pieces
 
 
 class Inbox:

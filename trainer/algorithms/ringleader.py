@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer.algorithms.asynchronous import AsyncServer, Settings
 from trainer.hub.server_part import Answers, Arrays, Message, Served, in_shapes
-from trainer.pieces import sum_of
+from trainer.steps import sum_of
 
 Table = dict[int, tuple[Arrays, int]]  # sum and number of a worker's gradients, by rank
 

@@ -136,8 +136,7 @@ from trainer.hub.server_part import (
 )
 from trainer.membership import How
 from trainer.network import Batch
-from trainer.pieces import sum_of
-from trainer.steps import sgd_step
+from trainer.steps import sgd_step, sum_of
 from utils import JobOver
 
 TELL_EVERY_S = 1.0  # between reports to the state server without news

@@ -58,7 +58,7 @@ from trainer.hub.server_part import (
     in_shapes,
 )
 from trainer.network import Batch
-from trainer.pieces import pieces
+from trainer.steps import pieces
 
 
 class ReleasingServer:

@@ -20,9 +20,9 @@ import numpy as np
 
 from esync.clock import Task
 from trainer.collectives.compression import AS_IT_IS, Compression
-from trainer.pieces import sum_of
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.steps import sum_of
 from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.halved_sums import HalvedSums
 
