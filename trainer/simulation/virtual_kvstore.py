@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from esync.clock import Task
-from trainer.collectives.compression import AS_IT_IS, Compression
+from trainer.collectives.compression import largest
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.steps import sum_of
@@ -135,9 +135,9 @@ class VirtualKVStore:
     def __init__(self, server: VirtualServer, rank: int) -> None:
         self._server, self.rank, self.num_workers = server, rank, server.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS) -> VirtualSums | HalvedSums:
+    def sums(self, as_halves: bool = False) -> VirtualSums | HalvedSums:
         sums = VirtualSums(self._server, self.rank)
-        return sums if compression == AS_IT_IS else HalvedSums(sums, compression.largest(self.num_workers))
+        return HalvedSums(sums, largest(self.num_workers)) if as_halves else sums
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         if self.rank == 0:
