@@ -199,20 +199,6 @@ class Trainer:
         self.emulation.update_s = self.step_s - computed_s
         return True
 
-    def send(
-        self,
-        begin: Callable[[Sequence[np.ndarray]], None],
-        arrays: Sequence[np.ndarray],
-        stage: str,
-        computed: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Calls `computed`, and sends the arrays; from now on time counts for `stage`. Over an emulated slow link they
-        are sent after the delay, so that no worker gets them too early."""
-        computed()
-        self.measure.enter(stage)
-        self.clock.sleep(self.emulation.link_delay_s())
-        begin(arrays)
-
     # ------------------------------------------------------------------------------------------ number checks
 
     def gradients_are_good(self, largest: float = math.inf) -> bool:

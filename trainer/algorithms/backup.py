@@ -62,7 +62,6 @@ from trainer.hub.server_part import (
     Served,
     restore_steps,
 )
-from trainer.network import Batch
 from trainer.steps import Rule, Stepper, sum_of
 
 
@@ -158,14 +157,6 @@ class BackupTrainer(HubTrainer):
 
     def broadcast(self) -> None:
         self._take(self.begin_at_hub())
-
-    def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.membership.weight)
-        if self.gradients_are_good():
-            self.clip_gradients(self.membership.weight)
-        self.wait_for_gradients()
-        self.step_s = self.emulation.step_age_s
-        return True
 
     def ready(self) -> bool:
         # After a bad step the next batch belongs to the same round: others may wait for this worker's gradient.

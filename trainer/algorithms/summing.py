@@ -119,7 +119,10 @@ class SynchronousTrainer(Trainer):
                 array[:] = 0
         mine = self._piggyback(wants_stop, weight)
         numbers = mine.packed()
-        self.send(self.sums.begin_sum, [*arrays, numbers], stage, self.computed)
+        self.computed()
+        self.measure.enter(stage)
+        self.clock.sleep(self.emulation.link_delay_s())  # first, so that no worker gets them too early
+        self.sums.begin_sum([*arrays, numbers])
         self.take_sum([*arrays, numbers])
         of_all = mine.unpacked(numbers.tolist())
         self.numbers = list(of_all.numbers)

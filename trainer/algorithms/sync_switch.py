@@ -135,7 +135,6 @@ from trainer.hub.server_part import (
     in_shapes,
 )
 from trainer.membership import How
-from trainer.network import Batch
 from trainer.steps import sgd_step, sum_of
 from utils import JobOver
 
@@ -356,14 +355,6 @@ class SyncSwitchTrainer(HubTrainer):
         self.context.task.batches.resize(self._rules[phase].batch_size)
         if self.begin.how is How.RESUMED and self.rounds == self.begin.rounds + 1:
             self._tell(0)
-
-    def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.membership.weight)
-        if self.gradients_are_good():
-            self.clip_gradients(self.membership.weight)
-        self.wait_for_gradients()
-        self.step_s = self.emulation.step_age_s
-        return True
 
     def ready(self) -> bool:
         if self.step_is_bad:  # others may wait for this worker's gradient: the next batch belongs to the same round
