@@ -1,6 +1,6 @@
 """Asynchronous local SGD with dynamic local updates and delayed Nesterov momentum (Liu et al., "Asynchronous local-SGD
 training for language modeling", 2024, arXiv:2401.09135). Worker k takes H_k local steps from the global model w that it
-has, and uploads delta_k = w_k - w. The server applies it at once (delayed_nesterov.py) and answers with its w, from
+has, and uploads delta_k = w_k - w. The server applies it at once (outer_momentum.py) and answers with its w, from
 which the worker goes on. No worker waits for another.
 
 Dynamic local updates (DyLU): H_k = max(1, floor(H * v_k / max v)), v_k = 1 / (seconds of a local step), so that the
@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 
 from esync.measure import GLOBAL_AGGREGATE
-from trainer.algorithms.delayed_nesterov import DelayedNesterov
+from trainer.algorithms.outer_momentum import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
