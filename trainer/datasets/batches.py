@@ -219,9 +219,6 @@ class EndlessBatches(_MadeBatches):
             self._prepared = None
             self._go_to(self._place_before)
 
-    def __iter__(self) -> EndlessBatches:
-        return self
-
     def _make(self) -> Batch:
         while len(self._order) < self._batch_size:
             self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
