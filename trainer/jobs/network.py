@@ -17,8 +17,7 @@ from esync.metric import ACCURACY, Metric
 from trainer.datasets.batches import Feed
 from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
-from trainer.evaluation.evaluator import Correct, Evaluator, Measurement
-from trainer.jobs import measurements
+from trainer.evaluation.evaluator import Correct, Evaluator, MeanLoss, Measurement, measurement_of
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.user_errors import users_errors
@@ -161,7 +160,7 @@ def _learnt(
     if classes and labels is not None:
         _check_classes(job, labels, classes)
     if file.metric is not None:
-        return loss, classes, *measurements.of(file.metric, file.more_is_better, file.path)
+        return loss, classes, *measurement_of(file.metric, file.more_is_better, file.path)
     # Of arrays the targets say it, of other samples those of torch, which keep their type.
     if is_score and first and (file.loss is None or labels is not None or "int" in str(first.targets[0].dtype)):
         return loss, classes, ACCURACY, Correct
@@ -175,7 +174,7 @@ def _learnt(
         loss,
         classes,
         Metric("test-loss", more_is_better=False),
-        partial(measurements.MeanLoss, partial(network.total, loss)),
+        partial(MeanLoss, partial(network.total, loss)),
     )
 
 
