@@ -45,7 +45,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from esync.measure import GLOBAL_AGGREGATE
-from flag_values import parse_schedule
 from trainer.algorithms.backup_versions import Arrival, Versions
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
@@ -60,9 +59,9 @@ from trainer.hub.server_part import (
     GlobalModel,
     Message,
     Served,
-    restore_steps,
+    ServerSteps,
 )
-from trainer.steps import Rule, Stepper, sum_of
+from trainer.steps import sum_of
 
 
 class BackupServer:
@@ -74,11 +73,7 @@ class BackupServer:
         self._versions = Versions(job.num_workers, settings.backup)
         self._versions.begin_with(saved.get("version", 0))
         self._num_batches = saved.get("batches", 0)  # that counted
-        # The schedule follows the samples whose gradients counted. Workers clip their gradients themselves.
-        self._learning_rate, schedule = settings.learning_rate, parse_schedule(settings.lr_schedule)
-        self._rule = Rule(None, settings.momentum, settings.weight_decay, job.config.batch_size, schedule)
-        self._stepper = Stepper(self._rule, job.decays)
-        restore_steps(self._stepper, saved, job.model[: job.num_weights])
+        self._steps = ServerSteps(job, settings)  # the schedule follows the samples whose gradients counted
         self._sample_counts = job.sample_counts or (1,) * job.num_workers
         self._arrived: dict[int, Arrays] = {}  # by rank, gradients and statistics that wait
         self._lost: set[int] = set()
@@ -125,11 +120,11 @@ class BackupServer:
         """Makes the next version of these workers' gradients, summed in the order of ranks, not of arrival."""
         samples = sum(self._sample_counts[rank] for rank in ranks)
         self._num_batches += len(ranks)
-        rate = self._learning_rate * self._rule.schedule.factor(self._num_batches * self._rule.batch_size)
+        rate = self._steps.rate(self._num_batches)
         uploads = zip(*(self._arrived[rank] for rank in ranks), strict=True)
         for position, (target, arrived) in enumerate(zip(self._model.to_change(), uploads, strict=True)):
             if position < self._num_weights:
-                self._stepper.step_one(position, target, sum_of(arrived), rate, len(ranks))
+                self._steps.step_one(position, target, sum_of(arrived), rate, len(ranks))
             else:
                 shares = (self._sample_counts[rank] / samples for rank in ranks)
                 target[...] = sum_of([array * share for array, share in zip(arrived, shares, strict=True)])
@@ -139,7 +134,7 @@ class BackupServer:
 
     def state(self) -> dict[str, Any]:
         # Without the gradients that wait for others.
-        return {SHOWN: self._model.arrays, **self._counts(), "steps": self._stepper.state()}
+        return {SHOWN: self._model.arrays, **self._counts(), "steps": self._steps.state()}
 
 
 class BackupTrainer(HubTrainer):
