@@ -7,7 +7,7 @@ import pytest
 
 import models
 from config import NETWORKS
-from models.resnet_cifar import ResidualBlock
+from models.small import ResidualBlock
 from report.definitions import MODEL_BYTES
 from trainer.engine import device_context, mx
 from trainer.jobs.gluon import GluonNetwork
