@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from algorithms import RESUME
-from trainer.datasets.partitions import partition, sha256
+from trainer.network import sha256
 
 if TYPE_CHECKING:
     from config import Config
@@ -88,6 +88,15 @@ def changes_in(told: Iterable[tuple[int, Sequence[int]]]) -> dict[int, Change]:
 def lost_of(changes: Changes) -> frozenset[int]:
     """Ranks of the lost workers."""
     return frozenset(rank for rank, change in changes.items() if change.is_lost)
+
+
+def partition(labels: Sequence[int], num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
+    """Indices of the samples of each worker, by rank. Every sample is in exactly one part. Parts are equal; where N
+    does not divide the samples, the first ones have one more. i.i.d.: parts of a seeded permutation. By class: parts of
+    the samples in the order of their classes, as in the published program. `labels`: classes (N,) of all training
+    samples; without `by_class` only their number counts."""
+    order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
+    return np.array_split(order, num_workers)
 
 
 def of_all(

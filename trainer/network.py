@@ -4,14 +4,14 @@ transports know, and its parameters as algorithms use them."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from trainer.datasets.finite import faults
-from trainer.datasets.partitions import sha256
 
 if TYPE_CHECKING:
     from trainer.datasets.batches import Feed, Prepare
@@ -58,6 +58,14 @@ def shapes_told(inputs: Sequence[Any], targets: Sequence[Any]) -> Iterator[None]
         shapes = [" and ".join(str(tuple(array.shape)) for array in part) for part in (inputs, targets)]
         error.batch = f"a batch of inputs {shapes[0]} and targets {shapes[1]}"  # type: ignore[attr-defined]
         raise
+
+
+def sha256(arrays: Iterable[np.ndarray]) -> str:
+    """SHA-256 of the concatenated content of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 class Batch(NamedTuple):

@@ -1,1 +1,1 @@
-"""Datasets: read, checked, partitioned over the workers, drawn in batches. Needs numpy only."""
+"""Datasets: read, checked, drawn in batches. Needs numpy only."""
