@@ -95,11 +95,6 @@ class Context:
     run: RunSettings
 
     @property
-    def shared(self) -> Transport:
-        assert self.peers.transport is not None
-        return self.peers.transport
-
-    @property
     def hub(self) -> Exchange:
         assert self.peers.hub is not None
         return self.peers.hub

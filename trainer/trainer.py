@@ -119,11 +119,6 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------- for algorithms and loop
 
-    @property
-    def good_steps(self) -> int:
-        """Local steps in this round that were not skipped."""
-        return self.steps - self.checks.steps.in_round
-
     def stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty: it does not."""
         if self.wants_end:

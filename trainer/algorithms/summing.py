@@ -45,7 +45,8 @@ class SynchronousTrainer(Trainer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.transport = context.shared
+        assert context.peers.transport is not None
+        self.transport = context.peers.transport
         self.exchange = self.sums = self.transport.sums(context.run.as_halves)
         self._hub = self.sums if isinstance(self.sums, HubSums) else None
         self.numbers: list[float] = []  # the algorithm's extra ones, of constant length; each sum replaces them

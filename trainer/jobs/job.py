@@ -220,14 +220,15 @@ def _built_in(config: Config, file: JobFile) -> Job:
         import models  # which imports MXNet
 
         size = models.REGISTRY[config.network].input_size
-    data = builtin.data_of(config, size)
+    dataset, prepare = builtin.data_of(config, size)
+    train = Arrays(*dataset.train)
     return Job(
         file=file,
-        train=data.train,
-        test=data.test,
-        prepare=prepare_of(file) or data.prepare,
-        labels=partial(_labels, file, data.train, data.train),
-        classes=data.classes,
+        train=train,
+        test=Arrays(*dataset.test),
+        prepare=prepare_of(file) or prepare,
+        labels=partial(_labels, file, train, train),
+        classes=dataset.classes,
     )
 
 
