@@ -186,6 +186,10 @@ class Parameters:
         """The weights themselves, then `statistics`."""
         return [*self.weights, *self.statistics()]
 
+    def copied(self) -> list[np.ndarray]:
+        """A copy of `model()`."""
+        return [array.copy() for array in self.model()]
+
     def replace(self, model: Sequence[np.ndarray]) -> None:
         """Copies arrays of the form of `model()` into the network."""
         for weight, array in zip(self.weights, model, strict=False):

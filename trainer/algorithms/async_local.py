@@ -148,7 +148,7 @@ class AsyncLocalTrainer(HubTrainer):
 
     def broadcast(self) -> None:
         said = self.begin_at_hub()
-        self._base, self._local_steps = self._model(), said["local_steps"]
+        self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.of_all = max(self.seen.of_all, said[KEPT]["samples"])  # it may have taken the place of a lost worker
 
     def begin_round(self) -> None:
@@ -166,19 +166,16 @@ class AsyncLocalTrainer(HubTrainer):
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
-        update = [(own - before) * weight for own, before in zip(self._model(), self._base, strict=True)]
+        update = [(own - before) * weight for own, before in zip(self.parameters.copied(), self._base, strict=True)]
         if not self.update_is_good(update):
             update, self._samples = [np.zeros_like(array) for array in update], 0
         report = UploadReport(self.steps, self._samples, self.step_s, 0.0)
         said, model = self.ask({"report": report, WANTS_STOP: wants_stop}, update)
         self.parameters.replace(model)
-        self._base, self._local_steps = self._model(), said["local_steps"]
+        self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.update(said[KEPT]["samples"], self._samples)
         stop: bool = said["stop"]
         return stop
 
     def newest_model(self) -> Arrays:
         return self._base
-
-    def _model(self) -> list[np.ndarray]:
-        return [array.copy() for array in self.parameters.model()]

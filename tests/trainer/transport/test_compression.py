@@ -207,21 +207,18 @@ def trained_in(mode: str, as_halves: bool, exchange: str = KVSTORE, rounds: int 
     )  # fmt: skip
 
 
-def model_of(trained: Trained, rank: int) -> list[np.ndarray]:
-    parameters = trained.trainers[rank].parameters
-    return [array.copy() for array in parameters.model()]
-
-
 @pytest.mark.parametrize(
     ("mode", "exchange"), [*((mode, KVSTORE) for mode in MODES), *(("sync", each) for each in SUMS), ("esync", "ring")]
 )
 def test_replicas_stay_equal_to_the_bit_and_near_the_model_of_exact_sums(mode: str, exchange: str) -> None:
     exact, half = trained_in(mode, False, exchange), trained_in(mode, True, exchange)
     for rank in range(3):
-        for mine, first, other in zip(*(model_of(half, of) for of in (rank, 0)), model_of(exact, rank), strict=True):
+        trainers = half.trainers[rank], half.trainers[0], exact.trainers[rank]
+        for mine, first, other in zip(*(each.parameters.model() for each in trainers), strict=True):
             np.testing.assert_array_equal(mine, first)
             np.testing.assert_allclose(mine, other, rtol=0.01, atol=0.003)
-    assert any(np.any(a != b) for a, b in zip(model_of(half, 0), model_of(exact, 0), strict=True))
+    models = (trained.trainers[0].parameters.model() for trained in (half, exact))
+    assert any(np.any(a != b) for a, b in zip(*models, strict=True))
 
 
 # --------------------------------------------------------------------------------- numbers too large for float16
