@@ -102,7 +102,7 @@ class AsyncServer:
         self.stop |= message[WANTS_STOP]
         if not arrays and BAD not in message:  # it only wishes to stop, and its answer is on the way
             return {}
-        gets_newest = BAD in message or self.use(rank, message, arrays)
+        gets_newest = BAD in message or self.use(rank, arrays)
         memory = arrays or [np.empty_like(weight) for weight in self.weights]
         return self.due(rank, message, memory if gets_newest else ())
 
@@ -110,7 +110,7 @@ class AsyncServer:
         """The answers that are due after a message; `memory` is for this worker's."""
         return {rank: self.answer(rank, memory)}
 
-    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+    def use(self, rank: int, gradient: Arrays) -> bool:
         """Changes the weights by the algorithm's rule; returns whether the worker gets them."""
         self.step(gradient)
         return True
