@@ -13,7 +13,7 @@ GROUPS = np.array([0, 0, 0, 0, 0, 1, 0, 1, 2, 1])  # of Fashion-MNIST's ten clas
 
 
 def network():
-    layers = nn.HybridSequential()  # as in models/lenet.py
+    layers = nn.HybridSequential()  # as in models/small.py
     layers.add(nn.Conv2D(6, 5, padding=2, activation="relu"), nn.MaxPool2D())
     layers.add(nn.Conv2D(16, 5, activation="relu"), nn.MaxPool2D())
     layers.add(nn.Dense(120, activation="relu"), nn.Dense(84, activation="relu"))

@@ -5,10 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from models import cropped
-from models.cnn import TwoConvolutions
-from models.lenet import LeNet5
-from models.mlp import Perceptron
-from models.resnet_cifar import CifarResNet
+from models.small import CifarResNet, LeNet5, Perceptron, TwoConvolutions
 from trainer.engine import mx
 
 zoo = mx.gluon.model_zoo.vision

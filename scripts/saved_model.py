@@ -23,7 +23,7 @@ import numpy as np
 from config import DATASETS, NETWORKS, Config
 from esync.metric import ACCURACY, logged_value
 from flag_parser import FlagParser
-from trainer.datasets.feed import Prepare
+from trainer.datasets.batches import Prepare
 from trainer.datasets.sources import Arrays, Stream
 from trainer.evaluation.saved_model import SavedModel, job_file_of
 from trainer.jobs.builtin import prepared
@@ -32,7 +32,7 @@ from trainer.jobs.job_file import JobFile, load
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.network import build, evaluator_of, of_library
 from trainer.jobs.user_errors import last_line, users_errors
-from trainer.passes import arrays_in, numpy_of
+from trainer.network import arrays_in, numpy_of
 from utils import SetupError, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING, Any
 from esync.clock import Clock, RealClock
 from esync.metric import ACCURACY, Metric
 from esync.progress import Limits
-from trainer.company import Company
 from trainer.emulation import Speed
-from trainer.membership import Changes, Membership, lost_of
+from trainer.membership import Changes, Company, Membership
 from trainer.steps import PLAIN, Rule
 
 if TYPE_CHECKING:
     from config import Config
     from esync.client import StateClient
     from esync.measure import Measure
-    from trainer.collectives.compression import Compression
     from trainer.datasets.batches import Batches
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.hub.hub_trainer import Exchange
-    from trainer.network import Network
-    from trainer.passes import Batch, Passes
+    from trainer.network import Batch, Network, Passes
     from trainer.run_logs.pace import Pacing
     from trainer.run_logs.scalars import TensorBoard
     from trainer.survival.checkpoint_manager import CheckpointManager
@@ -63,17 +60,13 @@ class Peers:
     watch: Callable[[Measure], None] = lambda measure: None  # called when training begins
     hub: Exchange | None = None  # of an algorithm with a server part
 
-    def lost(self) -> frozenset[int]:
-        """Ranks of lost workers; with a hub alone."""
-        return lost_of(self.changes())
-
 
 @dataclass(slots=True)
 class RunSettings:
     """The settings of the run."""
 
     rule: Rule = PLAIN  # of the steps, without their size
-    compression: Compression | None = None  # of the workers' sums; None: they travel as they are
+    as_halves: bool = False  # the workers' sums travel as float16
     clock: Clock = field(default_factory=RealClock)
     limits: Limits = field(default_factory=Limits)
     stop_requested: Callable[[], bool] = lambda: False  # whether a signal came
@@ -100,11 +93,6 @@ class Context:
     task: LearningTask
     peers: Peers
     run: RunSettings
-
-    @property
-    def shared(self) -> Transport:
-        assert self.peers.transport is not None
-        return self.peers.transport
 
     @property
     def hub(self) -> Exchange:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.passes import numpy_of
+from trainer.network import numpy_of
 
 FORWARD, BATCH = range(2)  # kinds of work
 

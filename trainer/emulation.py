@@ -1,5 +1,6 @@
 """Emulates a slower device and a slower link: steps, pushes and pulls take longer."""
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,14 @@ class Speed:
     sample_s: float = 0.0  # added to it for each sample of a step
     pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
     trace: tuple[Slowdown, ...] = ()  # of a transient straggler
+
+
+def pace_of(seed: int, rank: int, spread: float) -> Callable[[], float]:
+    """Draws a worker's paces: lognormal factors of median 1, whose logarithm has this standard deviation."""
+    if not spread:
+        return lambda: 1.0
+    draw = random.Random(f"{seed}-{rank}")
+    return lambda: draw.lognormvariate(0.0, spread)
 
 
 class Emulation:

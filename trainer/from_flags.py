@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ENTRIES, RELEASE
-from config import SGD, Config
+from config import FP16, SGD, Config
 from esync.asker import NOTICE_REST_S, PAGE_REST_S
 from esync.client import StateClient
 from esync.clock import Clock
@@ -15,7 +15,6 @@ from esync.metric import ACCURACY, Metric
 from esync.progress import Limits
 from esync.protocol import Link, NoLink
 from flag_values import parse_schedule
-from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
 from trainer.datasets.samples import WHITE
 from trainer.evaluation.saved_model import input_names
@@ -59,7 +58,7 @@ def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> Ru
             parse_schedule(its.lr_schedule),
             its.clip_norm,
         ),
-        compression=Compression(config.compression),
+        as_halves=config.compression == FP16,
         limits=Limits(
             config.max_rounds, config.max_seconds, target_of(config, metric), metric, config.target_evaluations
         ),

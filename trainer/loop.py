@@ -6,11 +6,9 @@ from pathlib import Path
 
 from algorithms import MEMBERS
 from esync.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH
-from trainer.company import How
-from trainer.coordinator.job import PageReports
 from trainer.evaluation.evaluations import Evaluations
-from trainer.membership import lost_of
-from trainer.run_logs.round_report import RoundReport
+from trainer.membership import How, lost_of
+from trainer.run_logs.round_report import PageReports, RoundReport
 from trainer.step_size import FirstSteps
 from trainer.survival import trainer_state
 from trainer.trainer import Trainer

@@ -1,22 +1,27 @@
-"""The workers of a round and this worker's place among them: rank, number of workers, part of the samples.
+"""The workers of a round and this worker's place among them (`Membership`): rank, number of workers, part of the
+samples; how it begins to train (`Begin`), and how it meets the others (`Company`).
 
-The loop asks for it at the start of each round, since it may change. On the hub rank and number of workers stay those
-of the beginning.
+The loop asks for the membership at the start of each round, since it may change. On the hub rank and number of workers
+stay those of the beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trainer.datasets.partitions import partition, sha256
+from algorithms import RESUME
+from trainer.network import sha256
 
 if TYPE_CHECKING:
     from config import Config
+    from trainer.loop import Loop
+    from trainer.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +90,15 @@ def lost_of(changes: Changes) -> frozenset[int]:
     return frozenset(rank for rank, change in changes.items() if change.is_lost)
 
 
+def partition(labels: Sequence[int], num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
+    """Indices of the samples of each worker, by rank. Every sample is in exactly one part. Parts are equal; where N
+    does not divide the samples, the first ones have one more. i.i.d.: parts of a seeded permutation. By class: parts of
+    the samples in the order of their classes, as in the published program. `labels`: classes (N,) of all training
+    samples; without `by_class` only their number counts."""
+    order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
+    return np.array_split(order, num_workers)
+
+
 def of_all(
     labels: Sequence[int] | None, num_workers: int, config: Config, places: tuple[str, ...] = ()
 ) -> list[Membership]:
@@ -114,3 +128,75 @@ def of_parts(parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> list[
         Membership(rank, len(parts), counts, part, {"this worker": sha256([part]), "all by rank": all_of_them}, places)
         for rank, part in enumerate(parts)
     ]
+
+
+class How(Enum):
+    """How a worker begins."""
+
+    NEW = "new"  # with the job
+    RESUMED = "resumed"  # the job continues from a checkpoint, of this worker or of another one
+    JOINS = "joins"  # the others train already: this worker is new among them, or is back
+
+
+@dataclass(frozen=True)
+class Begin:
+    """How a worker begins, and what the job has done before. Valid with the checkpoint; complete with the open log."""
+
+    how: How = How.NEW
+    rounds: int = 0  # done
+    elapsed_s: float = 0.0  # seconds of the job, with those of rounds that are done again
+    missed: int = 0  # rounds without this worker
+    lost: int = 0  # local steps of this worker that are done again
+
+    def notes(self) -> dict[str, Any]:
+        """Entries of the first round's log."""
+        notes: dict[str, Any] = {"missed": self.missed} if self.missed else {}
+        if self.how is How.RESUMED:
+            event = {"kind": RESUME.name, "text": f"resumed after round {self.rounds}"}
+            notes |= {"events": [event], "steps_lost": self.lost}
+        return notes
+
+
+class Company:
+    """The other workers, as the loop meets them, where the exchange does not end with the loss of one: none is lost, or
+    the hub continues without it. survival/recovery.py overrides the methods where workers connect with each other."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a worker of this round was lost: the exchange of this round fails, and the others regroup."""
+        return False
+
+    @property
+    def comes_late(self) -> bool:
+        """Whether the others may train already: they would wait while this worker does test steps."""
+        return False
+
+    @property
+    def wants_pause(self) -> bool | None:
+        """Whether this worker wants all to regroup after the round; None: they never do."""
+        return None
+
+    def meet(self, loop: Loop) -> None:
+        """Called once, when this worker is ready to train: all get the same model. Sets `trainer.begin` where the
+        others know better how this worker begins."""
+        loop.come_together()
+        if (age_s := self._trainer.context.peers.job_age_s()) is not None:
+            self._trainer.begin = replace(self._trainer.begin, how=How.JOINS, elapsed_s=age_s)
+
+    def exchange(self, wants_stop: bool) -> bool:
+        """`Trainer.synchronize`; if workers are lost meanwhile, the remaining ones synchronize."""
+        return self._trainer.synchronize(wants_stop)
+
+    def leaves(self) -> bool:
+        """Whether this worker leaves after the round, while the others continue."""
+        return self._trainer.context.peers.leaves()
+
+    def part(self) -> None:
+        """Called after the last round."""
+
+    def notes(self) -> dict[str, Any]:
+        """Entries for the log of the round; called once a round."""
+        return {}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.parameters import Parameters
+from trainer.network import Parameters
 from utils import DIVERGED, JobError
 
 NOT_FINITE = "is not finite"

@@ -14,10 +14,12 @@ RMSProp (Tieleman and Hinton, lecture 6.5 of "Neural networks for machine learni
 2015, arXiv:1412.6980) have the defaults of MXNet, and take g + n * B * lambda * w: they divide by the size of the
 gradient itself, so n cancels. AdamW (Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101) is torch's: it takes
 g / (n * B), the gradient of the mean loss, and its decay is a step of its own, eta * lambda * w.
+
+Arrays larger than a cache are taken piece by piece: each piece is read from memory once for all of a rule.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +27,8 @@ import numpy as np
 
 from algorithm_row import ADAM, ADAMW, RMSPROP
 from rates import CONSTANT, RateSchedule
-from trainer.pieces import pieces
 
+PIECE = 1 << 16  # numbers, 256 KB as float32
 NO_STEPS = "none"  # an optimizer that leaves the weights as they are, for a network that computes nothing
 
 
@@ -43,6 +45,34 @@ class Rule:
 
 
 PLAIN = Rule()
+
+
+def pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields views of the same part of each array, small arrays as they are, parts of large ones flat. The arrays have
+    one shape; a large one that is not contiguous raises AttributeError."""
+    if arrays[0].size <= PIECE:
+        yield arrays
+        return
+    flat = [flat_view(array) for array in arrays]
+    for begin in range(0, flat[0].size, PIECE):
+        yield tuple(array[begin : begin + PIECE] for array in flat)
+
+
+def sum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Their sum, as a new array. The order is that of MXNet's add_n, with which earlier results were made: three or
+    four arrays are added from the last on."""
+    first, *others = reversed(arrays) if len(arrays) in (3, 4) else arrays
+    total = first.copy()
+    for array in others:
+        total += array
+    return total
+
+
+def flat_view(array: np.ndarray) -> np.ndarray:
+    """A view (n,), never a copy: an array that is not contiguous raises AttributeError."""
+    view = array.view()
+    view.shape = (array.size,)
+    return view
 
 
 def which_decay(weights: Sequence[np.ndarray]) -> tuple[bool, ...]:

@@ -13,18 +13,16 @@ import numpy as np
 from esync.measure import LOCAL_UPDATE, Measure
 from esync.progress import Newest, Progress
 from esync.queries import FORWARD_SHARE
-from trainer.company import Begin
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
 from trainer.emulation import Emulation
+from trainer.membership import Begin
 from trainer.nan_guard import NumberChecks
-from trainer.parameters import Parameters
-from trainer.passes import Passes
+from trainer.network import Batch, Parameters, Passes
 from trainer.steps import Seen, Stepper, clip, which_decay
 from utils import STOPPED
 
 if TYPE_CHECKING:
-    from trainer.passes import Batch
     from trainer.transport.protocol import Counted
 
 
@@ -121,11 +119,6 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------- for algorithms and loop
 
-    @property
-    def good_steps(self) -> int:
-        """Local steps in this round that were not skipped."""
-        return self.steps - self.checks.steps.in_round
-
     def stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty: it does not."""
         if self.wants_end:
@@ -200,20 +193,6 @@ class Trainer:
         self.step_s = self.emulation.step_age_s
         self.emulation.update_s = self.step_s - computed_s
         return True
-
-    def send(
-        self,
-        begin: Callable[[Sequence[np.ndarray]], None],
-        arrays: Sequence[np.ndarray],
-        stage: str,
-        computed: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Calls `computed`, and sends the arrays; from now on time counts for `stage`. Over an emulated slow link they
-        are sent after the delay, so that no worker gets them too early."""
-        computed()
-        self.measure.enter(stage)
-        self.clock.sleep(self.emulation.link_delay_s())
-        begin(arrays)
 
     # ------------------------------------------------------------------------------------------ number checks
 

@@ -19,10 +19,8 @@ from esync.measure import Measure
 from esync.protocol import Link
 from trainer import step_size, straggler_trace, version
 from trainer.command_line import check_job, job_setup
-from trainer.company import Company, How
 from trainer.context import Context, Peers
 from trainer.coordinator.published import checked
-from trainer.datasets.partitions import sha256
 from trainer.emulation import NETWORK, Slowdown, Speed
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluating import Candidate, Choice
@@ -36,7 +34,8 @@ from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
 from trainer.jobs.user_errors import users_errors
 from trainer.loop import Loop
-from trainer.membership import Membership, lost_of, of_all, without
+from trainer.membership import Company, How, Membership, lost_of, of_all, without
+from trainer.network import sha256
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA, FROZEN, JOB, PROGRAM

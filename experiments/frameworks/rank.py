@@ -29,7 +29,7 @@ from experiments.frameworks import loops
 from flag_parser import FlagParser
 from trainer.datasets import loading
 from trainer.datasets.samples import WHITE, Dataset, Samples
-from trainer.passes import numpy_of
+from trainer.network import numpy_of
 from trainer.runtime.own_process import die_with, name_process
 from utils import append_line
 

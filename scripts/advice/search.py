@@ -26,7 +26,7 @@ from report.metrics import Curve
 from scripts.advice.candidates import FAMILIES, IN_A_ROW, Candidate, Family, nearest, sizes, starts, useful
 from trainer.jobs.job import Job
 from trainer.jobs.network import build
-from trainer.parameters import Parameters
+from trainer.network import Parameters
 from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.paused_run import PausedRun
 from trainer.simulation.virtual_job import VirtualJob

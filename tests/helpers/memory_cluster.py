@@ -21,7 +21,6 @@ from config import HUB, KVSTORE, Config
 from esync.client import StateClient
 from esync.clock import Clock
 from esync.progress import Limits
-from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.datasets.samples import Samples
@@ -167,7 +166,7 @@ def train(
     server_bytes_per_s: float = float("inf"),
     state_server: StateServer | None = None,
     membership: Callable[[int], Callable[[], Membership]] | None = None,
-    compression: Compression = AS_IT_IS,
+    as_halves: bool = False,
     exchange: str = KVSTORE,
     killed: Mapping[int, int] | None = None,
     back_s: Mapping[int, float] | None = None,
@@ -281,7 +280,7 @@ def train(
                 "leaves": lambda: rank in (leaving or {}) and trainers[rank].rounds >= leaving[rank],
                 "transport": place(rank),
                 "hub": VirtualExchange(hub, rank),
-                "compression": compression,
+                "as_halves": as_halves,
                 "state_server": state_server.client(clock) if state_server else pages[rank],
                 "gather": lambda label, mine: [[7, 7]],
                 "config": flags,

@@ -30,8 +30,7 @@ from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
 from trainer.draws import Draws
 from trainer.engine import mx
-from trainer.jobs.gluon import GluonNetwork, GluonPasses
-from trainer.jobs.gluon_blocks import cross_entropy
+from trainer.jobs.gluon import GluonNetwork, GluonPasses, cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rendezvous.generations import Generations, Report

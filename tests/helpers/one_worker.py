@@ -14,7 +14,7 @@ from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.jobs.gluon import GluonNetwork
-from trainer.passes import Batch
+from trainer.network import Batch
 
 
 class HandClock:

@@ -9,8 +9,8 @@ from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays, Raw
 from trainer.engine import mx
 from trainer.jobs.builtin import prepared
-from trainer.jobs.gluon_blocks import GluonFeed
-from trainer.passes import Batch
+from trainer.jobs.gluon import GluonFeed
+from trainer.network import Batch
 
 FEED = GluonFeed(mx.cpu(), partial(prepared, 0, False))
 

@@ -8,8 +8,7 @@ from memory_cluster import batch, gradient
 
 from trainer.context import Context
 from trainer.draws import Draws
-from trainer.jobs.gluon import GluonPasses
-from trainer.jobs.gluon_blocks import cross_entropy
+from trainer.jobs.gluon import GluonPasses, cross_entropy
 from trainer.trainer import Trainer
 
 ETA = 0.5

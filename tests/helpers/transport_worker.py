@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 
 from algorithms import TransportKind
-from config import FP16
-from trainer.collectives.compression import Compression
 from trainer.transport.protocol import Transport
 
 # Of two shapes, so that keys cannot be mixed up.
@@ -56,7 +54,7 @@ def sums(transport: Transport) -> dict[str, Any]:
 
 def in_halves(transport: Transport) -> dict[str, Any]:
     """A sum that travels as float16, beside numbers that do not."""
-    shared, rank = transport.sums(Compression(FP16)), transport.rank
+    shared, rank = transport.sums(as_halves=True), transport.rank
     first = [float32([2049.0 + rank, 1 / 3]), float32([60001.0, 0.1])]
     shared.broadcast(first, exact=1)
     out: dict[str, Any] = {"fp16, broadcast": numbers(first)}

@@ -35,7 +35,7 @@ class Recorded(WBSPTrainer):
 
     def broadcast(self):
         super().broadcast()
-        self.initial = [array.copy() for array in self.parameters.model()]
+        self.initial = self.parameters.copied()
         self.moved = [np.zeros_like(array) for array in self.initial]
         self.uploads, self.releases = [], []
 

@@ -7,11 +7,11 @@ import pytest
 
 import models
 from config import NETWORKS
-from models.resnet_cifar import ResidualBlock
+from models.small import ResidualBlock
 from report.definitions import MODEL_BYTES
 from trainer.engine import device_context, mx
 from trainer.jobs.gluon import GluonNetwork
-from trainer.parameters import Parameters
+from trainer.network import Parameters
 from trainer.steps import PLAIN, Stepper, which_decay
 from utils import SetupError
 

@@ -29,18 +29,14 @@ class Asked(LocalTrainer):
         self.give_up = iter(answers).__next__
 
 
-def model(trainer):
-    return [array.copy() for array in trainer.parameters.model()]
-
-
 @pytest.mark.parametrize(("answers", "whole"), [([True], False), ([False, True], False), ([False, False], True)])
 def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tmp_path, batch, answers, whole):
     trainer = Asked(a_context(batch), answers)
     trainer.measure = Measure(tmp_path)
-    before = model(trainer)
+    before = trainer.parameters.copied()
     assert len(before) == len(trainer.parameters.weights) + 1  # the last one holds BatchNorm's statistics
     assert trainer.local_step(ready(batch)) is whole
-    moved = [not np.array_equal(was, now) for was, now in zip(before, model(trainer), strict=True)]
+    moved = [not np.array_equal(was, now) for was, now in zip(before, trainer.parameters.model(), strict=True)]
     # A bias in front of BatchNorm has no gradient; everything else moves in a whole step.
     assert not any(moved) if not whole else moved[0] and moved[-1]
 

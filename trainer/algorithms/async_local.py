@@ -1,6 +1,6 @@
 """Asynchronous local SGD with dynamic local updates and delayed Nesterov momentum (Liu et al., "Asynchronous local-SGD
 training for language modeling", 2024, arXiv:2401.09135). Worker k takes H_k local steps from the global model w that it
-has, and uploads delta_k = w_k - w. The server applies it at once (delayed_nesterov.py) and answers with its w, from
+has, and uploads delta_k = w_k - w. The server applies it at once (outer_momentum.py) and answers with its w, from
 which the worker goes on. No worker waits for another.
 
 Dynamic local updates (DyLU): H_k = max(1, floor(H * v_k / max v)), v_k = 1 / (seconds of a local step), so that the
@@ -48,12 +48,12 @@ from typing import Any
 import numpy as np
 
 from esync.measure import GLOBAL_AGGREGATE
-from trainer.algorithms.delayed_nesterov import DelayedNesterov
+from trainer.algorithms.outer_momentum import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import BAD, KEPT, SHOWN, WANTS_STOP, Answer, Answers, Arrays, Message, Served, in_shapes
-from trainer.passes import Batch
+from trainer.network import Batch
 
 
 class LocalSteps:
@@ -148,7 +148,7 @@ class AsyncLocalTrainer(HubTrainer):
 
     def broadcast(self) -> None:
         said = self.begin_at_hub()
-        self._base, self._local_steps = self._model(), said["local_steps"]
+        self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.of_all = max(self.seen.of_all, said[KEPT]["samples"])  # it may have taken the place of a lost worker
 
     def begin_round(self) -> None:
@@ -166,19 +166,16 @@ class AsyncLocalTrainer(HubTrainer):
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
-        update = [(own - before) * weight for own, before in zip(self._model(), self._base, strict=True)]
+        update = [(own - before) * weight for own, before in zip(self.parameters.copied(), self._base, strict=True)]
         if not self.update_is_good(update):
             update, self._samples = [np.zeros_like(array) for array in update], 0
         report = UploadReport(self.steps, self._samples, self.step_s, 0.0)
         said, model = self.ask({"report": report, WANTS_STOP: wants_stop}, update)
         self.parameters.replace(model)
-        self._base, self._local_steps = self._model(), said["local_steps"]
+        self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.update(said[KEPT]["samples"], self._samples)
         stop: bool = said["stop"]
         return stop
 
     def newest_model(self) -> Arrays:
         return self._base
-
-    def _model(self) -> list[np.ndarray]:
-        return [array.copy() for array in self.parameters.model()]

@@ -65,7 +65,6 @@ from typing import Any
 import numpy as np
 
 from esync.measure import GLOBAL_AGGREGATE
-from flag_values import parse_schedule
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import (
@@ -80,31 +79,22 @@ from trainer.hub.server_part import (
     Message,
     Served,
     ServerPart,
-    restore_steps,
+    ServerSteps,
 )
-from trainer.passes import Batch
-from trainer.steps import Rule, Stepper
+from trainer.network import Batch
 
 
 class AsyncServer:
-    """The newest weights, without BatchNorm's statistics, which stay each worker's own.
-
-    A schedule follows the samples of all workers: the number of steps times the batch size. Workers clip their
-    gradients themselves.
-    """
+    """The newest weights, without BatchNorm's statistics, which stay each worker's own."""
 
     keeps_uploads = False
 
     def __init__(self, job: Served, settings: GradientSteps) -> None:
-        saved = job.saved
         self.job, self.weights = job, job.model
         self.there = set(range(job.num_workers))  # ranks of workers that are neither lost nor at their end
-        self.num_steps: int = saved.get("num_steps", 0)
+        self.num_steps: int = job.saved.get("num_steps", 0)
         self.stop = False  # a worker wants all to stop
-        self._learning_rate, schedule = settings.learning_rate, parse_schedule(settings.lr_schedule)
-        self._rule = Rule(None, settings.momentum, settings.weight_decay, job.config.batch_size, schedule)
-        self._stepper = Stepper(self._rule, job.decays)
-        restore_steps(self._stepper, saved, self.weights)
+        self._steps = ServerSteps(job, settings)
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
         if ENDED in message:
@@ -112,7 +102,7 @@ class AsyncServer:
         self.stop |= message[WANTS_STOP]
         if not arrays and BAD not in message:  # it only wishes to stop, and its answer is on the way
             return {}
-        gets_newest = BAD in message or self.use(rank, message, arrays)
+        gets_newest = BAD in message or self.use(rank, arrays)
         memory = arrays or [np.empty_like(weight) for weight in self.weights]
         return self.due(rank, message, memory if gets_newest else ())
 
@@ -120,7 +110,7 @@ class AsyncServer:
         """The answers that are due after a message; `memory` is for this worker's."""
         return {rank: self.answer(rank, memory)}
 
-    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+    def use(self, rank: int, gradient: Arrays) -> bool:
         """Changes the weights by the algorithm's rule; returns whether the worker gets them."""
         self.step(gradient)
         return True
@@ -128,8 +118,7 @@ class AsyncServer:
     def step(self, gradient: Arrays, num_batches: int = 1) -> None:
         """A step on a sum of `num_batches` gradients."""
         self.num_steps += 1
-        factor = self._rule.schedule.factor(self.num_steps * self._rule.batch_size)
-        self._stepper.step(self.weights, gradient, self._learning_rate * factor, num_batches)
+        self._steps.step(self.weights, gradient, self._steps.rate(self.num_steps), num_batches)
 
     def answer(self, rank: int, memory: Arrays) -> Answer:
         """The newest weights, in this memory; without memory none."""
@@ -150,7 +139,7 @@ class AsyncServer:
         return {"num_steps": self.num_steps}
 
     def state(self) -> dict[str, Any]:
-        return {SHOWN: self.weights, **self.kept(), "steps": self._stepper.state()}
+        return {SHOWN: self.weights, **self.kept(), "steps": self._steps.state()}
 
 
 class AsyncTrainer(HubTrainer):

@@ -1,7 +1,7 @@
 """SSGD with backup workers (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981): of N
 workers b are spare. The first N - b gradients of a version of the model make the next one,
 w <- w - eta * (sum of these) / (N - b); the b late ones are dropped, and a late worker continues with the newest
-version (backup_versions.py).
+version (`Versions`).
 
 As in SSGD each gradient is weighed by N * n_k / n before it is sent, so that all samples of the workers in time count
 alike. With b = 0 this is SSGD. The paper has N + b workers of which N count; here b of N are spare, so that the number
@@ -42,11 +42,10 @@ ROW = Algorithm(
 end_of_head(globals())
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from esync.measure import GLOBAL_AGGREGATE
-from flag_values import parse_schedule
-from trainer.algorithms.backup_versions import Arrival, Versions
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import (
@@ -60,11 +59,83 @@ from trainer.hub.server_part import (
     GlobalModel,
     Message,
     Served,
-    restore_steps,
+    ServerSteps,
 )
-from trainer.passes import Batch
-from trainer.pieces import sum_of
-from trainer.steps import Rule, Stepper
+from trainer.steps import sum_of
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The effect of a gradient's arrival; ranks are ascending."""
+
+    apply: tuple[int, ...] = ()  # ranks whose gradients make the next version; empty if there are too few yet
+    answered: tuple[int, ...] = ()  # ranks that get the newest version now; empty if the gradient waits for others
+
+
+class Versions:
+    """The first `num_workers - num_backup` gradients of a version make the next one; later ones are dropped.
+
+    A worker's gradient is of the version that it got last: after an upload it waits for the next version.
+    """
+
+    def __init__(self, num_workers: int, num_backup: int) -> None:
+        self.version = 0  # of the newest model; the initial one is version 0
+        self.given = [0] * num_workers  # by rank, the version that the worker got last
+        self.dropped = [0] * num_workers  # by rank, number of gradients that came too late
+        self.over = False  # the job has ended; each worker ends with its next answer
+        self._num_left = num_workers
+        self._most_needed = self._num_needed = num_workers - num_backup
+        self._waiting: list[int] = []
+        self._stop_wanted = False
+
+    def begin_with(self, version: int) -> None:
+        """All workers begin with this version; called before any gradient arrives."""
+        self.version = version
+        self.given = [version for _ in self.given]
+
+    def want_stop(self) -> None:
+        """A worker wants the job to end: it ends with the next version."""
+        self._stop_wanted = True
+
+    def arrive(self, rank: int) -> Arrival:
+        is_late = self.given[rank] < self.version
+        if self.over or is_late:  # at the end also that of a worker that is just back: no version follows
+            self.dropped[rank] += is_late
+            return self._answer((rank,))
+        self._waiting.append(rank)
+        return self._complete_version()
+
+    def remove_worker(self, rank: int) -> Arrival:
+        """A worker is lost. It counts as a spare one until fewer workers are left than a version needs."""
+        self._num_left -= 1
+        self._num_needed = min(self._num_needed, self._num_left)
+        if rank in self._waiting:
+            self._waiting.remove(rank)
+        return self._complete_version()
+
+    def add_worker(self, rank: int) -> None:
+        """A lost worker is back, with the newest version."""
+        self._num_left += 1
+        self._num_needed = min(self._most_needed, self._num_left)
+        self.given[rank] = self.version
+
+    def _complete_version(self) -> Arrival:
+        if not self._waiting or len(self._waiting) < self._num_needed:
+            return Arrival()
+        apply = tuple(sorted(self._waiting))
+        self._waiting.clear()
+        self.version += 1
+        self.over = self._stop_wanted
+        return self._answer(apply, apply)
+
+    def skip(self, rank: int) -> None:
+        """A worker's gradient is not finite: the worker gets the newest version and tries again."""
+        self.given[rank] = self.version
+
+    def _answer(self, ranks: tuple[int, ...], apply: tuple[int, ...] = ()) -> Arrival:
+        for rank in ranks:
+            self.given[rank] = self.version
+        return Arrival(apply, ranks)
 
 
 class BackupServer:
@@ -76,11 +147,7 @@ class BackupServer:
         self._versions = Versions(job.num_workers, settings.backup)
         self._versions.begin_with(saved.get("version", 0))
         self._num_batches = saved.get("batches", 0)  # that counted
-        # The schedule follows the samples whose gradients counted. Workers clip their gradients themselves.
-        self._learning_rate, schedule = settings.learning_rate, parse_schedule(settings.lr_schedule)
-        self._rule = Rule(None, settings.momentum, settings.weight_decay, job.config.batch_size, schedule)
-        self._stepper = Stepper(self._rule, job.decays)
-        restore_steps(self._stepper, saved, job.model[: job.num_weights])
+        self._steps = ServerSteps(job, settings)  # the schedule follows the samples whose gradients counted
         self._sample_counts = job.sample_counts or (1,) * job.num_workers
         self._arrived: dict[int, Arrays] = {}  # by rank, gradients and statistics that wait
         self._lost: set[int] = set()
@@ -127,11 +194,11 @@ class BackupServer:
         """Makes the next version of these workers' gradients, summed in the order of ranks, not of arrival."""
         samples = sum(self._sample_counts[rank] for rank in ranks)
         self._num_batches += len(ranks)
-        rate = self._learning_rate * self._rule.schedule.factor(self._num_batches * self._rule.batch_size)
+        rate = self._steps.rate(self._num_batches)
         uploads = zip(*(self._arrived[rank] for rank in ranks), strict=True)
         for position, (target, arrived) in enumerate(zip(self._model.to_change(), uploads, strict=True)):
             if position < self._num_weights:
-                self._stepper.step_one(position, target, sum_of(arrived), rate, len(ranks))
+                self._steps.step_one(position, target, sum_of(arrived), rate, len(ranks))
             else:
                 shares = (self._sample_counts[rank] / samples for rank in ranks)
                 target[...] = sum_of([array * share for array, share in zip(arrived, shares, strict=True)])
@@ -141,7 +208,7 @@ class BackupServer:
 
     def state(self) -> dict[str, Any]:
         # Without the gradients that wait for others.
-        return {SHOWN: self._model.arrays, **self._counts(), "steps": self._stepper.state()}
+        return {SHOWN: self._model.arrays, **self._counts(), "steps": self._steps.state()}
 
 
 class BackupTrainer(HubTrainer):
@@ -159,14 +226,6 @@ class BackupTrainer(HubTrainer):
 
     def broadcast(self) -> None:
         self._take(self.begin_at_hub())
-
-    def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.membership.weight)
-        if self.gradients_are_good():
-            self.clip_gradients(self.membership.weight)
-        self.wait_for_gradients()
-        self.step_s = self.emulation.step_age_s
-        return True
 
     def ready(self) -> bool:
         # After a bad step the next batch belongs to the same round: others may wait for this worker's gradient.

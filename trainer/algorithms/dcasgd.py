@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainer.algorithms.asynchronous import AsyncServer, Settings
-from trainer.hub.server_part import Answer, Answers, Arrays, Message, Served, in_shapes
+from trainer.hub.server_part import Answer, Answers, Arrays, Served, in_shapes
 from trainer.nan_guard import first_not_finite
 
 FADING = 0.95  # of s, as in the paper's experiments on CIFAR-10
@@ -37,7 +37,7 @@ class DCASGDServer(AsyncServer):
             zeros = [np.zeros_like(weight) for weight in self.weights]
             self._mean_squares = in_shapes(job.saved.get("squares", ()), self.weights) or zeros
 
-    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+    def use(self, rank: int, gradient: Arrays) -> bool:
         compensated = []
         for position, (weight, backup, g) in enumerate(zip(self.weights, self._backups[rank], gradient, strict=True)):
             step = weight - backup

@@ -62,7 +62,6 @@ from esync.measure import CHECK_READY, Smoothed
 from esync.queries import Queries
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.context import Context
-from trainer.coordinator.job import join_job
 
 # To time the transmission, pushes and pulls must not overlap, which at most doubles the transmission time.
 # If that is more than this share of a round, only some rounds are timed.
@@ -84,7 +83,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._round_began = 0.0
 
     def broadcast(self) -> None:
-        join_job(self.context, self.progress)
+        self.join_job()
         super().broadcast()
 
     def begin_round(self) -> None:

@@ -35,7 +35,6 @@ end_of_head(globals())
 from esync.queries import Queries
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.coordinator.job import join_job
 
 
 class LBBSPTrainer(SyncTrainer):
@@ -48,7 +47,7 @@ class LBBSPTrainer(SyncTrainer):
         self._questions = Queries(context.state, self.clock, waits=False)
 
     def broadcast(self) -> None:
-        join_job(self.context, self.progress)
+        self.join_job()
         super().broadcast()
         self._state.send(self._state.note(self.rounds + 1, 0, self.step_s, 0.0, self.step_samples))
 

@@ -13,7 +13,7 @@ ROW = Algorithm(
 end_of_head(globals())
 
 from trainer.context import Context
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.trainer import Trainer
 
 

@@ -16,8 +16,8 @@ from collections.abc import Collection
 from typing import Any
 
 from trainer.algorithms.asynchronous import AsyncServer, Settings
-from trainer.hub.server_part import Answers, Arrays, Message, Served, in_shapes
-from trainer.pieces import sum_of
+from trainer.hub.server_part import Answers, Arrays, Served, in_shapes
+from trainer.steps import sum_of
 
 Table = dict[int, tuple[Arrays, int]]  # sum and number of a worker's gradients, by rank
 
@@ -66,7 +66,7 @@ class RingleaderServer(AsyncServer):
             table.update({rank: (in_shapes(sum_, self.weights), count) for rank, sum_, count in kept})
         self._round.had.update(job.saved.get("had", ()))
 
-    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+    def use(self, rank: int, gradient: Arrays) -> bool:
         if not self._round.add(rank, gradient, self.there):
             self.num_steps += 1
             return False

@@ -8,7 +8,7 @@ takes as long as R gradients of the others never counts.
 """
 
 from trainer.algorithms.asynchronous import AsyncServer, Settings
-from trainer.hub.server_part import Answer, Arrays, Message, Served
+from trainer.hub.server_part import Answer, Arrays, Served
 
 
 class RingmasterServer(AsyncServer):
@@ -19,7 +19,7 @@ class RingmasterServer(AsyncServer):
         self._max_delay = settings.max_delay  # R
         self._versions: dict[int, int] = {}  # by rank, of what the worker got last
 
-    def use(self, rank: int, message: Message, gradient: Arrays) -> bool:
+    def use(self, rank: int, gradient: Arrays) -> bool:
         if self.num_steps - self._versions[rank] < self._max_delay:
             self.step(gradient)
         return True

@@ -1,27 +1,53 @@
-"""The base of algorithms whose workers sum arrays at the end of a round."""
+"""The base of algorithms whose workers sum arrays at the end of a round, and numbers that travel with these."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from trainer.algorithms import piggyback
+from esync.client import draw_job_number, job_id
 from trainer.context import Context
 from trainer.hub.sums import HubSums
 from trainer.trainer import Trainer
 
 
+@dataclass(frozen=True)
+class Piggyback:
+    """One worker's numbers, or their sums. None does not travel."""
+
+    stop: float  # 1: this worker wants all to stop
+    weight: float  # of this worker in the mean; 0: its arrays are zeros
+    numbers: tuple[float, ...] = ()  # the algorithm's own
+    samples: float | None = None  # trained on by this worker; None with a constant step size
+    pause: float | None = None  # 1: this worker wants all to regroup; None in a job that does not survive losses
+
+    def packed(self) -> np.ndarray:
+        """Float32 (length,), of the same length on all workers of a job."""
+        known = (each for each in (self.samples, self.pause) if each is not None)
+        return np.array([self.stop, self.weight, *self.numbers, *known], np.float32)
+
+    def unpacked(self, sums: Sequence[float]) -> Piggyback:
+        """The sums from an array of the form of `packed`. Raises ValueError if the array has another length."""
+        names = [name for name in ("samples", "pause") if getattr(self, name) is not None]
+        stop, weight, *rest = sums
+        numbers, known = rest[: len(self.numbers)], rest[len(self.numbers) :]
+        return replace(self, stop=stop, weight=weight, numbers=tuple(numbers), **dict(zip(names, known, strict=True)))
+
+
 class SynchronousTrainer(Trainer):
     """Sums arrays over all workers at the end of a round.
 
-    The sum has extra numbers (piggyback.py). All read the same sums, so all stop after the same round.
+    The sum has extra numbers (Piggyback). All read the same sums, so all stop after the same round.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.transport = context.shared
-        compression = context.run.compression
-        self.exchange = self.sums = self.transport.sums(compression) if compression else self.transport.sums()
+        assert context.peers.transport is not None
+        self.transport = context.peers.transport
+        self.exchange = self.sums = self.transport.sums(context.run.as_halves)
         self._hub = self.sums if isinstance(self.sums, HubSums) else None
         self.numbers: list[float] = []  # the algorithm's extra ones, of constant length; each sum replaces them
 
@@ -42,10 +68,15 @@ class SynchronousTrainer(Trainer):
         if self._hub is not None and not self.has_left:
             self._hub.end()
 
+    def join_job(self) -> None:
+        """All workers agree on the job's name on the state server, which rank 0 draws."""
+        number, membership = self.transport.agree(draw_job_number()), self.context.peers.membership()
+        self.context.state.join(job_id(number), membership.rank, membership.num_workers, self.progress)
+
     def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
         """The arrays in the order of their keys, as in `sum_over_workers`, and how many of the last are never
         compressed."""
-        numbers = piggyback.of_worker(self, False, 0.0, self.numbers).packed()
+        numbers = self._piggyback(False, 0.0).packed()
         exact = [*statistics, np.zeros_like(numbers)]
         return [*self.parameters.weights, *exact], len(exact)
 
@@ -87,16 +118,32 @@ class SynchronousTrainer(Trainer):
         if not weight:
             for array in arrays:
                 array[:] = 0
-        mine = piggyback.of_worker(self, wants_stop, weight, self.numbers)
+        mine = self._piggyback(wants_stop, weight)
         numbers = mine.packed()
-        self.send(self.sums.begin_sum, [*arrays, numbers], stage, self.computed)
+        self.computed()
+        self.measure.enter(stage)
+        self.clock.sleep(self.emulation.link_delay_s())  # first, so that no worker gets them too early
+        self.sums.begin_sum([*arrays, numbers])
         self.take_sum([*arrays, numbers])
         of_all = mine.unpacked(numbers.tolist())
         self.numbers = list(of_all.numbers)
         if self._hub is not None and self._hub.taken is not None:  # the others have gone on without this worker
             begun, self.rounds = self.rounds, self._take_over(*self._hub.taken)
             self.measure.skip(self.rounds - begun)
-        return piggyback.take(self, of_all)
+        self.pauses, self.weight_of_all = bool(of_all.pause), of_all.weight
+        if of_all.samples is not None:
+            self.seen.update(self.seen.of_all + round(of_all.samples), self.seen.own)
+        return bool(of_all.stop)
+
+    def _piggyback(self, wants_stop: bool, weight: float) -> Piggyback:
+        """This worker's numbers for the sum of this round."""
+        return Piggyback(
+            float(wants_stop),
+            weight,
+            tuple(self.numbers),
+            None if self.context.run.rule.schedule.is_constant else float(self.seen.own),
+            None if (pause := self.company.wants_pause) is None else float(pause),
+        )
 
     def computed(self) -> None:
         """Called when the arrays of the sum are computed and under way."""

@@ -16,7 +16,7 @@ end_of_head(globals())
 from esync.measure import GLOBAL_AGGREGATE
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
-from trainer.passes import Batch
+from trainer.network import Batch
 
 
 class SyncTrainer(SynchronousTrainer):

@@ -118,7 +118,6 @@ from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
 from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
-from trainer.company import How
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import (
@@ -134,9 +133,8 @@ from trainer.hub.server_part import (
     Served,
     in_shapes,
 )
-from trainer.passes import Batch
-from trainer.pieces import sum_of
-from trainer.steps import sgd_step
+from trainer.membership import How
+from trainer.steps import sgd_step, sum_of
 from utils import JobOver
 
 TELL_EVERY_S = 1.0  # between reports to the state server without news
@@ -356,14 +354,6 @@ class SyncSwitchTrainer(HubTrainer):
         self.context.task.batches.resize(self._rules[phase].batch_size)
         if self.begin.how is How.RESUMED and self.rounds == self.begin.rounds + 1:
             self._tell(0)
-
-    def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.membership.weight)
-        if self.gradients_are_good():
-            self.clip_gradients(self.membership.weight)
-        self.wait_for_gradients()
-        self.step_s = self.emulation.step_age_s
-        return True
 
     def ready(self) -> bool:
         if self.step_is_bad:  # others may wait for this worker's gradient: the next batch belongs to the same round

@@ -56,8 +56,8 @@ from trainer.hub.server_part import (
     Served,
     in_shapes,
 )
-from trainer.passes import Batch
-from trainer.pieces import pieces
+from trainer.network import Batch
+from trainer.steps import pieces
 
 
 class ReleasingServer:
@@ -194,7 +194,7 @@ class WBSPTrainer(HubTrainer):
 
     def broadcast(self) -> None:
         kept = self.begin_at_hub()[KEPT]
-        self._released = self._base = self._model()
+        self._released = self._base = self.parameters.copied()
         self._release = kept["release"]
         self.seen.of_all = max(self.seen.of_all, kept["samples"])  # this worker may replace a lost one
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
@@ -220,7 +220,7 @@ class WBSPTrainer(HubTrainer):
     @contextlib.contextmanager
     def global_model(self) -> Iterator[None]:
         """The newest release in place of the local model."""
-        own = self._model()
+        own = self.parameters.copied()
         self.parameters.replace(self._released)
         yield
         self.parameters.replace(own)
@@ -257,12 +257,9 @@ class WBSPTrainer(HubTrainer):
         """The update to upload, in new arrays."""
         return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
 
-    def _model(self) -> list[np.ndarray]:
-        return [array.copy() for array in self.parameters.model()]
-
     def _begin_upload(self) -> None:
         """Begins to upload the difference between the local model and its base."""
-        model = self._model()
+        model = self.parameters.copied()
         update = self.update_of(model, self._base)
         if not self.update_is_good(update):  # the worker returns to the newest release
             model, self._pending_samples = list(self._released), 0
@@ -311,7 +308,7 @@ class WBSPTrainer(HubTrainer):
             self._pending_steps += self._sent_steps
             self._pending_samples += self._sent_samples
         else:
-            trio = zip(release, self._model(), self._base, strict=True)
+            trio = zip(release, self.parameters.copied(), self._base, strict=True)
             self.parameters.replace([new + (own - before) for new, own, before in trio])
             self._release = kept["release"]
             self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})

@@ -6,9 +6,8 @@ always travel exactly.
 """
 
 import math
-from dataclasses import dataclass
 
-from config import AMONG_WORKERS, FP16, KVSTORE, UNCOMPRESSED, Config, one_of
+from config import AMONG_WORKERS, FP16, KVSTORE, Config, one_of
 from utils import SetupError
 
 # Half of float16's greatest number, so that sums which are rounded several times stay below it too.
@@ -16,18 +15,9 @@ LARGEST_SUM = 2.0**15
 CARRIED_BY = KVSTORE, *AMONG_WORKERS  # values of --exchange
 
 
-@dataclass(frozen=True)
-class Compression:
-    """How sums travel."""
-
-    kind: str = UNCOMPRESSED  # of config.COMPRESSIONS
-
-    def largest(self, num_workers: int) -> float:
-        """Magnitude up to which a worker's number can be part of any sum over `num_workers` workers."""
-        return LARGEST_SUM / num_workers if self.kind == FP16 else math.inf
-
-
-AS_IT_IS = Compression()
+def largest(num_workers: int, as_halves: bool = True) -> float:
+    """Magnitude up to which a worker's number can be part of any sum over `num_workers` workers."""
+    return LARGEST_SUM / num_workers if as_halves else math.inf
 
 
 def halved(num_bytes: int) -> int:

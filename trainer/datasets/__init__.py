@@ -1,4 +1,4 @@
-"""Datasets: read, checked, partitioned over the workers, drawn in batches. Needs numpy only; importing this package
+"""Datasets: read, checked, drawn in batches. Needs numpy only; importing this package
 imports nothing else."""
 
 # SHA-256 of the uncompressed content: distributions compress the same files anew.

@@ -1,23 +1,71 @@
-"""What a worker draws its batches from: endless, in a seeded order."""
+"""A worker's batches, endless, in a seeded order: samples on its device, in the network's form."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from trainer.datasets.sources import Raw, Source, described
 from trainer.draws import BATCH, Draws, seed_all
-from trainer.passes import Batch, numpy_of
+from trainer.network import Batch, numpy_of
 from utils import SetupError
 
-if TYPE_CHECKING:
-    from trainer.datasets.feed import Feed
-    from trainer.datasets.sources import Raw, Source
-
+# (inputs, targets, generator of random changes in training; None in an evaluation) -> (inputs, targets)
+Prepare = Callable[[Any, Any, "np.random.Generator | None"], tuple[Any, Any]]
 _STREAM = 1  # follows the seed of a worker's order, which is the same with random changes of the samples and without
+
+
+class Feed:
+    """Prepares samples and brings them to the device. A network's own is of its library; this one has numpy's arrays
+    of float32."""
+
+    def __init__(self, prepare: Prepare | None = None) -> None:
+        self._prepare = prepare
+
+    def __call__(self, raw: Raw, random: np.random.Generator | None = None) -> Batch:
+        """The batch of some samples; `random` draws their changes in training."""
+        inputs, targets = raw.inputs, raw.targets
+        if self._prepare is not None:
+            inputs, targets = self._prepare(inputs, targets, random)
+        return self.placed(inputs, targets, raw.size)
+
+    def placed(self, inputs: Any, targets: Any, size: int = 0) -> Batch:
+        """Brings arrays of numbers to the device: those of the library as they are. Raises SetupError if one of them is
+        no array of numbers."""
+        own, wanted = (
+            tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
+        )
+        return Batch(own, wanted, size or len(wanted[0]))
+
+    def seed(self, number: int) -> None:
+        """Seeds the generator of the library in whose arrays the samples come."""
+
+    def exactly(self, array: np.ndarray) -> Any:
+        """An array of the library, of the same type."""
+        return array
+
+    def of_numbers(self, array: np.ndarray) -> Any:
+        """An array of the library, of the type that the network wants."""
+        with np.errstate(over="ignore"):  # infinity is told where it matters
+            return self.exactly(np.ascontiguousarray(array, np.float32))
+
+    def own(self, value: Any) -> Any:
+        """A value that is an array of the library already, on the device; None for others."""
+
+    def _placed(self, value: Any) -> Any:
+        if (own := self.own(value)) is not None:
+            return own
+        try:
+            return self.of_numbers(numpy_of(value))
+        except (TypeError, ValueError) as error:
+            raise SetupError(
+                f"samples that are {described(value)} are no numbers of one shape ({error}): make them that in "
+                "prepare(inputs, targets) or batchify(samples)"
+            ) from None
 
 
 class Batches(Protocol):
@@ -149,7 +197,8 @@ class EndlessBatches(_MadeBatches):
         self._prepared = None
         self._go_to(state)
         self._batch_size = state["batch_size"]
-        self._returned = [self._feed.placed_again(inputs, targets) for inputs, targets in state["returned"]]
+        copies = ([tuple(map(self._feed.exactly, part)) for part in batch] for batch in state["returned"])
+        self._returned = [self._feed.placed(inputs, targets) for inputs, targets in copies]
 
     def _place(self) -> dict[str, Any]:
         return {
@@ -169,9 +218,6 @@ class EndlessBatches(_MadeBatches):
         if self._prepared is not None:
             self._prepared = None
             self._go_to(self._place_before)
-
-    def __iter__(self) -> EndlessBatches:
-        return self
 
     def _make(self) -> Batch:
         while len(self._order) < self._batch_size:

@@ -1,4 +1,4 @@
-"""Reads datasets into memory, partitions them over the workers, and draws endless seeded batches. Needs numpy only."""
+"""Reads datasets into memory. Needs numpy only."""
 
 import gzip
 import hashlib

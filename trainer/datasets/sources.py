@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.passes import is_tensor, numpy_of
+from trainer.network import is_tensor, numpy_of, single
 from utils import SetupError
 
 WHOLE_BYTES = 256 << 20  # arrays up to this size are hashed whole
@@ -58,10 +58,10 @@ class Arrays:
     def take(self, chosen: np.ndarray | slice) -> Raw:
         both = self.inputs, self.targets
         if self._batchify is None:
-            inputs, targets = (_single([_chosen(array, chosen) for array in part]) for part in both)
+            inputs, targets = (single(tuple(_chosen(array, chosen) for array in part)) for part in both)
             return Raw(inputs, targets, len(range(len(self))[chosen]) if isinstance(chosen, slice) else len(chosen))
         numbers = np.arange(len(self))[chosen]
-        samples = [tuple(_single([array[number] for array in part]) for part in both) for number in numbers]
+        samples = [tuple(single(tuple(array[number] for array in part)) for part in both) for number in numbers]
         return _batch(self._batchify, samples)
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
@@ -208,10 +208,6 @@ def _count(array: Any) -> int:
         raise SetupError(f"{described(array)} has no samples: give an array (N, ...)") from None
 
 
-def _single(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else tuple(values)
-
-
 def _chosen(array: Any, chosen: np.ndarray | slice) -> Any:
     if isinstance(array, np.ndarray) or isinstance(chosen, slice) or is_tensor(array):
         return array[chosen]
@@ -256,7 +252,7 @@ def _stacked(samples: list[Any]) -> tuple[Any, Any]:
             "others"
         )
     try:
-        columns = [np.stack([_array(value) for value in column]) for column in zip(*samples, strict=True)]
+        *inputs, targets = (np.stack([_array(value) for value in column]) for column in zip(*samples, strict=True))
     except ValueError as error:
         raise SetupError(f"samples cannot be stacked ({error}): write batchify(samples)") from None
-    return _single(columns[:-1]), columns[-1]
+    return single(tuple(inputs)), targets

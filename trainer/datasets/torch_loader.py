@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trainer.datasets.sources import Batchify, Items, Raw, Stream
 from trainer.draws import seed_all
+from trainer.network import single
 from utils import SetupError
 
 
@@ -77,4 +78,4 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     if not isinstance(batch, (tuple, list)) or len(batch) < 2:
         raise SetupError(f"the DataLoader gives {type(batch).__name__} as a batch: give (inputs, targets)")
     *inputs, targets = batch
-    return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+    return single(tuple(inputs)), targets

@@ -52,12 +52,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise SetupError(f"--init-from {path}: there is no such file")
     try:
         if file.suffix in (".pt", ".pth", ".bin"):
-            from trainer.jobs import torch_modules
+            from trainer.jobs import torch_network
 
-            return torch_modules.read(file)
-        from trainer.jobs import gluon_blocks
+            return torch_network.read(file)
+        from trainer.jobs import gluon
 
-        return gluon_blocks.read(file)
+        return gluon.read(file)
     except ValueError as error:
         raise SetupError(f"--init-from {path}: {file.name} is {error}") from None
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from trainer.context import Context
 from trainer.hub.server_part import JOB, SAVE, WANTS_STOP, Answer, Arrays, Message, about
+from trainer.network import Batch
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
 
@@ -55,6 +56,16 @@ class HubTrainer(Trainer):
             membership = self.membership
             state.join(answer.message[JOB], membership.rank, membership.num_workers, self.progress)
         return answer.message
+
+    def local_step(self, batch: Batch) -> bool:
+        """A timed step whose gradients the server part uses."""
+        weight = self.membership.weight
+        self.compute_gradients(batch, weight)
+        if self.gradients_are_good():
+            self.clip_gradients(weight)
+        self.wait_for_gradients()
+        self.step_s = self.emulation.step_age_s
+        return True
 
     def shared_arrays(self) -> Arrays:
         """What the server part has of the model."""

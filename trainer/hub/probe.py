@@ -22,7 +22,7 @@ from esync.measure import GLOBAL_AGGREGATE
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
 from trainer.hub.server_part import WANTS_STOP, Answer, Answers, Arrays, Message, Served
-from trainer.passes import Batch
+from trainer.network import Batch
 
 NOTE = "probe"  # in the round's log
 UNCOUNTED = 1  # the first step does not count: the optimizer makes its arrays, and three test steps came before

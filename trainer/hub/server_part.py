@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from algorithm_row import GradientSteps
 from config import Config
+from flag_values import parse_schedule
 from trainer.nan_guard import first_not_finite
-from trainer.steps import Stepper
+from trainer.steps import Rule, Stepper
 
 Arrays = Sequence[np.ndarray]
 Message = dict[str, Any]
@@ -136,12 +138,21 @@ def shown_and_kept(saved: Mapping[str, Any], model: Arrays) -> tuple[list[np.nda
     return in_shapes(saved[SHOWN], model) if SHOWN in saved else list(model), kept
 
 
-def restore_steps(stepper: Stepper, saved: Mapping[str, Any], weights: Arrays) -> None:
-    """Restores the steps of a checkpoint, where there is one."""
-    if "steps" in saved:
-        stepper.restore(saved["steps"])
-        for velocity, weight in zip(stepper.arrays(weights), weights, strict=False):
-            velocity.shape = weight.shape  # version 0.6.0 kept it flat
+class ServerSteps(Stepper):
+    """Steps of SGD by the flags, as the job's checkpoint left them where it has one. Workers clip their gradients
+    themselves."""
+
+    def __init__(self, job: Served, settings: GradientSteps) -> None:
+        super().__init__(Rule(None, settings.momentum, settings.weight_decay, job.config.batch_size), job.decays)
+        self._learning_rate, self._schedule = settings.learning_rate, parse_schedule(settings.lr_schedule)
+        if "steps" in job.saved:
+            self.restore(job.saved["steps"])
+            for velocity, weight in zip(self.arrays(job.model[: job.num_weights]), job.model, strict=False):
+                velocity.shape = weight.shape  # version 0.6.0 kept it flat
+
+    def rate(self, num_gradients: int) -> float:
+        """The step size, which follows the samples of all workers: of so many gradients so far."""
+        return self._learning_rate * self._schedule.factor(num_gradients * self._rule.batch_size)
 
 
 def marked(rank: int, message: Message, arrays: Arrays, checks: bool) -> Message:

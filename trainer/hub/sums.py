@@ -16,7 +16,6 @@ import numpy as np
 
 from algorithm_row import AlgorithmFlags
 from config import Config
-from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.hub.hub_trainer import Exchange
 from trainer.hub.server_part import ENDED, STATE, Answer, Answers, Arrays, Message, Served, Sink, about, shaped
 from utils import JobOver, PeerLost
@@ -228,7 +227,7 @@ class HubTransport:
         self._exchange, self._config, self._gather = exchange, config, gather
         self.rank, self.num_workers = exchange.rank, exchange.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS) -> HubSums:
+    def sums(self, as_halves: bool = False) -> HubSums:
         return HubSums(self._exchange, self._config)
 
     def agree(self, numbers: Sequence[float]) -> list[float]:

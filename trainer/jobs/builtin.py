@@ -2,25 +2,15 @@
 
 import functools
 import logging
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from config import Config
 from trainer.datasets import loading, plausible
 from trainer.datasets.augment import randomly_changed
-from trainer.datasets.feed import Prepare
+from trainer.datasets.batches import Prepare
 from trainer.datasets.samples import WHITE, Dataset
-from trainer.datasets.sources import Arrays
-
-
-class Data(NamedTuple):
-    """The data of a job."""
-
-    train: Arrays
-    test: Arrays
-    prepare: Prepare
-    classes: int
 
 
 @functools.lru_cache(maxsize=1)
@@ -31,14 +21,13 @@ def load(name: str, data_dir: str) -> tuple[Dataset, str]:
     return dataset, plausible.doubts(name, dataset)
 
 
-def data_of(config: Config, size: int) -> Data:
-    """The dataset that the flags name. `size` is that of the network's inputs, in pixels of a side; 0: that of the
-    images. Raises SetupError if it cannot be read."""
+def data_of(config: Config, size: int) -> tuple[Dataset, Prepare]:
+    """The dataset that the flags name, and how its images become inputs. `size` is that of the network's inputs, in
+    pixels of a side; 0: that of the images. Raises SetupError if it cannot be read."""
     dataset, doubts = load(config.dataset, config.data_dir)
     if doubts:
         logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)
-    prepare = functools.partial(prepared, size, bool(config.augment))
-    return Data(Arrays(*dataset.train), Arrays(*dataset.test), prepare, dataset.classes)
+    return dataset, functools.partial(prepared, size, bool(config.augment))
 
 
 def prepared(

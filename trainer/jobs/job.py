@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from config import Config
-from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, StreamedBatches
-from trainer.datasets.feed import Feed, Prepare
+from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, Feed, Prepare, StreamedBatches
 from trainer.datasets.finite import faults
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
 from trainer.draws import seed_all
 from trainer.jobs import builtin, job_file
 from trainer.jobs.job_file import JobFile, takes_random
 from trainer.jobs.user_errors import UserError, users_errors
-from trainer.passes import Batch, is_tensor, numpy_of
+from trainer.network import Batch, is_tensor, numpy_of
 from utils import SetupError
 
 MOST_TEST_BATCHES = 100_000  # of a stream: more is taken for an endless one
@@ -221,14 +220,15 @@ def _built_in(config: Config, file: JobFile) -> Job:
         import models  # which imports MXNet
 
         size = models.REGISTRY[config.network].input_size
-    data = builtin.data_of(config, size)
+    dataset, prepare = builtin.data_of(config, size)
+    train = Arrays(*dataset.train)
     return Job(
         file=file,
-        train=data.train,
-        test=data.test,
-        prepare=prepare_of(file) or data.prepare,
-        labels=partial(_labels, file, data.train, data.train),
-        classes=data.classes,
+        train=train,
+        test=Arrays(*dataset.test),
+        prepare=prepare_of(file) or prepare,
+        labels=partial(_labels, file, train, train),
+        classes=dataset.classes,
     )
 
 

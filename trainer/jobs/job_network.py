@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.network import Network
-from trainer.passes import Batch, Loss
+from trainer.network import Batch, Loss, Network
 
 
 class JobNetwork(Network, Protocol):

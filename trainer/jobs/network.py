@@ -14,15 +14,14 @@ import numpy as np
 
 from config import Config
 from esync.metric import ACCURACY, Metric
-from trainer.datasets.feed import Feed
+from trainer.datasets.batches import Feed
 from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
-from trainer.evaluation.evaluator import Correct, Evaluator, Measurement
-from trainer.jobs import measurements
+from trainer.evaluation.evaluator import Correct, Evaluator, MeanLoss, Measurement, measurement_of
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.user_errors import users_errors
-from trainer.passes import Batch, arrays_in, numpy_of, shapes_told
+from trainer.network import Batch, arrays_in, numpy_of, shapes_told
 from utils import SetupError
 
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels
@@ -81,13 +80,13 @@ def _begun(config: Config, job: Job, raw: Raw | None) -> tuple[JobNetwork, Batch
                 network = of_library(made)
             return network, _fed(job, network.feed(job.prepare), raw)
     from trainer.engine import mx
-    from trainer.jobs import gluon_blocks
+    from trainer.jobs import gluon
 
     mx.random.seed(config.seed)
-    first = _fed(job, gluon_blocks.GluonFeed(mx.cpu(), job.prepare), raw)
+    first = _fed(job, gluon.GluonFeed(mx.cpu(), job.prepare), raw)
     with users_errors(path, "network()"), _own_names():
         made = made or (job.file.network or partial(job.built_in, config, first))()
-        gluon_blocks.initialize(made, own_loop=job.file.train is not None)
+        gluon.initialize(made, own_loop=job.file.train is not None)
     return of_library(made), first
 
 
@@ -161,7 +160,7 @@ def _learnt(
     if classes and labels is not None:
         _check_classes(job, labels, classes)
     if file.metric is not None:
-        return loss, classes, *measurements.of(file.metric, file.more_is_better, file.path)
+        return loss, classes, *measurement_of(file.metric, file.more_is_better, file.path)
     # Of arrays the targets say it, of other samples those of torch, which keep their type.
     if is_score and first and (file.loss is None or labels is not None or "int" in str(first.targets[0].dtype)):
         return loss, classes, ACCURACY, Correct
@@ -175,7 +174,7 @@ def _learnt(
         loss,
         classes,
         Metric("test-loss", more_is_better=False),
-        partial(measurements.MeanLoss, partial(network.total, loss)),
+        partial(MeanLoss, partial(network.total, loss)),
     )
 
 

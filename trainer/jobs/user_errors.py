@@ -30,7 +30,7 @@ class UserError(SetupError):
 def users_errors(file: Path | None, function: str = "", place: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Raises UserError in place of errors of a job file's code, and of its exits. All others pass unchanged; without a
     file no error is its own. `function` is what this program calls: then every error is the file's. Without it, errors
-    in a function of the file's folder are, and those that name a batch (passes.shapes_told). `place` is such as
+    in a function of the file's folder are, and those that name a batch (network.shapes_told). `place` is such as
     "worker 0, round 3, step 1"."""
     try:
         yield

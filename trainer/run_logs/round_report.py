@@ -1,4 +1,5 @@
-"""A worker's report of each round: an entry in its log, and a line on the console."""
+"""A worker's reports of each round: an entry in its log, a line on the console, and notices for the state server's
+page."""
 
 import logging
 import math
@@ -6,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from algorithms import EVENTS
+from esync.client import draw_job_number, job_id
 from esync.metric import logged_value
-from esync.progress import FIRST, GROWN
+from esync.progress import FIRST, GROWN, TRAINING, WAITING
 from trainer.nan_guard import LOWER
 from trainer.run_logs import rounds as round_logs
 from trainer.run_logs.pace import EMULATED
@@ -106,3 +108,48 @@ class RoundReport:
 def _added(notes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The union of both; values of a common key are added."""
     return {**notes, **{key: notes[key] + value if key in notes else value for key, value in more.items()}}
+
+
+class PageReports:
+    """Tells the state server what this worker does, for its page, in modes in which no rule of the server decides.
+    Training never waits: a notice takes it a few microseconds. In other modes the trainers tell it themselves, and this
+    does nothing; nor without a state server."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        algorithm = trainer.context.config.algorithm
+        self._trainer = trainer
+        self._state = None if algorithm.has_state_server else trainer.context.peers.state_server
+        self._waits = algorithm.waits and algorithm.is_distributed
+
+    def announce(self) -> None:
+        """All workers agree on the job's name. Each worker that is there when the job begins calls it."""
+        if self._state is None:
+            return
+        trainer, membership = self._trainer, self._trainer.membership
+        numbers = trainer.context.peers.gather("names of the job on the state server", draw_job_number())
+        if numbers is None:
+            logging.warning("there is no status page of this job: a plain MXNet program takes part, or one was lost")
+            self._state = None
+            return
+        self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
+
+    def tell(self) -> None:
+        """Reports the last local step."""
+        if self._state is not None:
+            self._state.tell(self._trainer.rounds, self._trainer.steps, self._trainer.step_s, 0.0)
+
+    def wait(self) -> None:
+        """The round's local steps are done, and the exchange begins."""
+        if self._state is not None and self._waits:
+            self._trainer.progress.activity = WAITING
+        self.tell()
+
+    def next_round(self) -> None:
+        if self._state is not None:
+            self._trainer.progress.activity = TRAINING
+            self._state.tell(self._trainer.rounds + 1, 0, self._trainer.step_s, 0.0)
+
+    def end(self) -> None:
+        """This worker leaves the job in order."""
+        if self._state is not None:
+            self._state.leave(self._trainer.rounds)

@@ -1,1 +1,1 @@
-"""What MXNet needs to run in a process of a job: its library, its variables, its operators, its sockets."""
+"""What MXNet needs to run in a process of a job: its library, its variables, its sockets."""

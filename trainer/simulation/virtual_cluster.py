@@ -9,7 +9,6 @@ import functools
 import hashlib
 import logging
 import math
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from trainer import worker
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context, LearningTask, Peers
-from trainer.emulation import Speed
+from trainer.emulation import Speed, pace_of
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings
@@ -33,7 +32,7 @@ from trainer.hub.sums import HubTransport
 from trainer.jobs.job import Job, job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
-from trainer.parameters import Parameters
+from trainer.network import Parameters
 from trainer.run_logs.run_folder import RunFolder
 from trainer.simulation import stub_network
 from trainer.simulation.cluster_file import Worker
@@ -144,7 +143,7 @@ class VirtualRun:
     def _context(self, rank: int) -> Context:
         row, membership = self._rows[rank], self._memberships[rank]
         config = self._job.worker_config(rank)
-        pace, trace = _pace(config.seed, rank, row.step_spread), worker.trace_of(config)
+        pace, trace = pace_of(config.seed, rank, row.step_spread), worker.trace_of(config)
         log = logging.debug if rank else logging.info
         built = None if self._learnt is None else build(config.but(cpu=1), self._learnt, log)
         settings = run_settings(
@@ -256,14 +255,6 @@ class VirtualRun:
 
 def _bytes_per_s(mbit_s: float) -> float:
     return mbit_s * 1e6 / 8
-
-
-def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
-    """Draws this worker's lognormal factors, of median 1."""
-    if not spread:
-        return lambda: 1.0
-    draw = random.Random(f"{seed}-{rank}")
-    return lambda: draw.lognormvariate(0.0, spread)
 
 
 def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from esync.clock import Task
-from trainer.collectives.compression import AS_IT_IS, Compression
-from trainer.pieces import sum_of
+from trainer.collectives.compression import largest
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
+from trainer.steps import sum_of
 from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.halved_sums import HalvedSums
 
@@ -45,13 +45,12 @@ class VirtualServer:
         self.begun = self.complete = 0  # pushes whose first bytes have arrived; sums
         self.sum: list[np.ndarray] = []  # the last complete one
         self._arrived: list[Sequence[np.ndarray]] = []  # of the sum that is not complete
-        self._news = clock.event()
 
     def begin(self) -> None:
         """The first bytes of a worker's push have arrived."""
         self.begun += 1
         if self.begun % self.num_workers == 0:
-            self.tell_waiting()
+            self.clock.changed()
 
     def arrive(self, arrays: Sequence[np.ndarray]) -> None:
         """A worker's push has arrived. Float16 arrays are added up in float32, as by MXNet's server."""
@@ -63,16 +62,7 @@ class VirtualServer:
                 for parts in of_each
             ]
             self.complete, self._arrived = self.complete + 1, []
-            self.tell_waiting()
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits for a condition, which is checked when something has happened here that all can have waited for."""
-        while not condition():
-            self._news.wait()
-
-    def tell_waiting(self) -> None:
-        news, self._news = self._news, self.clock.event()
-        news.set()
+            self.clock.changed()
 
 
 class VirtualSums(ByteCounter):
@@ -92,8 +82,8 @@ class VirtualSums(ByteCounter):
             server.initial = [array.copy() for array in arrays]
         server.joined += 1
         if server.joined == server.num_workers:  # else N workers would wake N times
-            server.tell_waiting()
-        server.wait_until(lambda: server.joined == server.num_workers)
+            server.clock.changed()
+        server.clock.wait_until(lambda: server.joined == server.num_workers)
         server.down.transfer(self._rank, self.count_pulled(arrays))
         for array, value in zip(arrays, server.initial, strict=True):
             array[...] = value
@@ -117,10 +107,10 @@ class VirtualSums(ByteCounter):
         self._pushing.result()  # the pull's requests queue behind this worker's push
         early = size - max(map(server.size_of, arrays)) if not timed and server.complete < mine else 0
         if early:
-            server.wait_until(lambda: server.begun >= mine * server.num_workers)
+            server.clock.wait_until(lambda: server.begun >= mine * server.num_workers)
             server.down.transfer(self._rank, early)
         has_no_gap = bool(early) and server.complete >= mine
-        server.wait_until(lambda: server.complete >= mine)
+        server.clock.wait_until(lambda: server.complete >= mine)
         begin = server.clock.now()
         values = server.sum
         server.down.transfer(self._rank, size - early, latency_is_over=has_no_gap)
@@ -135,13 +125,13 @@ class VirtualKVStore:
     def __init__(self, server: VirtualServer, rank: int) -> None:
         self._server, self.rank, self.num_workers = server, rank, server.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS) -> VirtualSums | HalvedSums:
+    def sums(self, as_halves: bool = False) -> VirtualSums | HalvedSums:
         sums = VirtualSums(self._server, self.rank)
-        return sums if compression == AS_IT_IS else HalvedSums(sums, compression.largest(self.num_workers))
+        return HalvedSums(sums, largest(self.num_workers)) if as_halves else sums
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         if self.rank == 0:
             self._server.numbers = list(numbers)
-            self._server.tell_waiting()
-        self._server.wait_until(lambda: bool(self._server.numbers))
+            self._server.clock.changed()
+        self._server.clock.wait_until(lambda: bool(self._server.numbers))
         return self._server.numbers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from algorithms import MEMBERS
-from trainer.company import Begin, Company, How
+from trainer.membership import Begin, Company, How
 from trainer.rendezvous.generations import Generation
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveSums, CollectiveTransport

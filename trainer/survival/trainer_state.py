@@ -15,7 +15,7 @@ from typing import Any
 from algorithms import TransportKind
 from esync.measure import LINES_FILE, Measure
 from esync.progress import FIRST, Curve, Point, Progress, Total
-from trainer.company import Begin, How
+from trainer.membership import Begin, How
 from trainer.run_logs.rounds import Round, iter_files, logged_rounds, sound_rounds
 from trainer.steps import Seen
 from trainer.trainer import Trainer

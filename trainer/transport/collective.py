@@ -13,29 +13,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from config import FP16, UNCOMPRESSED
 from esync.clock import Clock, Result, Task
-from trainer.collectives.compression import AS_IT_IS, Compression
+from trainer.collectives.compression import largest
 from trainer.collectives.mesh import Group, Moved
 from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.flat import Buffer, buffers_of
-from utils import PeerLost, SetupError
+from utils import PeerLost
 
 
 class CollectiveSums(ByteCounter):
     """SummedArrays over a collective."""
 
-    def __init__(self, transport: CollectiveTransport, compression: Compression = AS_IT_IS) -> None:
-        """`compression`: none or fp16; others raise SetupError."""
+    def __init__(self, transport: CollectiveTransport, as_halves: bool = False) -> None:
         super().__init__(transport.size_of)
-        if compression.kind not in (UNCOMPRESSED, FP16):
-            raise SetupError(
-                f"workers that sum among themselves have no parameter server for {compression.kind} compression: take "
-                "--exchange kvstore"
-            )
-        self.largest = compression.largest(transport.num_workers)
-        self._compression = compression
-        self._transport = transport
+        self.largest = largest(transport.num_workers, as_halves)
+        self._as_halves, self._transport = as_halves, transport
         self._buffers: list[Buffer] = []
         # Whether a barrier precedes each sum, so that its time excludes the wait for the slowest worker. It must be
         # equal on all workers: it precedes the first sum, and later ones if the algorithm times the first.
@@ -57,13 +49,13 @@ class CollectiveSums(ByteCounter):
 
     def prepare(self, arrays: Sequence[np.ndarray], exact: int = 0) -> None:
         """Makes the buffers; a worker that joins a running job calls it in place of `broadcast`."""
-        num_as_halves = len(arrays) - exact if self._compression.kind == FP16 else 0
+        num_as_halves = len(arrays) - exact if self._as_halves else 0
         self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
 
     def continue_with(self, meets: bool) -> None:
         """Continues with the workers of a new generation. `meets` is that of the earlier workers."""
         self.meets, self._is_first = meets, False
-        self.largest = self._compression.largest(self._transport.num_workers)
+        self.largest = largest(self._transport.num_workers, self._as_halves)
 
     def begin_sum(self, arrays: Sequence[np.ndarray]) -> None:
         mine = list(arrays)
@@ -128,8 +120,8 @@ class CollectiveTransport:
                 self._last.result()
         self._last, self.group = None, group
 
-    def sums(self, compression: Compression = AS_IT_IS) -> CollectiveSums:
-        return CollectiveSums(self, compression)
+    def sums(self, as_halves: bool = False) -> CollectiveSums:
+        return CollectiveSums(self, as_halves)
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         agreed = np.array(numbers, np.float32)

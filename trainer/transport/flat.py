@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from trainer.collectives.compression import halved
-from trainer.pieces import flat_view
+from trainer.steps import flat_view
 from trainer.transport.counter import num_bytes
 
 IN_PLACE = 1 << 20  # bytes from which an array is a buffer of its own

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.collectives.compression import AS_IT_IS, Compression
+from trainer.collectives.compression import largest
 from trainer.engine import array_of, mx, shared_with_mxnet
 from trainer.transport.counter import ByteCounter
 from trainer.transport.halved_sums import HalvedSums
@@ -95,12 +95,12 @@ class KVStoreTransport:
         self.rank: int = store.rank
         self.num_workers: int = store.num_workers
 
-    def sums(self, compression: Compression = AS_IT_IS) -> KVStoreArrays | HalvedSums:
-        if compression == AS_IT_IS:
+    def sums(self, as_halves: bool = False) -> KVStoreArrays | HalvedSums:
+        if not as_halves:
             return KVStoreArrays(self.store)
         if self.rank == 0:
             self.store._send_command_to_servers(MULTIPLE_PRECISION, "")
-        return HalvedSums(KVStoreArrays(self.store), compression.largest(self.num_workers))
+        return HalvedSums(KVStoreArrays(self.store), largest(self.num_workers))
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         agreed = np.array(numbers, np.float32)

@@ -8,8 +8,6 @@ it instead (trainer/hub/hub_trainer.py).
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from trainer.collectives.compression import AS_IT_IS, Compression
-
 
 class Counted(Protocol):
     """Counts the bytes that it moves."""
@@ -54,8 +52,8 @@ class Transport(Protocol):
     def num_workers(self) -> int:
         """At present."""
 
-    def sums(self, compression: Compression = AS_IT_IS) -> SummedArrays:
-        """A list of arrays to be summed."""
+    def sums(self, as_halves: bool = False) -> SummedArrays:
+        """A list of arrays to be summed; `as_halves`: they travel as float16, where the transport can have that."""
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         """Rank 0's numbers, as float32, on all ranks. Every rank calls it, once."""

@@ -15,7 +15,7 @@ from memory_cluster import CLOSE, ZERO, Trained, Worker, batch, dense, gradient,
 from algorithms import TransportKind
 from config import Config
 from trainer.algorithms.async_local import LocalSteps
-from trainer.algorithms.delayed_nesterov import DelayedNesterov
+from trainer.algorithms.outer_momentum import DelayedNesterov
 
 ETA, EPS, BETA = 0.5, 0.3, 0.6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from memory_cluster import ZERO, Trained, Worker, batch, dense, gradient, normal
 from algorithms import TransportKind
 from config import Config
 from flag_values import parse_schedule
-from trainer.algorithms.backup_versions import Versions
+from trainer.algorithms.backup import Versions
 from trainer.context import Context
 from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
@@ -151,7 +152,7 @@ def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_p
 @given(st.integers(1, 6), st.data())
 def test_each_version_takes_as_many_as_are_no_spare_and_every_gradient_counts_or_is_dropped(num_workers, data) -> None:
     num_backup = data.draw(st.integers(0, num_workers - 1))
-    versions, counted = Versions(num_workers, num_backup), [0] * num_workers
+    versions, counted, answered = Versions(num_workers, num_backup), Counter[int](), Counter[int]()
     free, late_since = set(range(num_workers)), 0
     for _ in range(data.draw(st.integers(0, 40))):
         rank = data.draw(st.sampled_from(sorted(free)))  # never empty: who waits are fewer than are needed
@@ -164,6 +165,6 @@ def test_each_version_takes_as_many_as_are_no_spare_and_every_gradient_counts_or
         late_since = 0 if arrival.apply else late_since + was_late
         assert late_since <= num_backup
         assert all(versions.given[other] == versions.version for other in arrival.answered)
-        for other in arrival.apply:
-            counted[other] += 1
-    assert [sum(pair) for pair in zip(counted, versions.dropped, strict=True)] == versions.answered
+        counted.update(arrival.apply)
+        answered.update(arrival.answered)
+    assert all(counted[rank] + dropped == answered[rank] for rank, dropped in enumerate(versions.dropped))

@@ -12,7 +12,7 @@ from memory_cluster import ZERO, Trained, Worker, after_steps, batch, dense, nor
 
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.inbox import Inbox, mean_of
+from trainer.algorithms.decoupled import Inbox, mean_of
 from trainer.command_line import check_job, parse
 from utils import SetupError
 

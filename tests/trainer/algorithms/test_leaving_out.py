@@ -24,7 +24,7 @@ from round_records import read_rounds
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
-from trainer.algorithms.backup_versions import Arrival, Versions
+from trainer.algorithms.backup import Arrival, Versions
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice

@@ -15,7 +15,7 @@ from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.from_flags import learning_task
 from trainer.jobs.builtin import prepared
-from trainer.jobs.gluon_blocks import GluonFeed
+from trainer.jobs.gluon import GluonFeed
 from trainer.jobs.job import Job
 from trainer.jobs.job_file import JobFile
 from trainer.jobs.network import build

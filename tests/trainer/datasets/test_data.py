@@ -15,10 +15,10 @@ from tiny_data import idx, write_mnist
 
 from trainer.datasets import loading
 from trainer.datasets.loading import load
-from trainer.datasets.partitions import partition
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays, Subset
 from trainer.jobs.job import hold_out
+from trainer.membership import partition
 from utils import SetupError
 
 DATA = Path(__file__).parents[3] / "data"

@@ -13,7 +13,7 @@ from trainer.datasets import sources
 from trainer.datasets.batches import EndlessBatches, StreamedBatches
 from trainer.datasets.sources import Arrays, Stream, Subset, hash_of, source_of
 from trainer.engine import mx
-from trainer.jobs.gluon_blocks import GluonFeed
+from trainer.jobs.gluon import GluonFeed
 from utils import SetupError
 
 X, Y = np.arange(24, dtype=np.float64).reshape(8, 3), np.arange(8)

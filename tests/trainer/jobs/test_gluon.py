@@ -10,9 +10,8 @@ from one_worker import network_with_statistics
 
 from trainer.draws import Draws
 from trainer.engine import memory_of, mx
-from trainer.jobs.gluon import GluonNetwork
-from trainer.jobs.gluon_blocks import structural_names
-from trainer.passes import Batch
+from trainer.jobs.gluon import GluonNetwork, structural_names
+from trainer.network import Batch
 
 
 def gluon(block: Any) -> GluonNetwork:

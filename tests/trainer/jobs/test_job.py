@@ -24,7 +24,7 @@ from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.membership import Membership
-from trainer.passes import Batch
+from trainer.network import Batch
 from trainer.simulation import virtual_cluster
 from utils import SetupError
 

@@ -21,8 +21,7 @@ from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.batches import CountedBatches, EndlessBatches
 from trainer.datasets.sources import Arrays
 from trainer.engine import mx
-from trainer.jobs.gluon import GluonNetwork
-from trainer.jobs.gluon_blocks import GluonFeed
+from trainer.jobs.gluon import GluonFeed, GluonNetwork
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
 from utils import EXIT_SETUP, SetupError

@@ -23,7 +23,7 @@ from trainer.from_flags import learning_task
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership
-from trainer.parameters import Parameters
+from trainer.network import Parameters
 from trainer.simulation import virtual_cluster
 from trainer.steps import Rule, Stepper
 from utils import SetupError

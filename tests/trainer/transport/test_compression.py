@@ -15,9 +15,8 @@ from run_all import run_all
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
-from config import AMONG_WORKERS, FP16, KVSTORE, Config
+from config import AMONG_WORKERS, KVSTORE, Config
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.collectives.compression import Compression
 from trainer.collectives.mesh import MeshGroup, follow
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
@@ -31,7 +30,6 @@ from trainer.transport.counter import num_bytes
 from trainer.transport.protocol import Transport
 from utils import DIVERGED, JobError
 
-HALVES = Compression(FP16)
 EXCHANGES = (KVSTORE, *AMONG_WORKERS)
 
 # ------------------------------------------------------------------------------------------ float16 on the way
@@ -86,7 +84,7 @@ def test_all_workers_get_the_same_bits_within_the_rounding_and_what_is_exact_exa
 
 def test_a_server_adds_up_in_float32() -> None:
     def work(place: Transport, clock: VirtualClock) -> list[float]:
-        shared, arrays = place.sums(HALVES), [np.float32([(2048.0, 1.0, 1.0)[place.rank]])]
+        shared, arrays = place.sums(as_halves=True), [np.float32([(2048.0, 1.0, 1.0)[place.rank]])]
         shared.broadcast(arrays)
         arrays[0][:] = (2048.0, 1.0, 1.0)[place.rank]
         shared.begin_sum(arrays)
@@ -146,12 +144,12 @@ def together(
     return returned
 
 
-def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) -> Callable[..., Any]:
+def one_sum(as_halves: bool, shapes: tuple[int, ...] = (1200, 2400)) -> Callable[..., Any]:
     """Traffic and seconds of a sum of some numbers and of one that is exact."""
 
     def work(place: Transport, clock: VirtualClock) -> tuple[dict[str, int], float]:
         arrays = [np.ones(size, np.float32) for size in (*shapes, 1)]
-        shared = place.sums(compression)
+        shared = place.sums(as_halves)
         shared.broadcast(arrays, exact=1)
         begin = 100.0  # when all have the values
         clock.sleep(begin - clock.now())
@@ -165,8 +163,8 @@ def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) ->
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_float16_is_half_of_the_bytes_and_of_the_time_that_they_take(exchange: str) -> None:
     link = WorkerLink(bytes_per_s=1e4)
-    whole = together(exchange, 4, one_sum(Compression()), link)
-    half = together(exchange, 4, one_sum(HALVES), link)
+    whole = together(exchange, 4, one_sum(False), link)
+    half = together(exchange, 4, one_sum(True), link)
     for rank in range(4):
         (of_whole, whole_s), (of_half, half_s) = whole[rank], half[rank]
         exact = 4 * (1 if exchange == KVSTORE else 2)  # of the one that stays as it is; at most so often on the way
@@ -180,7 +178,7 @@ def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> N
         return 10 * array.nbytes
 
     for exchange in EXCHANGES:
-        returned = together(exchange, 2, one_sum(HALVES), size_of=larger)
+        returned = together(exchange, 2, one_sum(True), size_of=larger)
         for traffic, _ in returned.values():
             assert traffic == {"bytes_pushed": 10 * (2 * 3600 + 4), "bytes_pulled": 10 * (2 * 3600 + 4)}
 
@@ -198,31 +196,28 @@ MODES: dict[str, tuple[Callable[[Context], Trainer], str]] = {  # with the polic
 }
 
 
-def trained_in(mode: str, compression: Compression, exchange: str = KVSTORE, rounds: int = 3) -> Trained:
+def trained_in(mode: str, as_halves: bool, exchange: str = KVSTORE, rounds: int = 3) -> Trained:
     build, policy = MODES[mode]
     workers = [Worker([batch(rank, 4), batch(rank + 3, 4)], step_s=1 + rank / 2, samples=rank + 1) for rank in range(3)]
     state_server = StateServer(policy, batch_size=4) if policy else None
     return train(
-        TransportKind.SUM, workers, build, rounds, normalised, state_server=state_server, compression=compression,
+        TransportKind.SUM, workers, build, rounds, normalised, state_server=state_server, as_halves=as_halves,
         exchange=exchange, config=Config(batch_size=4),
     )  # fmt: skip
-
-
-def model_of(trained: Trained, rank: int) -> list[np.ndarray]:
-    parameters = trained.trainers[rank].parameters
-    return [array.copy() for array in parameters.model()]
 
 
 @pytest.mark.parametrize(
     ("mode", "exchange"), [*((mode, KVSTORE) for mode in MODES), *(("sync", each) for each in SUMS), ("esync", "ring")]
 )
 def test_replicas_stay_equal_to_the_bit_and_near_the_model_of_exact_sums(mode: str, exchange: str) -> None:
-    exact, half = trained_in(mode, Compression(), exchange), trained_in(mode, HALVES, exchange)
+    exact, half = trained_in(mode, False, exchange), trained_in(mode, True, exchange)
     for rank in range(3):
-        for mine, first, other in zip(*(model_of(half, of) for of in (rank, 0)), model_of(exact, rank), strict=True):
+        trainers = half.trainers[rank], half.trainers[0], exact.trainers[rank]
+        for mine, first, other in zip(*(each.parameters.model() for each in trainers), strict=True):
             np.testing.assert_array_equal(mine, first)
             np.testing.assert_allclose(mine, other, rtol=0.01, atol=0.003)
-    assert any(np.any(a != b) for a, b in zip(model_of(half, 0), model_of(exact, 0), strict=True))
+    models = (trained.trainers[0].parameters.model() for trained in (half, exact))
+    assert any(np.any(a != b) for a, b in zip(*models, strict=True))
 
 
 # --------------------------------------------------------------------------------- numbers too large for float16
@@ -241,7 +236,7 @@ def test_a_gradient_too_large_for_float16_is_skipped_as_one_that_is_not_finite(e
     """Worker 1's in round 2 of 3: the step goes along the mean of the others."""
     workers = [Worker([batch(rank)]) for rank in range(3)]
     build = spoil(ssgd, {2}, what=20000.0)
-    trained = train(TransportKind.SUM, workers, build, 3, compression=HALVES, exchange=exchange)
+    trained = train(TransportKind.SUM, workers, build, 3, as_halves=True, exchange=exchange)
     expected = ZERO
     for there in ((0, 1, 2), (0, 2), (0, 1, 2)):
         expected = expected - ETA * sum(weighed(expected, dict.fromkeys(there, 1), 3, 3)) / len(there)
@@ -271,7 +266,7 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
         context.run.max_bad_steps = MOST
         return by_flags("local-sgd", GoesFar, local_lr=ETA, sync_every=2)(context)
 
-    trained = train(TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 1, compression=HALVES)
+    trained = train(TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 1, as_halves=True)
     expected = mean_of_local_steps((0, 2), steps=2)
     for rank in range(3):
         np.testing.assert_allclose(trained.weights(rank), expected, rtol=0.01, atol=0.001)
@@ -286,6 +281,6 @@ def test_without_number_checks_the_infinity_ends_the_job(exchange: str) -> None:
 
     with pytest.raises(JobError, match=DIVERGED):
         train(
-            TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 5, compression=HALVES,
+            TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 5, as_halves=True,
             exchange=exchange,
         )  # fmt: skip

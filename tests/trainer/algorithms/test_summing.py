@@ -1,11 +1,11 @@
-"""trainer/algorithms/piggyback.py: what travels beside the arrays of a sum, by hand."""
+"""trainer/algorithms/summing.py: what travels beside the arrays of a sum, by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from trainer.algorithms.piggyback import Piggyback
+from trainer.algorithms.summing import Piggyback
 
 
 def test_numbers_come_back_as_sums_under_their_names():
