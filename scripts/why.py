@@ -16,47 +16,25 @@ import importlib.util
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import summary
-from algorithms import TransportKind, owner_of
-from config import AUTO, FIELDS, NO_NETWORK, Config
+from algorithms import owner_of
 from flag_values import at_least, finite, several
 from report import job_logs
 from report.job_logs import WorkerLog
-from report.measured import MUCH_SLOWER, PURPOSES, Measured, Speed, mean_of, measured, shares
+from report.measured import MUCH_SLOWER, PURPOSES, Measured, Speed, measured, shares
 from report.metrics import Reached, mode_of
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
+from scripts import what_if
+from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change
 from summary import warning
-from trainer import straggler_trace
-from trainer.runtime.environment import set_unless_given
-from trainer.simulation.cluster_file import ClusterProfile, Worker
-from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import SetupError
 
 FEW_WORKERS = 8  # up to this number each worker is left out in turn
 OF_MANY = 3  # of more workers, only the slowest
 WORTH_TELLING = 1.05  # gain in samples/s from which a change counts
-MAX_STEPS, MIN_STEPS = 2500, 20  # of all workers in a simulation, about 2 s; of the slowest, if the job has as many
-MOST_OFF = 0.1  # relative error of the simulated samples/s of the job as it was above which no change is told
-MAX_CALIBRATIONS, NEAR = 3, 0.02  # relative error at which a simulated exchange counts as the measured one
-SAME_BATCHES = 0.02  # relative difference allowed between the samples of a step and -b
-_OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator", "on_worker_death")
-NO_STRAGGLER, NO_NETWORK_TIME, NO_EVALUATION, WITHOUT = "no straggler", "ideal network", "no evaluation", "without"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change of a job."""
-
-    kind: str  # one of the four above
-    name: str
-    job: VirtualJob
-    keeps_updates: bool = False  # the weights after each round stay the same
-    removes: tuple[int, ...] = ()  # ranks of the workers that are left out
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -145,15 +123,15 @@ def _time_table(logs: Sequence[WorkerLog], speeds: Sequence[Speed]) -> str:
 
 def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        job, its = job_of(logs, Path(folder))
+        job, its = what_if.job_of(logs, Path(folder))
         left_out = _left_out(given.without, its.speeds)
         _progress("the job as it was")
-        job, simulated = calibrated(job, its)
+        job, simulated = what_if.calibrated(job, its)
         gains: list[tuple[Change, float]] = []
-        if abs(simulated.samples_s / its.samples_s - 1) <= MOST_OFF:
-            for change in changes(job, left_out):
+        if abs(simulated.samples_s / its.samples_s - 1) <= what_if.MOST_OFF:
+            for change in what_if.changes(job, left_out):
                 _progress(change.name)
-                gains.append((change, simulate(change.job).samples_s / simulated.samples_s))
+                gains.append((change, what_if.simulate(change.job).samples_s / simulated.samples_s))
     device = job_logs.evaluating(logs)
     target = target_for(given.target, device.metric, [device.curve])
     reached = device.reached(target)
@@ -200,7 +178,7 @@ def verdict(its: Measured, simulated: float, gains: Sequence[tuple[Change, float
     if not gains:
         return (
             f"No what-if is told: simulated as it was, the job does {simulated:.2f} times the measured samples/s, "
-            f"more than {MOST_OFF:.0%} off. Its logs do not say why, such as other work on the machine."
+            f"more than {what_if.MOST_OFF:.0%} off. Its logs do not say why, such as other work on the machine."
         )
     change, gain = max((pair for pair in gains if pair[0].kind != NO_STRAGGLER), key=lambda pair: pair[1])
     (even,) = (gain for change, gain in gains if change.kind == NO_STRAGGLER)
@@ -234,116 +212,6 @@ def verdict(its: Measured, simulated: float, gains: Sequence[tuple[Change, float
 def _progress(what: str) -> None:
     if sys.stderr.isatty():
         print(f"\rsimulating: {what}\033[K", end="", file=sys.stderr, flush=True)
-
-
-# --------------------------------------------------------------------------------------------------- simulations
-#
-# The cluster is the measured one (report/measured.py): each worker's step times with their spread and its slow periods,
-# the time of an exchange as latency, evaluations. The trainers are those of the job, without gradients.
-
-
-def job_of(logs: Sequence[WorkerLog], folder: Path) -> tuple[VirtualJob, Measured]:
-    """The job that these logs describe, and its speed. Slow periods become files in `folder`. Raises SetupError if the
-    logs do not describe enough."""
-    config = _config(logs)
-    its = measured(logs, config.algorithm.waits)
-    for log, speed in zip(logs, its.speeds, strict=True):
-        if abs(speed.samples_per_step / config.batch_size - 1) > SAME_BATCHES:
-            raise SetupError(
-                f"{log.name} took {speed.samples_per_step:.1f} samples a step, not the {config.batch_size} of -b: the "
-                "logs do not say what its steps would take with other batches, so there is no what-if"
-            )
-    steps_s = sum(speed.steps for speed in its.speeds) / its.seconds
-    longest_s = max(mean_of(speed.step_s, speed.spread) for speed in its.speeds)
-    seconds = min(its.seconds, max(MAX_STEPS / steps_s, MIN_STEPS * longest_s))
-    share = seconds / its.seconds  # of the job: each phase and slow period is shortened to the same one
-    rows = []
-    for rank, speed in enumerate(its.speeds):
-        slow = [replace(each, start_s=share * each.start_s, duration_s=share * each.duration_s) for each in speed.slow]
-        trace = straggler_trace.write(folder / f"trace-{rank}.csv", slow) if slow else None
-        row = Worker(speed.step_s, trace, step_spread=speed.spread, latency_s=speed.exchange_s / 2)
-        rows.append(replace(row, state_server_round_trip_s=speed.round_trip_s))
-    own: dict[str, Any] = {
-        **{name: FIELDS[name].default for name in _OF_THE_REAL_JOB},
-        **{"job": "", "network": NO_NETWORK, "log_form": "lines", "evaluate": AUTO, "target": None, "max_rounds": 0},
-        **{"max_seconds": seconds, "target_accuracy": 0.0, "query_delay": 0.0},  # a round trip includes the delay
-        "train_steps": tuple(max(1, round(share * steps)) for steps in config.settings.train_steps),
-    }
-    if config.evaluates_beside and its.evaluations:  # not always when one was due
-        own["eval_seconds"] = its.seconds / its.evaluations
-    size, cluster = float(logs[0].run.get("parameter_bytes") or 0), ClusterProfile(tuple(rows))
-    return VirtualJob(config.but(**own), cluster, "what-if", size, its.evaluation_s), its
-
-
-def _config(logs: Sequence[WorkerLog]) -> Config:
-    flags = next((log.run["config"] for log in logs if isinstance(log.run.get("config"), dict)), None)
-    if flags is None:
-        raise SetupError("no run.json says with which flags the job ran, as in published logs: there is no what-if")
-    if (numbers := {log.run.get("num_workers", len(logs)) for log in logs}) != {len(logs)}:
-        told = f"the job had {', '.join(map(str, numbers))} workers, the logs are of {len(logs)}"
-        raise SetupError(f"{told}: copy those of all hosts there, and remove what other runs left")
-    if flags.get("collective", "ps") != "ps":  # the name of --exchange in version 0.6.0
-        flags = {**flags, "exchange": flags["collective"]}
-    known: dict[str, Any] = {name: flags[name] for name in FIELDS if name in flags and name != "job"}
-    return Config(**known | {name: tuple(value) for name, value in known.items() if isinstance(value, list)})
-
-
-def _mean_step_s(row: Worker) -> float:
-    """Without slow periods."""
-    return mean_of(row.step_time_s, row.step_spread)
-
-
-def changes(job: VirtualJob, left_out: Sequence[Sequence[int]]) -> Iterator[Change]:
-    """All changes; `left_out` holds sets of ranks, each of which is left out once."""
-    # In these algorithms a round is the same work whatever the times are, and each update has all workers' work in it.
-    same = job.config.algorithm.transport is TransportKind.SUM and job.config.algorithm.rule is None
-    rows = job.cluster.workers
-
-    def of(workers: Iterable[Worker]) -> VirtualJob:
-        return replace(job, cluster=ClusterProfile(tuple(workers)))
-
-    for ranks in left_out:
-        if rest := [row for rank, row in enumerate(rows) if rank not in ranks]:
-            name = f"without worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-            yield Change(WITHOUT, name, of(rest), removes=tuple(ranks))
-    ideal = of(replace(row, latency_s=0.0, state_server_round_trip_s=0.0) for row in rows)
-    yield Change(NO_NETWORK_TIME, "with an ideal network", ideal, same)
-    median = sorted(range(len(rows)), key=lambda rank: _mean_step_s(rows[rank]))[(len(rows) - 1) // 2]
-    steps = [min(row, rows[median], key=_mean_step_s) for row in rows]
-    network = [{"latency_s": row.latency_s, "state_server_round_trip_s": row.state_server_round_trip_s} for row in rows]
-    even = of(replace(step, straggler_trace=None, **its) for step, its in zip(steps, network, strict=True))
-    yield Change(NO_STRAGGLER, f"no worker slower than the median one, worker {median}", even, same)
-    if job.evaluation_s:
-        yield Change(NO_EVALUATION, "evaluations in no time", replace(job, evaluation_s=0.0), same)
-
-
-def calibrated(job: VirtualJob, its: Measured) -> tuple[VirtualJob, Measured]:
-    """The job with latencies at which simulated exchanges take as long as the measured ones, and its speed. The
-    algorithm determines how many latencies an exchange takes, so they are fitted."""
-    outcome = simulate(job)
-    for _ in range(MAX_CALIBRATIONS):
-        pairs = [(a.exchange_s, b.exchange_s) for a, b in zip(its.speeds, outcome.speeds, strict=True)]
-        slack_s = NEAR * min(map(_mean_step_s, job.cluster.workers))
-        if all(abs(wanted - got) <= NEAR * wanted + slack_s for wanted, got in pairs):
-            break
-        rows = zip(job.cluster.workers, pairs, strict=True)
-        workers = [replace(row, latency_s=row.latency_s * (a / b if b > 0 else 1.0)) for row, (a, b) in rows]
-        job = replace(job, cluster=ClusterProfile(tuple(workers)))
-        outcome = simulate(job)
-    return job, outcome
-
-
-def simulate(job: VirtualJob) -> Measured:
-    """The speed of the job in virtual time. Raises SetupError if the flags and the cluster do not fit together."""
-    # As in simulate.py: one operation at a time, on one core. MXNet reads it when it is imported.
-    set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
-    set_unless_given("OMP_NUM_THREADS", "1")
-    from trainer.simulation import virtual_cluster
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name, HOST)
-        virtual_cluster.run(replace(job, config=job.config.but(log_dir=str(folder))))
-        return measured(job_logs.read(folder.glob("cpu*"), lambda text: None), job.config.algorithm.waits)
 
 
 if __name__ == "__main__":
