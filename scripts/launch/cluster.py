@@ -158,15 +158,7 @@ def timed(plan: LaunchPlan, say: Callable[[str], None]) -> LaunchPlan:
     assert plan.number is not None
     timing = step_times.timing_of(plan, job_options.first_config(*example(plan)))
     say(f"{step_times.STEPS} steps on each worker tell which are the fastest")
-    with job_options.claimed(timing.job.log_folder):
-        before = previous_run.of_job(*example(timing), lambda line: None)
-        with connected(timing) as connections:
-            job, layout = place(timing, connections, ask_hosts(timing, connections))
-            begin(timing, connections, job, layout)
-            say_errors = lambda line: say(line) if "error" in line else None  # noqa: E731
-            outcome = supervise(job, layout, connections, say_errors, None, before)
-            for name in {worker.host for worker in timing.hosts.workers}:
-                bring_home(job, connections[name], say)
+    outcome = _run(timing, lambda line: say(line) if "error" in line else None)
     if outcome.was_stopped or outcome.exit_code != EXIT_OK:
         raise SetupError(f"the steps were not timed; their logs are in {timing.job.log_folder}")
     times_s = step_times.read(timing.job.log_folder, plan.hosts.workers)
@@ -291,36 +283,34 @@ def run(plan: LaunchPlan, say: Callable[[str], None] = console) -> int:
             return EXIT_OK
         if plan.number is not None:
             plan = timed(plan, say)
-        with job_options.claimed(plan.job.log_folder):
-            before = previous_run.of_job(*example(plan), say)
-            with connected(plan) as connections:
-                return _run(plan, connections, before, say)
+        return _run(plan, say).exit_code
 
 
-def _run(
-    plan: LaunchPlan, connections: Mapping[str, HostConnection], before: PreviousRun, say: Callable[[str], None]
-) -> int:
-    infos = ask_hosts(plan, connections)
-    job, layout = place(plan, connections, infos)
-    begin(plan, connections, job, layout)
-    for line in job_options.warnings(job, layout):
-        say(line)
-    which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
-    meeting = f"; the {which} is at {address}" if job.has_server else ""
-    say(f"connected to {', '.join(connections)}{meeting}")
-    policy = policy_of(plan, infos, job, layout, connections, say)
-    outcome = supervise(job, layout, connections, say, policy, before)
-    for connection in connections.values():
-        if lost := connection.unconfirmed():
-            say(
-                f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without it they "
-                "are killed within a minute"
-            )
-    are_home = [bring_home(job, connections[name], say) for name in connections if name in layout.nodes]
-    before.tell()
-    for line in job_options.last_word(job, outcome):
-        say(line)
-    return outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST)
+def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
+    with job_options.claimed(plan.job.log_folder):
+        before = previous_run.of_job(*example(plan), say)
+        with connected(plan) as connections:
+            infos = ask_hosts(plan, connections)
+            job, layout = place(plan, connections, infos)
+            begin(plan, connections, job, layout)
+            for line in job_options.warnings(job, layout):
+                say(line)
+            which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
+            meeting = f"; the {which} is at {address}" if job.has_server else ""
+            say(f"connected to {', '.join(connections)}{meeting}")
+            policy = policy_of(plan, infos, job, layout, connections, say)
+            outcome = supervise(job, layout, connections, say, policy, before)
+            for connection in connections.values():
+                if lost := connection.unconfirmed():
+                    say(
+                        f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without "
+                        "it they are killed within a minute"
+                    )
+            are_home = [bring_home(job, connections[name], say) for name in connections if name in layout.nodes]
+            before.tell()
+            for line in job_options.last_word(job, outcome):
+                say(line)
+            return outcome._replace(exit_code=outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST))
 
 
 def reachable(connections: Mapping[str, HostConnection]) -> list[str]:
@@ -431,7 +421,7 @@ def supervise(
     layout: Layout,
     connections: Mapping[str, HostConnection],
     say: Callable[[str], None],
-    policy: RestartPolicy | None,
+    policy: RestartPolicy,
     before: PreviousRun,
 ) -> JobOutcome:
     """Runs the processes on their hosts until all have ended."""
