@@ -624,25 +624,3 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(exc
     assert summary.main(["-b", str(tmp_path), "-n", "lenet"]) == EXIT_OK
     assert "missing" not in capsys.readouterr().err
     assert running(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("-m sync --restarts 3", "--restarts 3 does nothing without --on-worker-death restart or continue"),
-        (
-            "-m local --workers 0,0 -- --on-worker-death restart --ckpt-frequency 5",
-            "--on-worker-death restart is for one job, and in mode local each of the workers (here 2) is one",
-        ),
-        (
-            "-m sync -- --on-worker-death restart",
-            "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency",
-        ),
-        (
-            "-m sync -- --on-worker-death restart --ckpt-frequency 5 --ckpt-keep 1",
-            "--on-worker-death restart needs two checkpoints of each worker",
-        ),
-    ],
-)
-def test_a_job_that_could_not_go_on_is_refused_with_what_to_add(words, complaint, refused):
-    assert complaint in refused(local_cluster.parse, *words.split())
