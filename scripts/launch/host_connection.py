@@ -5,7 +5,6 @@ Nothing here waits for the host unless its docstring says so.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -257,16 +256,6 @@ class HostConnection(RunningProcess):
         with contextlib.suppress(OSError):
             if not self.role.log.stat().st_size:
                 self.role.log.unlink()
-
-    def receive_logs(self, archive: Path) -> None:
-        """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none. Raises
-        SetupError as `answers`, OSError if it cannot be written."""
-        self.send_message(do="fetch")
-        with archive.open("wb") as file:
-            for answer in self.answers():
-                if answer["is"] == "fetched":
-                    break
-                file.write(base64.b64decode(answer["data"]))
 
 
 class RemoteProcess(RunningProcess):
