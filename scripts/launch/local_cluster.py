@@ -241,12 +241,8 @@ def policy_of(
 
 
 def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:
-    """The command: parses, runs, returns the exit code."""
-    try:
-        return run(parse(arguments), build).exit_code
-    except SetupError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    """The command: parses, runs, returns the exit code. Raises SetupError as `parse`, or if the job cannot begin."""
+    return run(parse(arguments), build).exit_code
 
 
 if __name__ == "__main__":

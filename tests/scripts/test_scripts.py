@@ -298,7 +298,7 @@ def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path, flag, refuse
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = refused(started, "--log-base", str(tmp_path / "logs"), flag, str(port))
-    assert told == f"error: {flag} {port} is in use: choose another, or leave the flag out for a free one"
+    assert told == f"{flag} {port} is in use: choose another, or leave the flag out for a free one"
     assert not (tmp_path / "logs").exists()
 
 
