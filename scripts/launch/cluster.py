@@ -25,7 +25,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, Workers, filed_as
@@ -49,7 +48,7 @@ from scripts.launch.hosts_layout import (
 )
 from scripts.launch.job_processes import POLL_S
 from scripts.launch.previous_run import PreviousRun
-from scripts.launch.process import Kind, Role, RunningProcess
+from scripts.launch.process import Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.supervisor import JobOutcome
@@ -346,7 +345,7 @@ def policy_of(
         # The state server keeps its port.
         again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
         remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
-        return roles_of(*place(remaining, connections, infos), connections)
+        return build(*place(remaining, connections, infos))
 
     def workers() -> list[str]:
         there = reachable(connections)
@@ -406,16 +405,6 @@ def checkpoints(
     return found
 
 
-def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnection]) -> list[Role]:
-    """The processes; the host reports when a service is up."""
-    return [
-        dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE
-        else role
-        for role in build(job, layout)
-    ]
-
-
 def supervise(
     job: JobSpec,
     layout: Layout,
@@ -425,14 +414,11 @@ def supervise(
     before: PreviousRun,
 ) -> JobOutcome:
     """Runs the processes on their hosts until all have ended."""
-    service = (layout.state_server.address, job.state_server_port)
 
     def start(role: Role) -> RunningProcess:
-        is_service = role.kind is Kind.SERVICE
-        return connections[role.host].start(role, layout.nodes[role.host].folder, service if is_service else None)
+        return connections[role.host].start(role, layout.nodes[role.host].folder)
 
-    roles = roles_of(job, layout, connections)
-    return previous_run.supervise(job, roles, before, say, start, [*connections.values()], policy)
+    return previous_run.supervise(job, build(job, layout), before, say, start, [*connections.values()], policy)
 
 
 def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], None]) -> bool:

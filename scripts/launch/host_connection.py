@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.launch import host_network
+from scripts.launch.health import Health
 from scripts.launch.hosts_file import Host
 from scripts.launch.process import Kind, Role, RunningProcess, code_of, open_log, spawn
 from utils import EXIT_SETUP, SetupError, Status
@@ -199,9 +200,8 @@ class HostConnection(RunningProcess):
 
     # ---------------------------------------------------------------------------------------------- processes
 
-    def start(self, role: Role, there: Path, service: tuple[str, int] | None) -> RemoteProcess:
-        """Starts a role on the host. `there` is a folder on the host for a second copy of the log, `service` the
-        address and port at which a service will answer."""
+    def start(self, role: Role, there: Path) -> RemoteProcess:
+        """Starts a role on the host. `there` is a folder on the host for a second copy of the log."""
         process = self._processes[role.name] = RemoteProcess(self, role)
         self.send_message(
             do="start",
@@ -211,13 +211,9 @@ class HostConnection(RunningProcess):
             folder=str(role.folder),
             log=str(there / role.log.name),
             appends=role.appends,
-            service=service,
+            service=role.is_ready.place if isinstance(role.is_ready, Health) else None,
         )
         return process
-
-    def is_ready(self, name: str) -> bool:
-        self.pump()
-        return name in self._processes and self._processes[name].is_ready
 
     def unconfirmed(self) -> list[str]:
         """The names of the processes that are not known to have ended."""
@@ -268,7 +264,7 @@ class RemoteProcess(RunningProcess):
         self._lines: list[str] = []
         self._code: int | None = None
         self._status: Status = {}
-        self.is_ready = False
+        self._is_answering = False
 
     def receive(self, message: Mapping[str, Any]) -> None:
         if message["is"] == "line":
@@ -278,7 +274,7 @@ class RemoteProcess(RunningProcess):
         elif message["is"] == "told":
             self._status = message["told"]
         elif message["is"] == "ready":
-            self.is_ready = message["is_up"]
+            self._is_answering = message["is_up"]
         else:
             self._code, self._connection.is_silent = message["code"], False
 
@@ -291,6 +287,11 @@ class RemoteProcess(RunningProcess):
         """None while it runs, and when it is unknown, since the connection has ended."""
         self._connection.pump()
         return self._code
+
+    def is_answering(self) -> bool:
+        """As its host has told."""
+        self._connection.pump()
+        return self._is_answering
 
     def new_lines(self) -> list[str]:
         self._connection.pump()

@@ -90,6 +90,10 @@ class RunningProcess(ABC):
         """Whether it has ended, and the job goes on."""
         return self.exit_code in DONE and self.status.get("ended") == LEFT
 
+    def is_answering(self) -> bool:
+        """Whether it is a service that answers now."""
+        return self.role.is_ready is not None and self.role.is_ready()
+
     @abstractmethod
     def new_lines(self) -> list[str]:
         """The whole lines that it has written since the last call."""

@@ -131,7 +131,7 @@ class Agent:
         for name, process in self._processes.items():
             if process in self._ended:
                 continue
-            if process.role.is_ready and (is_up := process.role.is_ready()) is not process.is_up:
+            if (is_up := process.is_answering()) is not process.is_up:
                 process.is_up = is_up
                 say("ready", name=name, is_up=is_up)
             code, lines = process.exit_code, process.new_lines()  # in this order: these are its last

@@ -261,7 +261,7 @@ def _state_server(job: JobSpec, node: Node) -> Role:
         title=f"port {port}",
         page=f"http://{node.address}:{port}/" if is_watched else "",
         is_for_page=not job.needs_state_server,
-        is_ready=Health(node.address, port) if node.is_here else None,
+        is_ready=Health(node.address, port),
         host=node.role_host,
         node=node.name,
     )
