@@ -47,8 +47,7 @@ from scripts.launch.hosts_layout import (
     trace_file,
 )
 from scripts.launch.job_processes import POLL_S
-from scripts.launch.previous_run import PreviousRun
-from scripts.launch.process import Role, RunningProcess
+from scripts.launch.process import Role
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.supervisor import JobOutcome
@@ -298,8 +297,10 @@ def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
             meeting = f"; the {which} is at {address}" if job.has_server else ""
             say(f"connected to {', '.join(connections)}{meeting}")
             policy = policy_of(plan, infos, job, layout, connections, say)
-            outcome = supervise(job, layout, connections, say, policy, before)
-            for connection in connections.values():
+            start = lambda role: connections[role.host].start(role, layout.nodes[role.host].folder)  # noqa: E731
+            links = [*connections.values()]
+            outcome = previous_run.supervise(job, build(job, layout), before, say, start, links, policy)
+            for connection in links:
                 if lost := connection.unconfirmed():
                     say(
                         f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without "
@@ -310,11 +311,6 @@ def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
             for line in job_options.last_word(job, outcome):
                 say(line)
             return outcome._replace(exit_code=outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST))
-
-
-def reachable(connections: Mapping[str, HostConnection]) -> list[str]:
-    """The names of the hosts whose connections are there."""
-    return [name for name, connection in connections.items() if connection.exit_code is None]
 
 
 def policy_of(
@@ -334,6 +330,9 @@ def policy_of(
 
     has_begun = False  # before, a host that does not answer is to be put right
 
+    def there() -> list[str]:
+        return [name for name, connection in connections.items() if connection.exit_code is None]
+
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
         toward = (layout.root.address, job.root_port) if has_begun and job.has_server else None
@@ -344,12 +343,12 @@ def policy_of(
         arguments = (*plan.job.worker_arguments, *flags)
         # The state server keeps its port.
         again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
-        remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
+        remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(there()))
         return build(*place(remaining, connections, infos))
 
     def workers() -> list[str]:
-        there = reachable(connections)
-        return [worker.name for worker in layout.workers if worker.node.name in there]
+        reachable = there()
+        return [worker.name for worker in layout.workers if worker.node.name in reachable]
 
     policy = restart_policy.of_job(job, configs[0], files, workers, build_again)
     has_begun = True
@@ -403,22 +402,6 @@ def checkpoints(
             connection.send(signal.SIGKILL)
             connection.reap()
     return found
-
-
-def supervise(
-    job: JobSpec,
-    layout: Layout,
-    connections: Mapping[str, HostConnection],
-    say: Callable[[str], None],
-    policy: RestartPolicy,
-    before: PreviousRun,
-) -> JobOutcome:
-    """Runs the processes on their hosts until all have ended."""
-
-    def start(role: Role) -> RunningProcess:
-        return connections[role.host].start(role, layout.nodes[role.host].folder)
-
-    return previous_run.supervise(job, build(job, layout), before, say, start, [*connections.values()], policy)
 
 
 def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], None]) -> bool:
