@@ -142,9 +142,9 @@ def read(path: Path) -> Hosts:
     numbers: Counter[tuple[str, str]] = Counter()
     workers = []
     for row, name, device in devices:
-        folder = _folder(device, numbers[name, device]) if of_host[name, device] > 1 else device
+        number = f"{'' if device == 'cpu' else '-'}{numbers[name, device]}" if of_host[name, device] > 1 else ""
         numbers[name, device] += 1
-        workers.append(_worker(path, row, name, device, folder))
+        workers.append(_worker(path, row, name, device, device + number))
     if not workers:
         raise SetupError(f"hosts file {path} has no worker: give a host a number of workers above 0")
     first = next(iter(hosts))
@@ -189,10 +189,6 @@ def _devices(row: _Row) -> list[str]:
             "for all"
         )
     return named * count if len(named) == 1 else named
-
-
-def _folder(device: str, number: int) -> str:
-    return f"{device}{'' if device == 'cpu' else '-'}{number}"
 
 
 def _roles(row: _Row) -> list[str]:

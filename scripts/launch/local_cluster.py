@@ -91,25 +91,28 @@ def chosen_cluster(given: argparse.Namespace) -> ClusterProfile:
     return ClusterProfile(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
 
 
-def counted(given: argparse.Namespace) -> str:
-    """Tells the user what a number of workers was taken for; empty if --workers gives step times."""
-    if not isinstance(count := getattr(given, "workers", ()), int):
-        return ""
-    return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
-
-
 def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job that was asked for, with ports that are free now. Raises SetupError if a port that was asked for is in
     use."""
     job = job_options.spec_of(given, worker_arguments)
-    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
-    more = {"data_dir": job.data_dir.resolve(), "root_port": root_port, "state_server_port": state_server_port}
+    for flag, port in (("--root-port", given.root_port), ("--state-server-port", given.state_server_port)):
+        if port and not is_free(port):
+            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one")
+    job_options.check_ports(given.root_port, given.state_server_port)
+    root_port, state_server_port, *worker_ports = free_ports(len(cluster.workers) + 2)
+    more = {
+        "data_dir": job.data_dir.resolve(),
+        "root_port": given.root_port or root_port,
+        "state_server_port": given.state_server_port or state_server_port,
+    }
+    count = getattr(given, "workers", ())  # or step times
+    as_fast = f"--workers {count}: {count} worker(s), each as fast as this machine"
     return LocalJobSpec(
         **vars(job) | more,
         cluster=cluster,
         worker_ports=tuple(worker_ports),
         has_free_root_port=not given.root_port,
-        counted=counted(given),
+        counted=f"{as_fast} ({one_of(count)})" if isinstance(count, int) else "",
     )
 
 
@@ -140,15 +143,6 @@ def check_worker_flags(
 def worker_configs(job: LocalJobSpec, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:
     """Each worker's flags, and what they would be with only `ours` behind `--`."""
     return job_options.worker_configs(job, local_layout(job), ours)
-
-
-def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int]:
-    for flag, port in (("--root-port", root_port), ("--state-server-port", state_server_port)):
-        if port and not is_free(port):
-            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one")
-    job_options.check_ports(root_port, state_server_port)
-    free_root_port, free_state_server_port, *worker_ports = free_ports(num_workers + 2)
-    return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
 _step_times = several(
