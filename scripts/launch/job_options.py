@@ -396,26 +396,17 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
     """Lines for the user before the job begins."""
-    return [*filter(None, [job.chosen, job.implied, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
-
-
-def _long_steps(job: JobSpec, layout: Layout) -> str:
-    """A warning if emulated steps are so long that milliseconds may have been given; else empty."""
-    longest_s = max(parsed.min_step_time for parsed, _ in worker_configs(job, layout))
-    return f"warning: an emulated step takes {longest_s:g} s: step times are in seconds" if longest_s >= 10 else ""
-
-
-def _checkpoints_apart(job: JobSpec, layout: Layout) -> str:
-    """A warning if the job needs the checkpoints of all hosts and each host can read only its own; else empty."""
-    if not job.algorithm.is_distributed or len({worker.node.name for worker in layout.workers}) == 1:
-        return ""
     configs = [parsed for parsed, _ in worker_configs(job, layout)]
-    if not any(parsed.ckpt_frequency and not parsed.survives and not parsed.checkpoint for parsed in configs):
-        return ""
-    return (
-        "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find no "
-        "round to go on from; name a folder that all hosts see with --checkpoint"
-    )
+    lines = [job.chosen, job.implied]
+    is_spread = job.algorithm.is_distributed and len({worker.node.name for worker in layout.workers}) > 1
+    if is_spread and any(each.ckpt_frequency and not each.survives and not each.checkpoint for each in configs):
+        lines.append(
+            "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find "
+            "no round to go on from; name a folder that all hosts see with --checkpoint"
+        )
+    if (longest_s := max(each.min_step_time for each in configs)) >= 10:  # perhaps milliseconds were given
+        lines.append(f"warning: an emulated step takes {longest_s:g} s: step times are in seconds")
+    return [*filter(None, lines)]
 
 
 def last_word(job: JobSpec, outcome: JobOutcome) -> list[str]:

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import argparse
 import contextlib
 import dataclasses
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,7 +26,7 @@ from flag_values import several
 from scripts.launch import job_options, previous_run, restart_policy
 from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
-from scripts.launch.ports import free_ports, is_free
+from scripts.launch.ports import free_ports
 from scripts.launch.process import Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Survival
@@ -96,8 +97,10 @@ def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_argum
     use."""
     job = job_options.spec_of(given, worker_arguments)
     for flag, port in (("--root-port", given.root_port), ("--state-server-port", given.state_server_port)):
-        if port and not is_free(port):
-            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one")
+        try:
+            socket.create_server(("", port)).close()  # 0: any
+        except OSError:
+            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one") from None
     job_options.check_ports(given.root_port, given.state_server_port)
     root_port, state_server_port, *worker_ports = free_ports(len(cluster.workers) + 2)
     more = {

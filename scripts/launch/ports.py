@@ -1,7 +1,6 @@
 """Free ports, and the parser of flags for ports."""
 
 import argparse
-import socket
 
 from trainer.rendezvous.addresses import reserve
 
@@ -9,15 +8,6 @@ from trainer.rendezvous.addresses import reserve
 def free_ports(count: int) -> list[int]:
     """Ports that are free on all addresses, ascending; no other process that asks here gets one while this one runs."""
     return sorted(reserve("") for _ in range(count))
-
-
-def is_free(port: int) -> bool:
-    """Whether a server can listen on the port, on all addresses."""
-    try:
-        socket.create_server(("", port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def port_or_zero(text: str) -> int:
