@@ -12,7 +12,7 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags, transport_of
 from flag_parser import FlagParser
-from flag_values import at_least, several, zero_or_one
+from flag_values import at_least, or_auto, several, zero_or_one
 from scripts.launch.best_number import best_number
 from scripts.launch.console import console
 from scripts.launch.ports import port_or_zero
@@ -27,7 +27,6 @@ from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
 Spec = TypeVar("Spec", bound=JobSpec)
-AUTO = "auto"  # of --fastest
 EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
@@ -66,15 +65,11 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
 def add_fastest(parser: argparse.ArgumentParser) -> None:
     """Adds the number of workers that take part."""
     words = (
-        f"how many workers take part: the K fastest by their step times, or {AUTO}, which takes the K of the shortest "
+        "how many workers take part: the K fastest by their step times, or auto, which takes the K of the shortest "
         "time to a target that a law fitted to many runs expects; filed as MODE-kK (default: all, or what the mode "
         "says; of fastest-... half, rounded up)"
     )
-    parser.add_argument("--fastest", type=_number_or_auto, default=0, metavar="K", help=words)
-
-
-def _number_or_auto(text: str) -> int | str:
-    return AUTO if text == AUTO else at_least(1)(text)
+    parser.add_argument("--fastest", type=or_auto(at_least(1)), default=0, metavar="K", help=words)
 
 
 def check_fastest(k: int | str, modes: Collection[str]) -> None:
