@@ -12,10 +12,9 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags, transport_of
 from flag_parser import FlagParser
-from flag_values import at_least, or_auto, several, zero_or_one
+from flag_values import at_least, number, or_auto, several, zero_or_one
 from scripts.launch.best_number import best_number
 from scripts.launch.console import console
-from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
@@ -27,6 +26,7 @@ from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
 Spec = TypeVar("Spec", bound=JobSpec)
+_port = number(lambda value: 0 <= value < 65536, "a port from 1 to 65535, or 0 for a free one", int)
 EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
@@ -144,10 +144,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
     add_log_base(parser, ROOT / "logs")
     parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
     parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
-    parser.add_argument("--root-port", type=port_or_zero, default=0, help="port of scheduler or hub; 0: a free one")
-    parser.add_argument(
-        "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
-    )
+    parser.add_argument("--root-port", type=_port, default=0, help="port of scheduler or hub; 0: a free one")
+    parser.add_argument("--state-server-port", type=_port, default=0, help="port of the state server; 0: a free one")
     words = "0: no status page; the state server is started only where the workers cannot do without"
     parser.add_argument("--page", type=zero_or_one, default=1, metavar="{0,1}", help=words)
     words = "seconds that the workers get to end their round (that of -m decoupled stands behind `--`)"
