@@ -308,8 +308,7 @@ def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
                     )
             are_home = [bring_home(job, connections[name], say) for name in connections if name in layout.nodes]
             before.tell()
-            for line in job_options.last_word(job, outcome):
-                say(line)
+            job_options.last_word(job, outcome, say)
             return outcome._replace(exit_code=outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST))
 
 

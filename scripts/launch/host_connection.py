@@ -270,7 +270,6 @@ class RemoteProcess(RunningProcess):
         if message["is"] == "line":
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())
-            self._log.flush()
         elif message["is"] == "told":
             self._status = message["told"]
         elif message["is"] == "ready":

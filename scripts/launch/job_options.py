@@ -402,8 +402,7 @@ def warnings(job: JobSpec, layout: Layout) -> list[str]:
     return [*filter(None, lines)]
 
 
-def last_word(job: JobSpec, outcome: JobOutcome) -> list[str]:
-    """Lines for the user when the job has ended well."""
-    if outcome.exit_code != EXIT_OK:
-        return []
-    return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]
+def last_word(job: JobSpec, outcome: JobOutcome, say: Callable[[str], None]) -> None:
+    """Tells the user that the job has ended well, if it has."""
+    if outcome.exit_code == EXIT_OK:
+        say(f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}")

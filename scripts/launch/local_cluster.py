@@ -210,8 +210,7 @@ def run(
                 stack.callback(forks.close)
                 start = forks.start
             outcome = previous_run.supervise(job, build(job), before, say, start, policy=policy)
-        for line in job_options.last_word(job, outcome):
-            say(line)
+        job_options.last_word(job, outcome, say)
         return outcome
 
 
