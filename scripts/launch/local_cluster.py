@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers
@@ -126,7 +126,7 @@ def _with_workers(
     job = to_job_spec(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL and not given.fastest:
         return job
-    configs = [parsed for parsed, _ in worker_configs(job)]
+    configs = [parsed for parsed, _ in job_options.worker_configs(job, local_layout(job))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].settings.sync_every)
     names = [f"row {row} ({seconds:g} s a step)" for row, seconds in enumerate(step_times_s)]
@@ -141,11 +141,6 @@ def check_worker_flags(
     for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, opponent):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
-
-
-def worker_configs(job: LocalJobSpec, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:
-    """Each worker's flags, and what they would be with only `ours` behind `--`."""
-    return job_options.worker_configs(job, local_layout(job), ours)
 
 
 _step_times = several(

@@ -20,12 +20,12 @@ from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
 from supervised import supervise
 
 import summary
-from scripts.launch import health, local_cluster, restarts
+from scripts.launch import health, job_options, local_cluster, restarts
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, of_job
 from scripts.launch.restarts import Action, Survival
-from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.roles import LocalJobSpec, build_roles, local_layout
 from scripts.launch.supervisor import JobOutcome
 from trainer.survival.checkpoint_rounds import file_name, worker_name
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT
@@ -411,7 +411,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     words = ["-m", "sync", "--exchange", "ring"]
     behind = ["--on-worker-death", "continue", "--ckpt-frequency", "5"]
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
-    told = next(local_cluster.worker_configs(given))[0]
+    told = job_options.first_config(given, local_layout(given))
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
     policy = of_job(given, told, lambda host="": dict(there), list, lambda flags: [])
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
@@ -425,7 +425,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
 
 def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
     given = options(tmp_path, own=["-m", "async"])
-    told = next(local_cluster.worker_configs(given))[0]
+    told = job_options.first_config(given, local_layout(given))
     policy = of_job(given, told, lambda host="": {}, list, lambda flags: [])
     policy.look()
     assert policy.roles() == []  # the supervisor ends the job
