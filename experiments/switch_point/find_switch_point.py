@@ -32,7 +32,7 @@ from report import metrics
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.process import Role
-from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.roles import LocalJobSpec, build_roles, local_layout
 from trainer import command_line, straggler_trace
 from trainer.run_logs.rounds import Warn
 from trainer.simulation.cluster_file import ClusterProfile
@@ -142,7 +142,7 @@ def settings(job: Job) -> dict[str, Any]:
     plan = Plan(job.given.total_steps, seed=0)
     options = job.options(plan)
     flags: dict[str, Any] = {}
-    for told, own in local_cluster.worker_configs(options, job.own_flags(plan)):
+    for told, own in job_options.worker_configs(options, local_layout(options), job.own_flags(plan)):
         flags |= {name: value for name, value in vars(told).items() if value != getattr(own, name)}
     return {
         "total_steps": job.given.total_steps,

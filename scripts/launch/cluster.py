@@ -25,7 +25,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, Workers, filed_as
@@ -48,8 +47,7 @@ from scripts.launch.hosts_layout import (
     trace_file,
 )
 from scripts.launch.job_processes import POLL_S
-from scripts.launch.previous_run import PreviousRun
-from scripts.launch.process import Kind, Role, RunningProcess
+from scripts.launch.process import Role
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
 from scripts.launch.supervisor import JobOutcome
@@ -158,15 +156,7 @@ def timed(plan: LaunchPlan, say: Callable[[str], None]) -> LaunchPlan:
     assert plan.number is not None
     timing = step_times.timing_of(plan, job_options.first_config(*example(plan)))
     say(f"{step_times.STEPS} steps on each worker tell which are the fastest")
-    with job_options.claimed(timing.job.log_folder):
-        before = previous_run.of_job(*example(timing), lambda line: None)
-        with connected(timing) as connections:
-            job, layout = place(timing, connections, ask_hosts(timing, connections))
-            begin(timing, connections, job, layout)
-            say_errors = lambda line: say(line) if "error" in line else None  # noqa: E731
-            outcome = supervise(job, layout, connections, say_errors, None, before)
-            for name in {worker.host for worker in timing.hosts.workers}:
-                bring_home(job, connections[name], say)
+    outcome = _run(timing, lambda line: say(line) if "error" in line else None)
     if outcome.was_stopped or outcome.exit_code != EXIT_OK:
         raise SetupError(f"the steps were not timed; their logs are in {timing.job.log_folder}")
     times_s = step_times.read(timing.job.log_folder, plan.hosts.workers)
@@ -291,41 +281,35 @@ def run(plan: LaunchPlan, say: Callable[[str], None] = console) -> int:
             return EXIT_OK
         if plan.number is not None:
             plan = timed(plan, say)
-        with job_options.claimed(plan.job.log_folder):
-            before = previous_run.of_job(*example(plan), say)
-            with connected(plan) as connections:
-                return _run(plan, connections, before, say)
+        return _run(plan, say).exit_code
 
 
-def _run(
-    plan: LaunchPlan, connections: Mapping[str, HostConnection], before: PreviousRun, say: Callable[[str], None]
-) -> int:
-    infos = ask_hosts(plan, connections)
-    job, layout = place(plan, connections, infos)
-    begin(plan, connections, job, layout)
-    for line in job_options.warnings(job, layout):
-        say(line)
-    which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
-    meeting = f"; the {which} is at {address}" if job.has_server else ""
-    say(f"connected to {', '.join(connections)}{meeting}")
-    policy = policy_of(plan, infos, job, layout, connections, say)
-    outcome = supervise(job, layout, connections, say, policy, before)
-    for connection in connections.values():
-        if lost := connection.unconfirmed():
-            say(
-                f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without it they "
-                "are killed within a minute"
-            )
-    are_home = [bring_home(job, connections[name], say) for name in connections if name in layout.nodes]
-    before.tell()
-    for line in job_options.last_word(job, outcome):
-        say(line)
-    return outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST)
-
-
-def reachable(connections: Mapping[str, HostConnection]) -> list[str]:
-    """The names of the hosts whose connections are there."""
-    return [name for name, connection in connections.items() if connection.exit_code is None]
+def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
+    with job_options.claimed(plan.job.log_folder):
+        before = previous_run.of_job(*example(plan), say)
+        with connected(plan) as connections:
+            infos = ask_hosts(plan, connections)
+            job, layout = place(plan, connections, infos)
+            begin(plan, connections, job, layout)
+            for line in job_options.warnings(job, layout):
+                say(line)
+            which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
+            meeting = f"; the {which} is at {address}" if job.has_server else ""
+            say(f"connected to {', '.join(connections)}{meeting}")
+            policy = policy_of(plan, infos, job, layout, connections, say)
+            start = lambda role: connections[role.host].start(role, layout.nodes[role.host].folder)  # noqa: E731
+            links = [*connections.values()]
+            outcome = previous_run.supervise(job, build(job, layout), before, say, start, links, policy)
+            for connection in links:
+                if lost := connection.unconfirmed():
+                    say(
+                        f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without "
+                        "it they are killed within a minute"
+                    )
+            are_home = [bring_home(job, connections[name], say) for name in connections if name in layout.nodes]
+            before.tell()
+            job_options.last_word(job, outcome, say)
+            return outcome._replace(exit_code=outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST))
 
 
 def policy_of(
@@ -345,6 +329,9 @@ def policy_of(
 
     has_begun = False  # before, a host that does not answer is to be put right
 
+    def there() -> list[str]:
+        return [name for name, connection in connections.items() if connection.exit_code is None]
+
     def files(only: str = "") -> dict[str, int]:
         asked = [each for each in sorted(folders) if only in ("", each[0])]
         toward = (layout.root.address, job.root_port) if has_begun and job.has_server else None
@@ -355,12 +342,12 @@ def policy_of(
         arguments = (*plan.job.worker_arguments, *flags)
         # The state server keeps its port.
         again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
-        remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
-        return roles_of(*place(remaining, connections, infos), connections)
+        remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(there()))
+        return build(*place(remaining, connections, infos))
 
     def workers() -> list[str]:
-        there = reachable(connections)
-        return [worker.name for worker in layout.workers if worker.node.name in there]
+        reachable = there()
+        return [worker.name for worker in layout.workers if worker.node.name in reachable]
 
     policy = restart_policy.of_job(job, configs[0], files, workers, build_again)
     has_begun = True
@@ -414,35 +401,6 @@ def checkpoints(
             connection.send(signal.SIGKILL)
             connection.reap()
     return found
-
-
-def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnection]) -> list[Role]:
-    """The processes; the host reports when a service is up."""
-    return [
-        dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE
-        else role
-        for role in build(job, layout)
-    ]
-
-
-def supervise(
-    job: JobSpec,
-    layout: Layout,
-    connections: Mapping[str, HostConnection],
-    say: Callable[[str], None],
-    policy: RestartPolicy | None,
-    before: PreviousRun,
-) -> JobOutcome:
-    """Runs the processes on their hosts until all have ended."""
-    service = (layout.state_server.address, job.state_server_port)
-
-    def start(role: Role) -> RunningProcess:
-        is_service = role.kind is Kind.SERVICE
-        return connections[role.host].start(role, layout.nodes[role.host].folder, service if is_service else None)
-
-    roles = roles_of(job, layout, connections)
-    return previous_run.supervise(job, roles, before, say, start, [*connections.values()], policy)
 
 
 def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], None]) -> bool:

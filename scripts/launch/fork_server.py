@@ -19,7 +19,7 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import main as program
@@ -34,32 +34,18 @@ from utils import EXIT_OK, EXIT_SETUP, SetupError, know_launcher, launchers_pipe
 ADOPTION_S = 10.0
 
 
-def say(message: Mapping[str, Any]) -> None:
-    """Sends a message to the launcher, short enough to arrive in one piece."""
-    os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
-
-
-@contextlib.contextmanager
-def stdout_to_log() -> Iterator[None]:
-    """What a library prints is no answer to the launcher."""
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(answers, 1)
-        os.close(answers)
+def say(answers: int, message: Mapping[str, Any]) -> None:
+    """Sends a message to the launcher by this descriptor, short enough to arrive in one piece."""
+    os.write(answers, json.dumps(message).encode() + b"\n")
 
 
 def warm(dataset: str, data_dir: str, modules: str) -> None:
     """Imports what a worker needs, and reads its data, if any; what is missing is reported by the worker. What is
     forked later runs the program as it is now, and says so, whatever becomes of the files."""
     version.files_hash()
-    with stdout_to_log():
-        for name in modules.split(","):
-            with contextlib.suppress(Exception, SystemExit):  # of any kind: a library of the job file
-                pkgutil.resolve_name(name)
+    for name in modules.split(","):
+        with contextlib.suppress(Exception, SystemExit):  # of any kind: a library of the job file
+            pkgutil.resolve_name(name)
     if dataset:
         with contextlib.suppress(SetupError):
             builtin.load(dataset, data_dir)
@@ -67,7 +53,7 @@ def warm(dataset: str, data_dir: str, modules: str) -> None:
     gc.freeze()  # a collection in a child would copy the shared pages
 
 
-def fork(message: Mapping[str, Any], launcher: int) -> list[str] | None:
+def fork(message: Mapping[str, Any], launcher: int, answers: int) -> list[str] | None:
     """Makes a child of the launcher; returns main.py's arguments in the child, and None here."""
     between = os.fork()
     if between:
@@ -76,13 +62,13 @@ def fork(message: Mapping[str, Any], launcher: int) -> list[str] | None:
     try:
         if os.fork():
             os._exit(EXIT_OK)  # so the launcher adopts the child
-        return _become(message, launcher)
+        return _become(message, launcher, answers)
     except (OSError, TimeoutError):
-        say({"is": "failed"})  # a fresh start will show why
+        say(answers, {"is": "failed"})  # a fresh start will show why
         os._exit(EXIT_SETUP)
 
 
-def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
+def _become(message: Mapping[str, Any], launcher: int, answers: int) -> list[str]:
     give_up = time.monotonic() + ADOPTION_S
     while os.getppid() != launcher:
         if time.monotonic() > give_up:
@@ -99,22 +85,22 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
     os.chdir(message["folder"])
     log = os.open(message["log"], os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    say({"is": "started", "pid": os.getpid()})
+    say(answers, {"is": "started", "pid": os.getpid()})
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    os.close(log)
-    os.close(nothing)
+    for done in (log, nothing, answers):
+        os.close(done)
     sys.argv = [str(ROOT / "main.py"), *message["arguments"]]
     return list(message["arguments"])
 
 
-def serve(launcher: int) -> list[str]:
+def serve(launcher: int, answers: int) -> list[str]:
     """Starts processes until the launcher closes stdin. Returns in each new process only, with its arguments."""
     name_process(NAME)
     show_command([sys.executable, *sys.argv[:-1]])
-    say({"is": "ready"})
+    say(answers, {"is": "ready"})
     for line in sys.stdin:
-        arguments = fork(json.loads(line), launcher)
+        arguments = fork(json.loads(line), launcher, answers)
         if arguments is not None:
             return arguments
     sys.exit(EXIT_OK)
@@ -125,8 +111,10 @@ def main(arguments: Sequence[str]) -> int:
     launcher, dataset, data_dir, modules = arguments[:4]
     # In a forked process MXNet has threads from the beginning, and a signal must not reach one of those.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no answer to the launcher
     warm(dataset, data_dir, modules)
-    return program.main(serve(int(launcher)))
+    return program.main(serve(int(launcher), answers))
 
 
 if __name__ == "__main__":

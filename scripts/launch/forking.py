@@ -18,8 +18,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
-from scripts.launch.process import Child, Kind, Process, Role, adopt, begin, open_log, spawn
+from scripts.launch.process import AdoptedChild, Child, Kind, Process, Role, begin, open_log, spawn
 from scripts.launch.roles import ROOT, base_environment
+from trainer.runtime.own_process import adopt
 
 FORK_SERVER_LOG = "fork-server.log"
 NAME = "fork server"  # also what `ps -o comm` shows once it is ready
@@ -27,20 +28,6 @@ ANSWER_S = 10.0
 IMPORT_S = 15.0  # the longest wait for the import; where it takes longer, fresh starts show why
 ROOM = " " * 4096  # for the commands of forked processes, in place of the server's own (process.show_command)
 PROGRAM = (sys.executable, str(ROOT / "main.py"))
-
-
-class AdoptedChild:
-    """A child of this process that another process has forked."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def wait(self) -> int:
-        if self.returncode is None:
-            _, status = os.waitpid(self.pid, 0)
-            self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
 
 
 class ForkServer:

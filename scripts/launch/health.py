@@ -16,7 +16,7 @@ class Health:
     returns whether the server is up: it has answered, and the last question is not open for FROZEN_S."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._place = (address, port)
+        self.place = (address, port)
         self._question: socket.socket | None = None
         self._asked_at = -math.inf
         self._is_up = self._is_sent = False
@@ -38,10 +38,10 @@ class Health:
         self._question, self._is_up = None, False
 
     def _ask(self, now: float) -> None:
-        self._question = socket.socket(socket.AF_INET6 if ":" in self._place[0] else socket.AF_INET)
+        self._question = socket.socket(socket.AF_INET6 if ":" in self.place[0] else socket.AF_INET)
         self._question.settimeout(0.0 if self._is_up else FIRST_S)
         self._asked_at, self._is_sent = now, False
-        if self._question.connect_ex(self._place) == errno.ECONNREFUSED:  # its process has ended
+        if self._question.connect_ex(self.place) == errno.ECONNREFUSED:  # its process has ended
             self._end(is_up=False)
         else:
             self._read(self._question)

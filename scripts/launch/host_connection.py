@@ -5,7 +5,6 @@ Nothing here waits for the host unless its docstring says so.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.launch import host_network
+from scripts.launch.health import Health
 from scripts.launch.hosts_file import Host
 from scripts.launch.process import Kind, Role, RunningProcess, code_of, open_log, spawn
 from utils import EXIT_SETUP, SetupError, Status
@@ -200,9 +200,8 @@ class HostConnection(RunningProcess):
 
     # ---------------------------------------------------------------------------------------------- processes
 
-    def start(self, role: Role, there: Path, service: tuple[str, int] | None) -> RemoteProcess:
-        """Starts a role on the host. `there` is a folder on the host for a second copy of the log, `service` the
-        address and port at which a service will answer."""
+    def start(self, role: Role, there: Path) -> RemoteProcess:
+        """Starts a role on the host. `there` is a folder on the host for a second copy of the log."""
         process = self._processes[role.name] = RemoteProcess(self, role)
         self.send_message(
             do="start",
@@ -212,13 +211,9 @@ class HostConnection(RunningProcess):
             folder=str(role.folder),
             log=str(there / role.log.name),
             appends=role.appends,
-            service=service,
+            service=role.is_ready.place if isinstance(role.is_ready, Health) else None,
         )
         return process
-
-    def is_ready(self, name: str) -> bool:
-        self.pump()
-        return name in self._processes and self._processes[name].is_ready
 
     def unconfirmed(self) -> list[str]:
         """The names of the processes that are not known to have ended."""
@@ -258,16 +253,6 @@ class HostConnection(RunningProcess):
             if not self.role.log.stat().st_size:
                 self.role.log.unlink()
 
-    def receive_logs(self, archive: Path) -> None:
-        """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none. Raises
-        SetupError as `answers`, OSError if it cannot be written."""
-        self.send_message(do="fetch")
-        with archive.open("wb") as file:
-            for answer in self.answers():
-                if answer["is"] == "fetched":
-                    break
-                file.write(base64.b64decode(answer["data"]))
-
 
 class RemoteProcess(RunningProcess):
     """A role on another host; a RunningProcess like process.Process."""
@@ -279,17 +264,16 @@ class RemoteProcess(RunningProcess):
         self._lines: list[str] = []
         self._code: int | None = None
         self._status: Status = {}
-        self.is_ready = False
+        self._is_answering = False
 
     def receive(self, message: Mapping[str, Any]) -> None:
         if message["is"] == "line":
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())
-            self._log.flush()
         elif message["is"] == "told":
             self._status = message["told"]
         elif message["is"] == "ready":
-            self.is_ready = message["is_up"]
+            self._is_answering = message["is_up"]
         else:
             self._code, self._connection.is_silent = message["code"], False
 
@@ -302,6 +286,11 @@ class RemoteProcess(RunningProcess):
         """None while it runs, and when it is unknown, since the connection has ended."""
         self._connection.pump()
         return self._code
+
+    def is_answering(self) -> bool:
+        """As its host has told."""
+        self._connection.pump()
+        return self._is_answering
 
     def new_lines(self) -> list[str]:
         self._connection.pump()

@@ -4,7 +4,7 @@ import ipaddress
 import os
 import socket
 
-from trainer.rendezvous.addresses import first_address
+from trainer.rendezvous.addresses import address_towards, first_address
 from utils import SetupError
 
 WAY_S = 2.0
@@ -47,7 +47,7 @@ def find(address: str, interface: str, toward: str) -> tuple[str, str]:
             names = ", ".join(here.values())
             raise SetupError(f"network interface {interface!r} has no address here; {_ASK}: {names}")
     elif toward:
-        chosen = _source(toward)
+        chosen = address_towards(toward, port=9)
     else:
         chosen = _own(address, here)
     if chosen not in here:
@@ -63,15 +63,6 @@ def check_way(address: str, port: int) -> None:
         return
     except OSError as error:
         raise SetupError(f"there is no way from here to the job's {address}:{port}: {error}") from None
-
-
-def _source(toward: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((toward, 9))  # sends nothing: the system looks up the route
-        except OSError as error:
-            raise SetupError(f"there is no route from here to the job's {toward}: {error.strerror}") from None
-        return str(probe.getsockname()[0])
 
 
 def _own(address: str, here: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ import argparse
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,10 @@ def read(path: Path) -> Hosts:
     malformed. The message names file and line."""
     hosts: dict[str, Host] = {}
     rows: list[tuple[_Row, str]] = []  # with the host's name
-    for row in _rows(path):
+    found = spreadsheet.rows(path, "hosts file")
+    columns = _columns(found[0]) if found else []
+    for each in found[1:]:
+        row = _Row(each.where, dict.fromkeys(COLUMNS, "") | each.values(columns))
         host = _host(row)
         known = hosts.setdefault(host.name, host)
         for column in ("address", *_ONE_A_HOST):
@@ -139,9 +142,9 @@ def read(path: Path) -> Hosts:
     numbers: Counter[tuple[str, str]] = Counter()
     workers = []
     for row, name, device in devices:
-        folder = _folder(device, numbers[name, device]) if of_host[name, device] > 1 else device
+        number = f"{'' if device == 'cpu' else '-'}{numbers[name, device]}" if of_host[name, device] > 1 else ""
         numbers[name, device] += 1
-        workers.append(_worker(path, row, name, device, folder))
+        workers.append(_worker(path, row, name, device, device + number))
     if not workers:
         raise SetupError(f"hosts file {path} has no worker: give a host a number of workers above 0")
     first = next(iter(hosts))
@@ -150,13 +153,6 @@ def read(path: Path) -> Hosts:
         if len(places[role]) > 1:
             raise SetupError(f"hosts file {path}: {' and '.join(places[role])} both have the role {role}; give it once")
     return Hosts(hosts, tuple(workers), {role: names or (first,) for role, names in places.items()})
-
-
-def _rows(path: Path) -> Iterator[_Row]:
-    rows = spreadsheet.rows(path, "hosts file")
-    columns = _columns(rows[0]) if rows else []
-    for row in rows[1:]:
-        yield _Row(row.where, dict.fromkeys(COLUMNS, "") | row.values(columns))
 
 
 def _columns(header: spreadsheet.Row) -> list[str]:
@@ -186,17 +182,13 @@ def _devices(row: _Row) -> list[str]:
     for device in named:
         if not re.fullmatch(r"cpu|gpu(0|[1-9]\d*)", device):
             raise row.error(f"{device!r} is no device; give cpu, or gpu with its number, such as gpu0")
-    count = row.parsed("workers", _count) if row.cells["workers"] else len(named)
+    count = row.parsed("workers", _count, str(len(named)))
     if len(named) not in (1, count):
         raise row.error(
             f"{count} worker(s) and {len(named)} devices ({' '.join(named)}); give one device for each worker, or one "
             "for all"
         )
     return named * count if len(named) == 1 else named
-
-
-def _folder(device: str, number: int) -> str:
-    return f"{device}{'' if device == 'cpu' else '-'}{number}"
 
 
 def _roles(row: _Row) -> list[str]:

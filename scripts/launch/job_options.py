@@ -12,10 +12,9 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags, transport_of
 from flag_parser import FlagParser
-from flag_values import at_least, several, zero_or_one
+from flag_values import at_least, number, or_auto, several, zero_or_one
 from scripts.launch.best_number import best_number
 from scripts.launch.console import console
-from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
@@ -27,7 +26,7 @@ from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
 Spec = TypeVar("Spec", bound=JobSpec)
-AUTO = "auto"  # of --fastest
+_port = number(lambda value: 0 <= value < 65536, "a port from 1 to 65535, or 0 for a free one", int)
 EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
 LAUNCHER_FLAGS = (
@@ -66,15 +65,11 @@ def add_mode(parser: argparse.ArgumentParser) -> None:
 def add_fastest(parser: argparse.ArgumentParser) -> None:
     """Adds the number of workers that take part."""
     words = (
-        f"how many workers take part: the K fastest by their step times, or {AUTO}, which takes the K of the shortest "
+        "how many workers take part: the K fastest by their step times, or auto, which takes the K of the shortest "
         "time to a target that a law fitted to many runs expects; filed as MODE-kK (default: all, or what the mode "
         "says; of fastest-... half, rounded up)"
     )
-    parser.add_argument("--fastest", type=_number_or_auto, default=0, metavar="K", help=words)
-
-
-def _number_or_auto(text: str) -> int | str:
-    return AUTO if text == AUTO else at_least(1)(text)
+    parser.add_argument("--fastest", type=or_auto(at_least(1)), default=0, metavar="K", help=words)
 
 
 def check_fastest(k: int | str, modes: Collection[str]) -> None:
@@ -149,10 +144,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
     add_log_base(parser, ROOT / "logs")
     parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
     parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
-    parser.add_argument("--root-port", type=port_or_zero, default=0, help="port of scheduler or hub; 0: a free one")
-    parser.add_argument(
-        "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
-    )
+    parser.add_argument("--root-port", type=_port, default=0, help="port of scheduler or hub; 0: a free one")
+    parser.add_argument("--state-server-port", type=_port, default=0, help="port of the state server; 0: a free one")
     words = "0: no status page; the state server is started only where the workers cannot do without"
     parser.add_argument("--page", type=zero_or_one, default=1, metavar="{0,1}", help=words)
     words = "seconds that the workers get to end their round (that of -m decoupled stands behind `--`)"
@@ -396,30 +389,20 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
     """Lines for the user before the job begins."""
-    return [*filter(None, [job.chosen, job.implied, _checkpoints_apart(job, layout), _long_steps(job, layout)])]
-
-
-def _long_steps(job: JobSpec, layout: Layout) -> str:
-    """A warning if emulated steps are so long that milliseconds may have been given; else empty."""
-    longest_s = max(parsed.min_step_time for parsed, _ in worker_configs(job, layout))
-    return f"warning: an emulated step takes {longest_s:g} s: step times are in seconds" if longest_s >= 10 else ""
-
-
-def _checkpoints_apart(job: JobSpec, layout: Layout) -> str:
-    """A warning if the job needs the checkpoints of all hosts and each host can read only its own; else empty."""
-    if not job.algorithm.is_distributed or len({worker.node.name for worker in layout.workers}) == 1:
-        return ""
     configs = [parsed for parsed, _ in worker_configs(job, layout)]
-    if not any(parsed.ckpt_frequency and not parsed.survives and not parsed.checkpoint for parsed in configs):
-        return ""
-    return (
-        "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find no "
-        "round to go on from; name a folder that all hosts see with --checkpoint"
-    )
+    lines = [job.chosen, job.implied]
+    is_spread = job.algorithm.is_distributed and len({worker.node.name for worker in layout.workers}) > 1
+    if is_spread and any(each.ckpt_frequency and not each.survives and not each.checkpoint for each in configs):
+        lines.append(
+            "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find "
+            "no round to go on from; name a folder that all hosts see with --checkpoint"
+        )
+    if (longest_s := max(each.min_step_time for each in configs)) >= 10:  # perhaps milliseconds were given
+        lines.append(f"warning: an emulated step takes {longest_s:g} s: step times are in seconds")
+    return [*filter(None, lines)]
 
 
-def last_word(job: JobSpec, outcome: JobOutcome) -> list[str]:
-    """Lines for the user when the job has ended well."""
-    if outcome.exit_code != EXIT_OK:
-        return []
-    return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]
+def last_word(job: JobSpec, outcome: JobOutcome, say: Callable[[str], None]) -> None:
+    """Tells the user that the job has ended well, if it has."""
+    if outcome.exit_code == EXIT_OK:
+        say(f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}")

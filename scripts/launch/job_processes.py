@@ -60,7 +60,7 @@ class JobProcesses:
         for service in self.of(Kind.SERVICE):
             if service.role.is_ready is None or service.is_frozen or service.exit_code is not None:
                 continue
-            service.is_up = service.role.is_ready()
+            service.is_up = service.is_answering()
             if service.is_up and not service.has_answered and not service.is_back and service.role.page:
                 self._say(f"the job's status page: {service.role.page}")
             service.has_answered |= service.is_up

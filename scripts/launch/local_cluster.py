@@ -15,8 +15,9 @@ if __name__ == "__main__":
 import argparse
 import contextlib
 import dataclasses
+import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers
@@ -25,7 +26,7 @@ from flag_values import several
 from scripts.launch import job_options, previous_run, restart_policy
 from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
-from scripts.launch.ports import free_ports, is_free
+from scripts.launch.ports import free_ports
 from scripts.launch.process import Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Survival
@@ -91,25 +92,30 @@ def chosen_cluster(given: argparse.Namespace) -> ClusterProfile:
     return ClusterProfile(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
 
 
-def counted(given: argparse.Namespace) -> str:
-    """Tells the user what a number of workers was taken for; empty if --workers gives step times."""
-    if not isinstance(count := getattr(given, "workers", ()), int):
-        return ""
-    return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
-
-
 def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job that was asked for, with ports that are free now. Raises SetupError if a port that was asked for is in
     use."""
     job = job_options.spec_of(given, worker_arguments)
-    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
-    more = {"data_dir": job.data_dir.resolve(), "root_port": root_port, "state_server_port": state_server_port}
+    for flag, port in (("--root-port", given.root_port), ("--state-server-port", given.state_server_port)):
+        try:
+            socket.create_server(("", port)).close()  # 0: any
+        except OSError:
+            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one") from None
+    job_options.check_ports(given.root_port, given.state_server_port)
+    root_port, state_server_port, *worker_ports = free_ports(len(cluster.workers) + 2)
+    more = {
+        "data_dir": job.data_dir.resolve(),
+        "root_port": given.root_port or root_port,
+        "state_server_port": given.state_server_port or state_server_port,
+    }
+    count = getattr(given, "workers", ())  # or step times
+    as_fast = f"--workers {count}: {count} worker(s), each as fast as this machine"
     return LocalJobSpec(
         **vars(job) | more,
         cluster=cluster,
         worker_ports=tuple(worker_ports),
         has_free_root_port=not given.root_port,
-        counted=counted(given),
+        counted=f"{as_fast} ({one_of(count)})" if isinstance(count, int) else "",
     )
 
 
@@ -120,7 +126,7 @@ def _with_workers(
     job = to_job_spec(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL and not given.fastest:
         return job
-    configs = [parsed for parsed, _ in worker_configs(job)]
+    configs = [parsed for parsed, _ in job_options.worker_configs(job, local_layout(job))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].settings.sync_every)
     names = [f"row {row} ({seconds:g} s a step)" for row, seconds in enumerate(step_times_s)]
@@ -135,20 +141,6 @@ def check_worker_flags(
     for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, opponent):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
-
-
-def worker_configs(job: LocalJobSpec, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:
-    """Each worker's flags, and what they would be with only `ours` behind `--`."""
-    return job_options.worker_configs(job, local_layout(job), ours)
-
-
-def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int]:
-    for flag, port in (("--root-port", root_port), ("--state-server-port", state_server_port)):
-        if port and not is_free(port):
-            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one")
-    job_options.check_ports(root_port, state_server_port)
-    free_root_port, free_state_server_port, *worker_ports = free_ports(num_workers + 2)
-    return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
 _step_times = several(
@@ -213,8 +205,7 @@ def run(
                 stack.callback(forks.close)
                 start = forks.start
             outcome = previous_run.supervise(job, build(job), before, say, start, policy=policy)
-        for line in job_options.last_word(job, outcome):
-            say(line)
+        job_options.last_word(job, outcome, say)
         return outcome
 
 
@@ -241,12 +232,8 @@ def policy_of(
 
 
 def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:
-    """The command: parses, runs, returns the exit code."""
-    try:
-        return run(parse(arguments), build).exit_code
-    except SetupError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    """The command: parses, runs, returns the exit code. Raises SetupError as `parse`, or if the job cannot begin."""
+    return run(parse(arguments), build).exit_code
 
 
 if __name__ == "__main__":

@@ -132,8 +132,7 @@ def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
         before = previous_run.of_job(job, layout, say)
         start = lambda role: (Mpiexec if role.kind is Kind.WORKER else Process)(role)  # noqa: E731
         outcome = previous_run.supervise(job, roles, before, say, start)
-        for line in job_options.last_word(job, outcome):
-            say(line)
+        job_options.last_word(job, outcome, say)
     return outcome.exit_code
 
 

@@ -36,14 +36,12 @@ class PreviousRun:
             earlier_runs.check([path for path in log_folder.glob("*/*") if earlier_runs.written(path)], earlier)
         earlier_runs.keep_process_logs(log_folder, self.is_resumed)
         self._notice = earlier_runs.Notice(log_folder, earlier)
-        self._is_moved = self.is_resumed
         self._is_told = False
 
     def begins(self) -> None:
-        """Moves the logs that no worker moves; call it when a worker begins to train, or begins again."""
-        if self._is_moved:
+        """Moves the logs that no worker moves; call it once, when a worker begins to train."""
+        if self.is_resumed:
             return
-        self._is_moved = True
         try:
             earlier_runs.clear_mode(self._log_folder, self._devices, self._earlier, self._keeps_checkpoints)
         except SetupError as error:

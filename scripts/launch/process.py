@@ -5,7 +5,6 @@ it as one of these.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import enum
 import json
@@ -17,15 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from trainer.runtime.own_process import die_with
 from utils import EXIT_INCOMPLETE, EXIT_OK, LEFT, LOG_TIME_FORMAT, Status, launchers_pipe
 
 DONE = (EXIT_OK, EXIT_INCOMPLETE)  # exit codes
-
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None)
 
 
 class Kind(enum.Enum):
@@ -94,6 +90,10 @@ class RunningProcess(ABC):
         """Whether it has ended, and the job goes on."""
         return self.exit_code in DONE and self.status.get("ended") == LEFT
 
+    def is_answering(self) -> bool:
+        """Whether it is a service that answers now."""
+        return self.role.is_ready is not None and self.role.is_ready()
+
     @abstractmethod
     def new_lines(self) -> list[str]:
         """The whole lines that it has written since the last call."""
@@ -119,11 +119,6 @@ def open_log(role: Role) -> IO[bytes]:
     return log
 
 
-def adopt(yes: bool) -> None:
-    """Makes this process, in place of process 1, the parent of its children's orphans; or no longer."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
-
-
 def spawn(
     role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[bytes], pass_fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
@@ -143,14 +138,21 @@ def spawn(
     )
 
 
-class Child(Protocol):
-    """A child of this process, as subprocess.Popen is one."""
+class AdoptedChild:
+    """A child of this process that another process has forked."""
 
-    pid: int
-    returncode: int | None  # None until it was waited for
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
 
     def wait(self) -> int:
-        """Waits for its end; returns the exit code, or the negative signal that killed it."""
+        if self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+Child = subprocess.Popen[bytes] | AdoptedChild
 
 
 def begin(role: Role, log: IO[bytes], pipe: int) -> Child:

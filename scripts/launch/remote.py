@@ -62,10 +62,8 @@ class Agent:
 
     def __init__(self) -> None:
         self._processes: dict[str, Process] = {}
-        self._services: dict[str, Health] = {}
-        self._up: set[str] = set()  # services that answer
-        self._ended: set[str] = set()
-        self._status: dict[str, Status] = {}
+        self._told: dict[Process, Status] = {}  # what the launcher knows
+        self._ended: set[Process] = set()
         self._logs: HostLogs | None = None
         self._forks: ForkServer | None = None
 
@@ -116,39 +114,34 @@ class Agent:
             environment=base_environment(os.environ, threads=None) | message["environment"],
             folder=Path(message["folder"]),
             log=Path(message["log"]),
+            is_ready=Health(*message["service"]) if message["service"] else None,
             appends=message["appends"],
         )
         if before := self._processes.pop(role.name, None):  # it is replaced
             before.send(signal.SIGKILL)
             before.reap()
-            self._ended.discard(role.name)
-            self._status.pop(role.name, None)
         try:
             self._processes[role.name] = self._forks.start(role) if self._forks else Process(role)
         except OSError as error:
             say("line", name=role.name, text=f"error: it cannot be started: {error}")
             say("ended", name=role.name, code=EXIT_SETUP)
-            return
-        if message["service"]:
-            self._services[role.name] = Health(*message["service"])
-            self._up.discard(role.name)
 
     def look(self) -> None:
         """Reports what the processes have written since the last call, and which are ready or have ended."""
         for name, process in self._processes.items():
-            if name in self._ended:
+            if process in self._ended:
                 continue
-            if name in self._services and (is_up := self._services[name]()) is not (name in self._up):
-                self._up ^= {name}
+            if (is_up := process.is_answering()) is not process.is_up:
+                process.is_up = is_up
                 say("ready", name=name, is_up=is_up)
             code, lines = process.exit_code, process.new_lines()  # in this order: these are its last
-            if process.status != self._status.get(name, {}):
-                self._status[name] = process.status.copy()
+            if process.status != self._told.get(process, {}):
+                self._told[process] = process.status.copy()
                 say("told", name=name, told=process.status)
             for line in lines:
                 say("line", name=name, text=line)
             if code is not None:
-                self._ended.add(name)
+                self._ended.add(process)
                 say("ended", name=name, code=code)
 
     def kill(self) -> None:

@@ -238,9 +238,13 @@ def build_roles(job: LocalJobSpec, environment: Mapping[str, str] = os.environ) 
 
 def build(job: JobSpec, layout: Layout) -> list[Role]:
     """The processes of a job."""
-    roles = [*_servers(job, layout)] if job.has_server else []
-    if job.needs_state_server or job.page:
-        roles.insert(0, _state_server(job, layout.state_server))
+    roles = [_state_server(job, layout.state_server)] if job.needs_state_server or job.page else []
+    if job.has_scheduler:
+        roles.append(_server(job, layout, layout.root, "scheduler", "scheduler", layout.scheduler_port))
+    if job.has_server:
+        ports = layout.server_ports or (0,) * len(layout.servers)
+        for number, (node, port) in enumerate(zip(layout.servers, ports, strict=True)):
+            roles.append(_server(job, layout, node, "server", f"server {number}", port))
     return [*roles, *_workers(job, layout)]
 
 
@@ -261,19 +265,10 @@ def _state_server(job: JobSpec, node: Node) -> Role:
         title=f"port {port}",
         page=f"http://{node.address}:{port}/" if is_watched else "",
         is_for_page=not job.needs_state_server,
-        is_ready=Health(node.address, port) if node.is_here else None,
+        is_ready=Health(node.address, port),
         host=node.role_host,
         node=node.name,
     )
-
-
-def _servers(job: JobSpec, layout: Layout) -> Iterator[Role]:
-    """The hub, or the scheduler and the parameter servers."""
-    if job.has_scheduler:
-        yield _server(job, layout, layout.root, "scheduler", "scheduler", layout.scheduler_port)
-    ports = layout.server_ports or (0,) * len(layout.servers)
-    for number, (node, port) in enumerate(zip(layout.servers, ports, strict=True)):
-        yield _server(job, layout, node, "server", f"server {number}", port)
 
 
 def _server(job: JobSpec, layout: Layout, node: Node, role: str, name: str, port: int) -> Role:

@@ -182,6 +182,20 @@ OF_A_CLUSTER = ("-m sync", "-s 1", "-n alexnet", "-ld elsewhere", "--device-name
                 ("esync-outer-aware", "--policy journal", "esync-outer"),
             )
         ),
+        # Of what is started again.
+        ("-m sync --restarts 3", "--restarts 3 does nothing without --on-worker-death restart or continue"),
+        (
+            "-m local --workers 0,0 -- --on-worker-death restart --ckpt-frequency 5",
+            "--on-worker-death restart is for one job, and in mode local each of the workers (here 2) is one",
+        ),
+        (
+            "-m sync -- --on-worker-death restart",
+            "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency",
+        ),
+        (
+            "-m sync -- --on-worker-death restart --ckpt-frequency 5 --ckpt-keep 1",
+            "--on-worker-death restart needs two checkpoints of each worker",
+        ),
         # Others.
         ("-m lb-bsp --page 0", "--page 0 does nothing in mode lb-bsp"),
         ("--root-port 9000 --state-server-port 9000", "--root-port and --state-server-port are both 9000: choose two"),
@@ -284,7 +298,7 @@ def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path, flag, refuse
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = refused(started, "--log-base", str(tmp_path / "logs"), flag, str(port))
-    assert told == f"error: {flag} {port} is in use: choose another, or leave the flag out for a free one"
+    assert told == f"{flag} {port} is in use: choose another, or leave the flag out for a free one"
     assert not (tmp_path / "logs").exists()
 
 

@@ -1,4 +1,4 @@
-"""What Linux is told of this process: when it ends, and what `ps` shows. Standard library only."""
+"""What Linux is told of this process: when it ends, whom it adopts, and what `ps` shows. Standard library only."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from utils import EXIT_FORCED
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None)
 
 
@@ -17,6 +17,11 @@ def die_with(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_FORCED)
+
+
+def adopt(yes: bool) -> None:
+    """Makes this process, in place of process 1, the parent of its children's orphans; or no longer."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
 def name_process(name: str) -> None:

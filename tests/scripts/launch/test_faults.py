@@ -58,6 +58,7 @@ def test_what_a_worker_cannot_work_with_is_one_line_and_leaves_earlier_logs(tmp_
         ([*ENDLESS, "-m", "sync", "--straggler-trace", "bad.csv"], {}, ("bad.csv, line 2", "much")),
         (["-m", "local", "-c", "1"], {}, ("DMLC_ROLE",)),
         ([], {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": None}, ("DMLC_PS_ROOT_PORT",)),
+        ([], {"DMLC_ROLE": "scheduler"}, (f"port {port_that_hangs_up()} is in use",)),
         *(
             ([*ENDLESS, "-m", "sync"], {"DMLC_ROLE": role, name: value}, (name,))
             for role in ("worker", "server")
@@ -190,13 +191,6 @@ def test_a_worker_that_fails_after_it_has_joined_ends_the_job(tmp_path):
         assert "error: worker 1 (cpu1 on host" in processes.log(name)
         assert "OSError: the lens is dirty" in processes.log(name)
     assert "OSError: the lens is dirty" in processes.log("worker1")
-
-
-def test_a_scheduler_port_in_use(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        finished = run_main(tmp_path, **worker_environment() | {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": port})
-    assert_one_error_line(finished, f"port {port} is in use")
 
 
 def test_a_cluster_that_never_becomes_complete(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pkgutil
@@ -43,13 +44,11 @@ LOCAL = ("-m", "local", "-n", "mlp", "-c", "1", "-e", "100000", "-ld")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """A server that has imported all it needs."""
     folder = tmp_path_factory.mktemp("server")
-    server = ForkServer(("mnist", str(few_images()), MODULES), folder / FORK_SERVER_LOG)
-    try:
+    its = ForkServer(("mnist", str(few_images()), MODULES), folder / FORK_SERVER_LOG)
+    with contextlib.closing(its) as server:
         assert is_fresh(server, folder)  # while it imports
         wait_for(lambda: not is_fresh(server, folder), "its import")
         yield server
-    finally:
-        server.close()
     assert running(folder) == []
 
 
@@ -92,22 +91,18 @@ def test_a_forked_process_trains_as_one_that_was_started_afresh(forks, tmp_path)
 
 
 def test_where_workers_wait_for_the_import_the_first_is_forked_and_a_scheduler_waits_for_nobody(tmp_path):
-    server = ForkServer(("mnist", str(few_images()), MODULES), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
-    try:
+    its = ForkServer(("mnist", str(few_images()), MODULES), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
+    with contextlib.closing(its) as server:
         assert is_fresh(server, tmp_path, DMLC_ROLE="scheduler")
         assert not is_fresh(server, tmp_path, DMLC_ROLE="worker")
-    finally:
-        server.close()
 
 
 def test_what_a_library_of_the_job_prints_at_its_import_is_no_answer(tmp_path, monkeypatch):
     (tmp_path / "noisy_library.py").write_text("import os\nprint('hello')\nos.write(1, b'{\\n')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server = ForkServer(("", "", f"{MODULES},noisy_library"), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
-    try:
+    its = ForkServer(("", "", f"{MODULES},noisy_library"), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
+    with contextlib.closing(its) as server:
         assert not is_fresh(server, tmp_path)
-    finally:
-        server.close()
     assert "hello\n" in (tmp_path / FORK_SERVER_LOG).read_text()
 
 

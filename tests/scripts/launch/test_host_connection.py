@@ -86,7 +86,7 @@ def supervised(link: HostConnection, *roles: Role, **more: Any) -> tuple[JobOutc
     """Runs roles, of which those of the host run there."""
     there = roles[0].folder / "there"
     there.mkdir(exist_ok=True)
-    start = lambda role: link.start(role, there, None) if role.host else Process(role)  # noqa: E731
+    start = lambda role: link.start(role, there) if role.host else Process(role)  # noqa: E731
     return supervise(*roles, start=start, links=[link], **{"settle_s": 1.0, **more})
 
 
@@ -161,7 +161,7 @@ def test_a_host_says_which_checkpoints_it_has(link, tmp_path):
 
 @pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the agent"])
 def test_no_process_outlives_the_connection(link, tmp_path, cut):
-    link.start(role(tmp_path, f"print('up', flush=True){IDLE}"), tmp_path, None)
+    link.start(role(tmp_path, f"print('up', flush=True){IDLE}"), tmp_path)
     wait_for(lambda: link.pump() and running(tmp_path), "a process")
     if cut == "hang up":
         link.hang_up()

@@ -108,25 +108,6 @@ def test_a_worker_that_dies_while_all_end_is_left_out_where_the_others_go_on(sur
 
 
 @pytest.mark.parametrize(
-    ("lost", "has_begun", "others", "action"),
-    [
-        ([KILLED], True, {}, Action.RESTART_LOST),
-        ([KILLED, KILLED], True, {}, Action.RESTART_LOST),
-        ([KILLED], True, {"num_running": 0, "num_done": 1}, Action.RESTART_LOST),
-        ([KILLED], True, {"num_running": 0}, Action.END_JOB),
-        ([KILLED], False, {}, Action.END_JOB),  # all wait for it
-        ([HUB], True, {}, Action.RESTART_LOST),
-        ([HUB], True, {"num_running": 0}, Action.END_JOB),  # the model is lost
-        ([HUB], False, {}, Action.END_JOB),
-        ([STATE_SERVER], True, {}, Action.RESTART_LOST),
-        ([NAN], True, {}, Action.END_JOB),
-    ],
-)
-def test_a_hub_goes_on_with_the_workers_that_are_left(lost, has_begun, others, action):
-    assert then(lost, Survival.AT_HUB, has_begun=has_begun, **others).action is action
-
-
-@pytest.mark.parametrize(
     ("lost", "state", "is_survived"),
     [
         ([HOST], {}, True),
@@ -144,12 +125,6 @@ def test_a_hub_goes_on_with_the_workers_that_are_left(lost, has_begun, others, a
 def test_a_host_may_be_lost_that_has_only_workers(lost, state, is_survived, survival, action):
     decision = then(lost, survival, **{"checkpoint": 20, "has_begun": True, **state})
     assert decision.action is (action if is_survived else Action.END_JOB)
-
-
-def test_where_nobody_is_left_to_go_on_all_are_started_again_alone_and_the_line_says_so():
-    decision = then([KILLED], Survival.AMONG_WORKERS, num_running=0)
-    assert decision.action is Action.RESTART_LOST
-    assert decision.text.startswith("no worker is left: all are started again, and go on from their checkpoints")
 
 
 @pytest.mark.parametrize("survival", [*CONTINUE, Survival.NONE])
@@ -170,6 +145,8 @@ GIVEN_UP = "given up after 5 starts in less than 60 s each (--restarts)"
         (KILLED, SPENT, {"num_others": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
         (WRONG, SPENT, {"num_others": 2}, Action.LEAVE_OUT, f"{GIVEN_UP}, and the others go on without it"),
         (WRONG, History(restarts=1, in_a_row=2), {}, Action.RESTART_LOST, "the others go on; the lost worker"),
+        (KILLED, History(in_a_row=2), {"num_running": 0}, Action.RESTART_LOST,
+         "no worker is left: all are started again in 2 s, and go on from their checkpoints"),
         (KILLED, SPENT, {"num_others": 1, "min_workers": 2}, Action.END_JOB,
          f"{GIVEN_UP}; 1 worker would be left, and --min-workers is 2"),
         (KILLED, SPENT, {"num_others": 2, "has_begun": False}, Action.END_JOB, GIVEN_UP),  # all wait for it

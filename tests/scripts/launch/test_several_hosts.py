@@ -96,12 +96,12 @@ def training(host: Host, mode: str, number: int = 3) -> bool:
     return (project(host) / "logs" / "lenet" / mode / host.name / "cpu" / f"iter-{number}.txt").exists()
 
 
-def commands(host: Host) -> dict[int, bytes]:
-    """Ids and command lines of what runs on a host."""
+def commands(host: Host, what: str = "cmdline") -> dict[int, bytes]:
+    """Ids and command lines, or what else /proc has, of what runs on a host."""
     found = {}
     for pid in host.pids():
         with contextlib.suppress(OSError):  # it has just ended
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+            found[pid] = Path(f"/proc/{pid}/{what}").read_bytes()
     return found
 
 
@@ -116,11 +116,7 @@ WORKER, AGENT = (b"--device-name",), (b"python", b"remote.py")
 
 def names(host: Host) -> list[str]:
     """What `ps -o comm` calls the processes on a host."""
-    found = []
-    for pid in host.pids():
-        with contextlib.suppress(OSError):  # it has just ended
-            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
-    return found
+    return [name.decode().strip() for name in commands(host, "comm").values()]
 
 
 def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):

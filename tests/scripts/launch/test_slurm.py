@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -163,6 +164,7 @@ def test_each_process_of_a_job_is_a_context_of_mpiexec(capsys, tmp_path):
     assert ["--device-name cpu" in context for context in contexts] == [False, False, True, True, True]
     assert "--allow-run-as-root -n 1 -x ESYNC_TOKEN --wdir" in contexts[0]
     assert not any("--host" in context for context in contexts)
+    assert f"DMLC_PS_ROOT_PORT={10_000 + 16 * (os.getpid() % 1024)} " in contexts[0]  # in no job of a site
 
 
 def test_a_hub_is_a_context_of_mpiexec_and_there_is_no_scheduler(capsys, tmp_path):
@@ -173,16 +175,10 @@ def test_a_hub_is_a_context_of_mpiexec_and_there_is_no_scheduler(capsys, tmp_pat
 
 def test_mpiexec_gets_the_nodes_of_pbs_once_each(tmp_path):
     (tmp_path / "nodes").write_text("127.0.0.1\n127.0.0.1\nlocalhost\n")
-    environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12.server"}
+    environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12[].server"}
     plan, _ = mpi.parse(["-m", "sync", "--log-base", str(tmp_path)], environment)
     assert [*plan.hosts.hosts] == ["127.0.0.1", "localhost"]
     assert plan.base_port == 10_000 + 16 * 12
-
-
-def test_an_id_is_that_of_slurm_or_pbs_or_the_given_one():
-    assert node_groups.id_of({"SLURM_JOB_ID": "5"}, 1) == 5
-    assert node_groups.id_of({"PBS_JOBID": "7[].server"}, 1) == 7
-    assert node_groups.id_of({}, 1) == 1
 
 
 WATCH = """

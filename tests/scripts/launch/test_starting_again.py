@@ -19,12 +19,12 @@ from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
 from supervised import supervise
 
 import summary
-from scripts.launch import health, local_cluster, restarts
+from scripts.launch import health, job_options, local_cluster, restarts
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, of_job
 from scripts.launch.restarts import Action, Survival
-from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.roles import LocalJobSpec, build_roles, local_layout
 from scripts.launch.supervisor import JobOutcome
 from trainer.survival.checkpoint_rounds import file_name, worker_name
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT
@@ -410,7 +410,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     words = ["-m", "sync", "--exchange", "ring"]
     behind = ["--on-worker-death", "continue", "--ckpt-frequency", "5"]
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
-    told = next(local_cluster.worker_configs(given))[0]
+    told = job_options.first_config(given, local_layout(given))
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
     policy = of_job(given, told, lambda host="": dict(there), list, lambda flags: [])
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
@@ -424,7 +424,7 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
 
 def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
     given = options(tmp_path, own=["-m", "async"])
-    told = next(local_cluster.worker_configs(given))[0]
+    told = job_options.first_config(given, local_layout(given))
     policy = of_job(given, told, lambda host="": {}, list, lambda flags: [])
     policy.look()
     assert policy.roles() == []  # the supervisor ends the job
@@ -617,25 +617,3 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(exc
     assert summary.main(["-b", str(tmp_path), "-n", "lenet"]) == EXIT_OK
     assert "missing" not in capsys.readouterr().err
     assert running(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("-m sync --restarts 3", "--restarts 3 does nothing without --on-worker-death restart or continue"),
-        (
-            "-m local --workers 0,0 -- --on-worker-death restart --ckpt-frequency 5",
-            "--on-worker-death restart is for one job, and in mode local each of the workers (here 2) is one",
-        ),
-        (
-            "-m sync -- --on-worker-death restart",
-            "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency",
-        ),
-        (
-            "-m sync -- --on-worker-death restart --ckpt-frequency 5 --ckpt-keep 1",
-            "--on-worker-death restart needs two checkpoints of each worker",
-        ),
-    ],
-)
-def test_a_job_that_could_not_go_on_is_refused_with_what_to_add(words, complaint, refused):
-    assert complaint in refused(local_cluster.parse, *words.split())
