@@ -260,9 +260,8 @@ def connected(plan: LaunchPlan) -> Iterator[dict[str, HostConnection]]:
                 log = plan.job.log_folder / f"{name}-ssh.log"
                 connections[name] = HostConnection(host, plan.command(host), log, pump)
             except FileNotFoundError as error:
-                raise SetupError(
-                    f"{plan.ssh[0]} cannot be started: {error.strerror}; choose another with --ssh"
-                ) from None
+                remedy = "" if plan.connect else "; choose another with --ssh"
+                raise SetupError(f"{plan.command(host)[0]} cannot be started: {error.strerror}{remedy}") from None
             except OSError as error:
                 raise SetupError(f"{host.where}: {name} cannot be connected: {error}") from None
         yield connections

@@ -12,7 +12,7 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags, transport_of
 from flag_parser import FlagParser
-from flag_values import at_least, number, or_auto, several, zero_or_one
+from flag_values import at_least, number, or_auto, several, whole, zero_or_one
 from scripts.launch.best_number import best_number
 from scripts.launch.console import console
 from scripts.launch.restarts import DEFAULT_RESTARTS
@@ -69,7 +69,8 @@ def add_fastest(parser: argparse.ArgumentParser) -> None:
         "time to a target that a law fitted to many runs expects; filed as MODE-kK (default: all, or what the mode "
         "says; of fastest-... half, rounded up)"
     )
-    parser.add_argument("--fastest", type=or_auto(at_least(1)), default=0, metavar="K", help=words)
+    workers = or_auto(whole("[1-9][0-9]{0,3}", "is not a number of workers from 1 on, or auto"))
+    parser.add_argument("--fastest", type=workers, default=0, metavar="K", help=words)
 
 
 def check_fastest(k: int | str, modes: Collection[str]) -> None:
