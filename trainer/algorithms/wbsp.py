@@ -255,7 +255,10 @@ class WBSPTrainer(HubTrainer):
 
     def update_of(self, model: Arrays, base: Arrays) -> list[np.ndarray]:
         """The update to upload, in new arrays."""
-        return [(own - before) * self.membership.weight for own, before in zip(model, base, strict=True)]
+        update = [own - before for own, before in zip(model, base, strict=True)]
+        for array in update:
+            array *= self.membership.weight
+        return update
 
     def _begin_upload(self) -> None:
         """Begins to upload the difference between the local model and its base."""
@@ -308,7 +311,7 @@ class WBSPTrainer(HubTrainer):
             self._pending_steps += self._sent_steps
             self._pending_samples += self._sent_samples
         else:
-            trio = zip(release, self.parameters.copied(), self._base, strict=True)
+            trio = zip(release, self.parameters.model(), self._base, strict=True)
             self.parameters.replace([new + (own - before) for new, own, before in trio])
             self._release = kept["release"]
             self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})
