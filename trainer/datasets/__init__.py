@@ -1,5 +1,4 @@
-"""Datasets: read, checked, drawn in batches. Needs numpy only; importing this package
-imports nothing else."""
+"""Datasets: read, checked, drawn in batches. Needs numpy only; importing this package imports nothing else."""
 
 # SHA-256 of the uncompressed content: distributions compress the same files anew.
 FASHION_MNIST_SHA256 = {
