@@ -166,7 +166,7 @@ class AsyncLocalTrainer(HubTrainer):
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
-        update = [(own - before) * weight for own, before in zip(self.parameters.copied(), self._base, strict=True)]
+        update = [(own - before) * weight for own, before in zip(self.parameters.model(), self._base, strict=True)]
         if not self.update_is_good(update):
             update, self._samples = [np.zeros_like(array) for array in update], 0
         report = UploadReport(self.steps, self._samples, self.step_s, 0.0)
@@ -174,8 +174,7 @@ class AsyncLocalTrainer(HubTrainer):
         self.parameters.replace(model)
         self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.update(said[KEPT]["samples"], self._samples)
-        stop: bool = said["stop"]
-        return stop
+        return bool(said["stop"])
 
     def newest_model(self) -> Arrays:
         return self._base

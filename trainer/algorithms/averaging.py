@@ -78,7 +78,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         num_weights, share = len(self.global_weights), self.membership.share  # this worker's weight in the mean
         self._compute_updates(global_model, share)
         # A round of ESync may have no complete step, which is not a skipped one.
-        all_skipped = self.steps == self.checks.steps.in_round > 0
+        all_skipped = self.steps and self.steps == self.checks.steps.in_round
         if all_skipped or not self.update_is_good(self._updates, largest=self.sums.largest):
             share = 0.0
         self.numbers = self._norm.numbers(share)

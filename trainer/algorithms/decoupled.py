@@ -170,7 +170,6 @@ class DecoupledTrainer(WBSPTrainer):
         """Differences of weights, and the statistics as they are: a difference from old ones could make a variance
         negative."""
         num_weights = len(self.parameters.weights)
-        statistics = [
-            array.copy() for array in model[num_weights:]
-        ]  # the answer is received into the arrays that were sent
+        # Copies: the answer is received into the arrays that were sent.
+        statistics = [array.copy() for array in model[num_weights:]]
         return [*super().update_of(model, base)[:num_weights], *statistics]

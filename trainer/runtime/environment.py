@@ -171,10 +171,12 @@ def _normal(row: Variables, name: str, text: str) -> str:
     return normal
 
 
-def set_unless_given(name: str, value: str) -> None:
-    """Sets a variable that is not set, or empty."""
-    if not os.environ.get(name, "").strip():
-        os.environ[name] = value
+def set_unless_given(name: str, value: str) -> bool:
+    """Sets a variable that is not set, or empty; returns whether it was so."""
+    if os.environ.get(name, "").strip():
+        return False
+    os.environ[name] = value
+    return True
 
 
 def prepare_environment(has_parameter_server: bool = True, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trainer.runtime.environment import set_unless_given
 from utils import EXIT_SETUP, SetupError, die_on_error, fail
 
-ENGINE = "MXNET_ENGINE_TYPE"
 SET_OPTIMIZER = 0  # the only command of MXNet's workers that reaches a server's Python
 
 
@@ -65,15 +65,16 @@ def check_kvstore(there: bool) -> None:
 def begin_engine() -> None:
     """Begins the engine of a parameter server, without threads unless MXNET_ENGINE_TYPE is set: a server waits after
     each operation (kvstore_dist_server.h), which a thread would only be handed."""
-    if os.environ.get(ENGINE, "").strip():
+    if not set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine"):
         return
-    os.environ[ENGINE] = "NaiveEngine"
     wait_for_all, stderr = library().MXNDArrayWaitAll, os.dup(2)
-    with Path(os.devnull).open("w") as nothing:
-        os.dup2(nothing.fileno(), 2)  # MXNet tells that it is not the usual engine
-    _check(wait_for_all())  # any call of the engine
-    os.dup2(stderr, 2)
-    os.close(stderr)
+    try:
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), 2)  # MXNet tells that it is not the usual engine
+        _check(wait_for_all())  # any call of the engine
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 class ServingStore:
