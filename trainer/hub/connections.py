@@ -232,10 +232,17 @@ class Connections(ABC):
     """Accepts processes, and handles their messages one at a time."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], address: str, kind: str, whole: str, num_processes: int
+        self,
+        listeners: Sequence[socket.socket],
+        address: str,
+        kind: str,
+        whole: str,
+        num_workers: int,
+        num_others: int = 0,
     ) -> None:
         """`address` is the server's own; its `kind` is HUB or SCHEDULER; `whole` names it, for the processes of other
         jobs."""
+        num_processes = num_workers + num_others
         self._most_strangers = MOST_STRANGERS + num_processes
         self._listeners, self._address, self._kind, self._whole = listeners, address, kind, whole
         self._token = own_token()
@@ -245,6 +252,7 @@ class Connections(ABC):
         self._joins: dict[Connection, Join] = {}  # the newest of each of them that is connected
         self._gathered: dict[str, dict[int, Any]] = {}  # values by label and rank
         self._end: Message = {}  # the last message to all
+        self._num_workers = num_workers
         self._num_processes, self._late = num_processes, 0  # of the job; of these, still to be told of the end
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._num_local = 0  # connections over the Unix socket so far
@@ -286,11 +294,31 @@ class Connections(ABC):
         """Tells all processes why the job is over. As many as `late` are still to connect and must be told too."""
         if self._state is not State.OVER:
             self._state, self._end, self._late = State.OVER, {"end": text, "code": code}, late
-            for connection in self._joins:
-                self._tell_end(connection)
+            self._tell_all(self._end)
 
-    def _tell_end(self, connection: Connection) -> None:
+    def _tell_end(self, connection: Connection, join: Join) -> None:
+        """Tells a process that comes late why the job is over."""
+        self._late -= 1
+        self._joins[connection] = join
         connection.send(self._end)
+
+    async def until_alone(self) -> None:
+        """Waits until the processes of the job have heard its end, and are gone; some seconds at most. The scheduler's
+        own connection does not count: it waits here."""
+        begin = time.monotonic()
+        while time.monotonic() < begin + (LATE_S if self._late > 0 else FAREWELL_S):
+            if self._late <= 0 and all(join.role == "scheduler" for join in self._joins.values()):
+                break
+            await asyncio.sleep(0.02)
+
+    def _gathered_by_all(self, label: str, rank: int, value: Any) -> list[Any] | None:
+        """Notes a worker's value; returns those of all by rank, once all are there."""
+        values = self._gathered.setdefault(label, {})
+        values[rank] = value
+        if len(values) < self._num_workers:
+            return None
+        del self._gathered[label]
+        return [values[rank] for rank in range(self._num_workers)]
 
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""

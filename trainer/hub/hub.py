@@ -49,7 +49,7 @@ from server.rendezvous.record import recorded
 from config import CONTINUE, Config, names_of
 from trainer import version
 from trainer.array_tree import Damaged
-from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused, State
+from trainer.hub.connections import Connection, Connections, Refused, State
 from trainer.hub.frames import num_numbers
 from trainer.hub.server_part import (
     JOB,
@@ -115,7 +115,7 @@ class Hub(Connections):
         own: Mapping[str, str] | None = None,  # what workers' set-ups must have, too
     ) -> None:
         super().__init__(listeners, address, HUB, f"the hub of mode {mode}", num_workers)
-        self._num_workers, self._start_timeout_s, self._on_begin = num_workers, start_timeout_s, on_begin
+        self._start_timeout_s, self._on_begin = start_timeout_s, on_begin
         self._own = own or {}
         self._ended: asyncio.Future[tuple[str, int]]
         self._members: list[Member] = []  # by rank, from RUNNING on
@@ -153,11 +153,7 @@ class Hub(Connections):
         if self._start_timeout_s:
             loop.call_later(self._start_timeout_s, self._give_up)
         text, code = await self._ended
-        begin = time.monotonic()
-        while time.monotonic() < begin + (LATE_S if self._late > 0 else FAREWELL_S):
-            if not self._joins and self._late <= 0:
-                break
-            await asyncio.sleep(0.02)
+        await self.until_alone()
         async with self._saving:  # the last checkpoint may have to wait
             return text, code
 
@@ -249,8 +245,7 @@ class Hub(Connections):
             self._finish(differing, EXIT_SETUP)
             return
         if self._state is State.OVER:
-            self._late -= 1
-            self._tell_end(connection)
+            self._tell_end(connection, join)
             return
         if again is not None:
             if not again.keys() >= _AGAIN:
@@ -316,11 +311,8 @@ class Hub(Connections):
         if label in self._known_values:  # it comes to a job at work
             connection.send({"gathered": self._known_values[label]})
             return
-        of_label = self._gathered.setdefault(label, {})
-        of_label[rank] = value
-        if len(of_label) < self._num_workers:
+        if (values := self._gathered_by_all(label, rank, value)) is None:
             return
-        values = [of_label[each] for each in range(self._num_workers)]
         self._known_values[label] = values
         if label == LAST_GATHER:
             self._note_survival()

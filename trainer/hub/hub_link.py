@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,12 +17,13 @@ import numpy as np
 from algorithms import TransportKind
 from config import CONTINUE, Config
 from esync.clock import RealClock
-from esync.protocol import Message, NoAnswer, Reply, Timeouts
+from esync.protocol import Message, NoAnswer
 from trainer.hub.frames import bytes_of
+from trainer.hub.server_link import ServerLink
 from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays, shaped
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import HubTransport
-from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, Wire, error_of_end, how_lost
+from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, Wire, how_lost
 from trainer.membership import Change, changes_in
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
@@ -31,7 +31,7 @@ from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import LAST_GATHER, end_process
 from trainer.rendezvous.rendezvous_info import RendezvousInfo, Training
 from trainer.transport.counter import ByteCounter
-from utils import EXIT_BUG, PROCESS, JobError, JobOver, PeerLost, die_on_error, printable
+from utils import EXIT_BUG, PROCESS, JobOver, PeerLost
 
 COME_BACK_S = 120.0  # for the hub to be started again
 _JOB = "hub"  # the name of the one job that a hub has
@@ -41,24 +41,21 @@ _HINT = (
 )
 
 
-class HubLink(ByteCounter):
-    """This worker's Exchange, and the Link of its Joining. Ends the process where the job ends."""
-
-    round_trip_s = 0.0
+class HubLink(ServerLink, ByteCounter):
+    """This worker's Exchange; comes back after a loss of the connection, where the job survives."""
 
     def __init__(self, cluster: ClusterSpec, config: Config, end: Callable[[str, int], Any] = end_process) -> None:
-        super().__init__()
-        self._cluster, self._config, self._end = cluster, config, end
-        self.address = f"{cluster.root_uri}:{cluster.root_port}"
-        self._name = f"the hub at {self.address}"
+        # Where the others wait for it in each round, its loss is noticed sooner (Hub._most_silent_s).
+        beat_s = BEAT_S / 4 if config.algorithm.transport is TransportKind.SUM else BEAT_S
+        ServerLink.__init__(self, cluster, config.mode, beat_s, end)
+        ByteCounter.__init__(self)
+        self._config = config
         self.num_workers = cluster.num_workers
         self.rank = -1
         self.push_s = self.pull_s = 0.0
         self.changes: dict[int, Change] = {}
         self._job_began: float | None = None  # on this process's clock, where this worker came to a job at work
         self._trains_since = 0.0
-        self._wire: Wire | None = None
-        self._reading = threading.Lock()  # held by the thread that reads, or connects again
         self.start: Start  # this worker's place
         self._join: Message = {}  # the last one
         self._gathered: dict[str, list[Any]] = {}
@@ -68,46 +65,27 @@ class HubLink(ByteCounter):
         self._version = -1  # of the newest model here
         self._spare: Arrays = ()
         self._memory: SharedMemory | None = None  # with the hub
-        # Where the others wait for it in each round, its loss is noticed sooner (Hub._most_silent_s).
-        self._beat_s = BEAT_S / 4 if config.algorithm.transport is TransportKind.SUM else BEAT_S
-        self._is_over = False
         self._is_back = False  # connected again since the last answer
         self._instance = ""  # of the hub that has answered last
         self.training = Training()
 
     # ------------------------------------------------------------------------------------------------- to meet
 
-    def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link, for JOIN and LEFT."""
-        try:
-            if self._wire is None:
-                self._wire = Wire(self._cluster, min(CONNECT_S, timeouts.answer_s), self._config.mode)
-            if message["msg_type"] != "JOIN":
-                if cause := message.get("cause"):
-                    self._wire.send({"failed": cause})
-                return Reply(200, {})
-            self._join = {**message, "port": addresses.chosen_port() or 0}
-            self._wire.send({"join": self._join})
-            said = self._next("response", lambda: None)
-        except (EOFError, OSError) as error:
-            self._drop()
-            raise NoAnswer(
-                f"the connection broke: {str(error) or 'it went away before the job was complete'}"
-            ) from None
+    def joining(self, wire: Wire, message: Message) -> Message:
+        self._join = {**message, "port": addresses.chosen_port() or 0}
+        return self._join
+
+    def on_response(self, said: Message) -> None:
         if "changes" in said:
             self.changes, self._job_began = changes_in(said["changes"]), time.monotonic() - said["age_s"]
-        return Reply(200, said["response"])
 
     def begin_training(self, start: Start) -> None:
         """This worker has its place; from here on a thread watches the connection."""
         self.start, self.rank = start, start.rank
-        threading.Thread(target=self._watch, name="hub", daemon=True).start()
+        self.watch()
 
     def gather(self, label: str, value: Any) -> list[Any]:
-        """As Gather."""
-        with self._reading, self._or_end():
-            self._connected_wire().send({"gather": label, "value": value})
-            values: list[Any] = self._next("gathered", lambda: None)["gathered"]
+        values: list[Any] = super().gather(label, value)
         self._gathered[label] = values
         self._trains_since = time.monotonic()
         return values
@@ -124,7 +102,7 @@ class HubLink(ByteCounter):
             self._instance = self._connected_wire().instance
             self._connected_wire().send({"begin": about}, sent)
             self.count_pushed(sent)
-            return self._answer(self._next("answer", lambda: None), ())
+            return self._answer(self._next("answer"), ())
 
     def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
         begin = time.monotonic()
@@ -167,40 +145,11 @@ class HubLink(ByteCounter):
             if self._wire is not None:
                 self._wire.send({"tell": message}, arrays)
 
-    def leave(self, why: str = "", goes_on: bool = False) -> None:
-        """This worker takes no part any more. `why`: its own error; empty: its job is done, or `goes_on` without it."""
-        self._is_over = True
-        with contextlib.suppress(OSError):
-            if self._wire is not None:
-                self._wire.send({"left": printable(why), "goes_on": goes_on})
-        self._drop()
-
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _connected_wire(self) -> Wire:
-        if self._wire is None:
-            raise EOFError
-        return self._wire
-
-    def _drop(self) -> None:
-        (wire, self._wire), self._memory = (self._wire, None), None
-        if wire is not None:
-            wire.close()
-
-    def _next(self, key: str, on_tick: Callable[[], object]) -> Message:
-        """The next message with this key; obeys others before it."""
-        while True:
-            said, shapes = self._connected_wire().receive(on_tick)
-            if key in said:
-                return {**said, "shapes": shapes}
-            self._obey(said)
-
-    @contextlib.contextmanager
-    def _or_end(self) -> Iterator[None]:
-        try:
-            yield
-        except (EOFError, OSError) as error:
-            raise PeerLost(how_lost(self._name, error)) from None
+    def drop(self) -> None:
+        super().drop()
+        self._memory = None
 
     def _obey(self, said: Message) -> None:
         if "lost" in said:
@@ -213,11 +162,8 @@ class HubLink(ByteCounter):
             self._memory = SharedMemory.found(said["memory"])
         elif "send" in said:
             self._connected_wire().send({"model": {**self._about, KEPT: self._kept}}, self._held())
-        elif "end" in said and not self._is_over:
-            if self.rank >= 0:
-                self._is_over = True
-                self._end(said["end"], said["code"])
-            raise error_of_end(said)
+        else:
+            super()._obey(said)
 
     def _spare_like(self, arrays: Arrays) -> Arrays:
         """Memory for an answer to a message that may have to be sent again; kept, since new memory takes time."""
@@ -248,7 +194,7 @@ class HubLink(ByteCounter):
 
     def _come_back(self, error: Exception) -> None:
         """Connects again, until the hub takes this worker back, where the job survives. Raises JobError."""
-        self._drop()
+        self.drop()
         if self._config.on_worker_death != CONTINUE or LAST_GATHER not in self._gathered:
             raise PeerLost(how_lost(self._name, error))
         logging.warning("warning: %s; this worker waits for it", how_lost(self._name, error))
@@ -265,7 +211,7 @@ class HubLink(ByteCounter):
                 said = self._next("again", self._beat)
                 self.changes = {**self.changes, **changes_in(said["changes"])}
             except (NoAnswer, EOFError, OSError) as failure:
-                self._drop()
+                self.drop()
                 if self._is_over or time.monotonic() > give_up:
                     raise PeerLost(f"{how_lost(self._name, error)}, and no other one is there: {failure}") from None
                 time.sleep(RETRY_S)
@@ -278,7 +224,7 @@ class HubLink(ByteCounter):
         """The first answer after a return. The upload before it may be lost."""
         try:
             self._connected_wire().send({"begin": self._about})
-            answer = self._answer(self._next("answer", lambda: None), ())
+            answer = self._answer(self._next("answer"), ())
         except (EOFError, OSError) as error:
             self._come_back(error)
             return self._begin_again()
@@ -286,46 +232,10 @@ class HubLink(ByteCounter):
         is_anew, self._instance = self._connected_wire().instance != self._instance, self._connected_wire().instance
         return Answer({**answer.message, **({ANEW: True} if is_anew else {})}, answer.arrays)
 
-    def _watch(self) -> None:
-        """Shows the hub that this worker lives, and obeys what the hub tells while the training thread computes."""
-        awake = time.monotonic()
-        with die_on_error("the connection to the hub failed"):
-            while not self._is_over:
-                before = time.monotonic()
-                time.sleep(self._beat_s)
-                if time.monotonic() - before > SILENT_S / 2:
-                    awake = time.monotonic()  # this process was frozen
-                    if self._wire is not None:
-                        self._wire.heard = awake
-                if why := self.training.standing(max(awake, self._trains_since)):
-                    self.leave(f"its training stands: {why}")
-                    self._end(f"the training of worker {self.rank} stands: {why}", EXIT_BUG)
-                self._beat()
-                if self._reading.acquire(blocking=False):
-                    try:
-                        self._look()
-                    except JobError as error:
-                        if not self._is_over:
-                            self._end(str(error), error.exit_code)
-                    finally:
-                        self._reading.release()
-
-    def _beat(self) -> None:
-        wire = self._wire
-        if wire is not None and not wire.is_sending:
-            with contextlib.suppress(OSError):
-                wire.send({"beat": 0})
-
-    def _look(self) -> None:
-        """Reads what has come."""
-        try:
-            wire = self._connected_wire()
-            while wire.has_news():
-                self._obey(wire.receive()[0])
-            wire.check(wire.heard)
-        except (EOFError, OSError) as error:
-            if not self._is_over:
-                self._come_back(error)
+    def on_beat(self, awake: float) -> None:
+        if why := self.training.standing(max(awake, self._trains_since)):
+            self.leave(f"its training stands: {why}")
+            self._end(f"the training of worker {self.rank} stands: {why}", EXIT_BUG)
 
 
 @contextlib.contextmanager

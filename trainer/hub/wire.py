@@ -111,6 +111,11 @@ def set_up(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def server_name(cluster: ClusterSpec) -> str:
+    """Of the process at which a job meets, for messages."""
+    return f"the {HUB if cluster.has_hub else SCHEDULER} at {cluster.root_uri}:{cluster.root_port}"
+
+
 class Wire:
     """One connection: frames out and in."""
 
@@ -119,7 +124,7 @@ class Wire:
         another token, PlainScheduler where MXNet's own scheduler is."""
         self._kind, self._mode = HUB if cluster.has_hub else SCHEDULER, mode
         self._address = f"{cluster.root_uri}:{cluster.root_port}"
-        self.name = f"the {self._kind} at {self._address}"
+        self.name = server_name(cluster)
         self._sending = threading.Lock()
         self.heard = time.monotonic()
         self._socket = _connected(cluster, timeout_s)

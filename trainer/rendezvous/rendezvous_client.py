@@ -7,9 +7,9 @@ greeting (wire.py), and what it gets:
 
     {"join": JOIN, as at the state server}      {"response": RESPONSE}; from time to time {"warning": ...}
     {"freed": true}: MXNet's scheduler may listen; from the scheduler, after its START and before that of the others
-    {"beat": ...}, each second                  {"complete": bool}, each second: whether MXNet has connected all
+    {"beat": ...}                               {"complete": bool}, each second: whether MXNet has connected all
     {"rank": ...}, of a worker that MXNet has connected with all
-    {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
+    {"gather": label, "value": ...}             {"gathered": values of all workers by rank}
     {"left": why; empty: its job is done}
     {"failed": why}, before it joins
                                                 {"end": why, "code": ...}: end with this line and exit code
@@ -18,7 +18,6 @@ greeting (wire.py), and what it gets:
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 import time
@@ -28,20 +27,20 @@ from typing import Any, NoReturn
 from server.messages import Member
 
 from esync.clock import RealClock
-from esync.protocol import Message, NoAnswer, Reply, Timeouts
+from esync.protocol import Message
 from trainer.collectives.connecting import Acceptor, unanswered
-from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, error_of_end, how_lost, log
+from trainer.hub.server_link import ServerLink
+from trainer.hub.wire import BEAT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, log
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.joining import Joining
 from trainer.runtime.environment import compared
-from utils import EXIT_OK, EXIT_PEER_LOST, JobError, SetupError, die_on_error, fail, printable
+from utils import EXIT_OK, EXIT_PEER_LOST, SetupError, fail, printable
 
 JOB = "mxnet"  # the name of the one job that a scheduler has
 # Label of the last values that all workers gather before they train: from then on a hub lets the job go on without a
 # lost worker, where the flags say so.
 LAST_GATHER = "loads"
-RENDEZVOUS_FAILED = "the rendezvous of the job's processes failed"
 ALL_DONE = "all workers are done"
 TRY_S = 5.0  # one try to connect with another process
 TEST_EVERY_S = 5.0  # between two connections to the same port during the job
@@ -52,11 +51,8 @@ _HINT = (
 _FREE_PORT = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
 
 
-class JobSession:
-    """A process's connection to the scheduler: the Link of its Joining until the job begins, and then the process's
-    part in the rendezvous. Ends the process when another one is lost."""
-
-    round_trip_s = 0.0
+class JobSession(ServerLink):
+    """A process's part in a job on MXNet's kvstore."""
 
     def __init__(
         self,
@@ -66,14 +62,11 @@ class JobSession:
         end: Callable[[str, int], Any],  # called in a thread, with a line and an exit code
         on_complete: Callable[[], None],  # called once MXNet has connected all
     ) -> None:
-        self._cluster, self._environment, self._end, self._on_complete = cluster, environment, end, on_complete
-        self.address = f"{cluster.root_uri}:{cluster.root_port}"
-        self._wire: Wire | None = None  # of a job: None where the scheduler is a plain MXNet program
+        super().__init__(cluster, "", BEAT_S / 4, end)
+        self._environment, self._on_complete = environment, on_complete
         self._place: Message = {}  # address and port at which MXNet will listen, once they are known
         self._acceptor: Acceptor | None = None  # answers calls there until then
         self._servers: Sequence[Member] = ()
-        self._left = False
-        self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._job = (
             f"a job of 1 scheduler ({self.address}), {cluster.num_servers} server(s) and {cluster.num_workers} "
             "worker(s)"
@@ -85,29 +78,8 @@ class JobSession:
 
     # ------------------------------------------------------------------------------------------- until the job begins
 
-    def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link, for JOIN, which also tells where this process listens, and LEFT. Raises PlainScheduler where no
-        scheduler of this program is there; SetupError or PeerLost where the job ends, or this process cannot listen."""
-        try:
-            if self._wire is None:
-                self._wire = Wire(self._cluster, min(CONNECT_S, timeouts.answer_s))
-            if message["msg_type"] != "JOIN":
-                self._wire.send({"left": message["cause"]})
-                return Reply(200, {})
-            self._wire.send({"join": {**message, **self._listens(self._wire, message)}})
-            while "response" not in (said := self._wire.receive()[0]):
-                self._handle(said)
-            return Reply(200, said["response"])
-        except EOFError:
-            why = "it went away before the job was complete"
-        except OSError as error:  # keep-alive got no answer, or there is no route any more
-            why = f"the connection broke: {error.strerror or error}"
-        self.close()
-        log.warning("the scheduler at %s: %s; trying again", self.address, why)
-        raise NoAnswer(why)
-
-    def _listens(self, wire: Wire, join: Message) -> Message:
-        """Listens, where this process does not yet."""
+    def joining(self, wire: Wire, message: Message) -> Message:
+        """Listens, where this process does not yet; JOIN tells where."""
         try:
             if self._acceptor is None:
                 if self._cluster.role == "scheduler":
@@ -115,18 +87,13 @@ class JobSession:
                 else:
                     here = addresses.own_address(wire.own_address, self._environment)
                 listener = addresses.listen(here, addresses.chosen_port(self._environment), _FREE_PORT)
-                self._acceptor = Acceptor(listener, join["sender"])
+                self._acceptor = Acceptor(listener, message["sender"])
                 self._place = {"address": here, "port": self._acceptor.port}
         except SetupError as error:
             who = f"{self._cluster.role} on host {socket.gethostname()}"
             wire.send({"failed": printable(f"{who} ended before the job began: {error}")})
             raise
-        return self._place
-
-    def close(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-        self._wire = None
+        return {**message, **self._place}
 
     def free_port(self) -> None:
         """From here on MXNet may listen."""
@@ -152,83 +119,33 @@ class JobSession:
             self._environment["DMLC_PS_ROOT_URI"] = here  # MXNet's scheduler cannot listen at a host's name
         else:
             self._environment.update({"DMLC_NODE_HOST": here, "PORT": str(self._place["port"])})
-        threading.Thread(target=self._listen, args=(self._wire,), name="rendezvous", daemon=True).start()
+        self.watch()
 
     # ------------------------------------------------------------------------------------------------- during the job
 
     def tell_rank(self, rank: int) -> None:
         """Tells the rank that MXNet has given this worker, with which it has connected it."""
-        if not self._send({"rank": rank}):
+        if not self._has_begun:
             self._note_complete()
+        self._tell({"rank": rank})
         for server in self._servers:
             self._watch_port(server.address, server.port, f"{server.called()}: the network between them is cut")
 
-    def gather(self, label: str, value: Any) -> list[Any] | None:
-        """As Gather, after `tell_rank`. None where a plain MXNet program takes part, or a connection broke."""
-        return self._gathered.get() if self._send({"gather": label, "value": value}) else None
-
-    def tell_error(self, text: str) -> None:
-        """Tells why this process is about to end during the job."""
-        self._send({"left": printable(text)})
-
-    def leave(self) -> None:
-        """Says good-bye: from here on processes leave because the job is done."""
-        self._left, wire = True, self._wire
-        if self._send({"left": ""}) and wire is not None:
-            wire.close()
-
-    def _send(self, message: Message) -> bool:
-        """Whether it could be sent."""
-        if self._wire is None:
-            return False
-        try:
-            self._wire.send(message)
-        except OSError:  # the listening thread notices it too
-            return False
-        return True
-
-    def _finish(self, text: str, code: int) -> None:
-        if not self._left:
-            self._left = True
-            self._end(text, code)
+    def gather(self, label: str, value: Any) -> Any:
+        """As Gather, after `tell_rank`. None where a plain MXNet program takes part."""
+        return super().gather(label, value) if self._has_begun else None
 
     def _give_up(self, text: str) -> None:
-        if not self._left:
-            self.tell_error(text)  # else the others would take it for a crash
-            self._finish(text, EXIT_PEER_LOST)
+        if not self._is_over:
+            self.leave(text)  # else the others would take it for a crash
+            self._end(text, EXIT_PEER_LOST)
 
-    def _listen(self, wire: Wire) -> None:
-        """Acts on what the scheduler says, and shows it each second that this process lives."""
-        told = time.monotonic()
-
-        def beat() -> None:
-            nonlocal told
-            if time.monotonic() - told >= BEAT_S and not self._left:
-                told = time.monotonic()
-                wire.send({"beat": 0})
-
-        with die_on_error(RENDEZVOUS_FAILED):
-            try:
-                while not self._left:
-                    self._handle(wire.receive(beat)[0])
-                    beat()
-            except JobError as error:
-                self._finish(str(error), error.exit_code)
-            except (EOFError, OSError) as error:
-                self._finish(how_lost(wire.name, error), EXIT_PEER_LOST)
-            self._wire = None
-            self._gathered.put(None)
-
-    def _handle(self, message: Message) -> None:
-        """Acts on a message; raises JobError where it ends this process."""
-        if "gathered" in message:
-            self._gathered.put(message["values"])
-        elif "warning" in message:
-            log.warning("%s", message["warning"])
-        elif "end" in message:
-            raise error_of_end(message)
-        elif message.get("complete"):
+    def _obey(self, said: Message) -> None:
+        if "warning" in said:
+            log.warning("%s", said["warning"])
+        elif said.get("complete"):
             self._note_complete()
+        super()._obey(said)
 
     def _note_complete(self) -> None:
         if not self._is_complete:
@@ -240,7 +157,7 @@ class JobSession:
     def _watch_port(self, address: str, port: int, what: str) -> None:
         """Ends this process where it cannot reach another one's port at MXNet any more. A scheduler of this program
         tells itself that it, or a process that has closed its port, is gone."""
-        only_cuts = self._wire is not None
+        only_cuts = self._has_begun
 
         def watch() -> None:
             while _is_reached(address, port, only_cuts):
@@ -250,7 +167,7 @@ class JobSession:
         threading.Thread(target=watch, name="reach", daemon=True).start()
 
 
-def _is_reached(address: str, port: int, or_refuses: bool) -> bool:
+def _is_reached(address: str, port: int, or_refuses: bool = False) -> bool:
     """Whether a port takes a connection, or its host refuses one, within SILENT_S."""
     end = time.monotonic() + SILENT_S
     while (left_s := end - time.monotonic()) > 0:
@@ -319,7 +236,7 @@ def join(
         why = "is a plain MXNet program: the set-ups of the workers cannot be compared"
         log.warning("the scheduler at %s %s", session.address, why)
     except Exception:
-        session.close()  # the others wait for it to end
+        session.drop()  # the others wait for it to end
         raise
     finally:
         session.free_port()

@@ -21,15 +21,18 @@ from server import wire
 from server.messages import Call, Join, Left, Response
 from server.rendezvous.membership import decide
 
-from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused, State
+from esync.http import is_readable
+from trainer.hub.connections import Connection, Connections, Refused, State
 from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
 from trainer.rendezvous import tcp_proxy
+from trainer.rendezvous.cluster import WORKER
 from trainer.rendezvous.config_check import differences, join_names
-from trainer.rendezvous.rendezvous_client import JOB, RENDEZVOUS_FAILED
+from trainer.rendezvous.rendezvous_client import JOB
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 
-LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
+LOOK_S = 0.05  # between two looks at a plain MXNet program that waits
+LOOK_EVERY_S = 2.0  # between two checks that one still listens
 
 
 def _plain_name(connection: Connection) -> str:
@@ -46,28 +49,26 @@ class RendezvousServer(Connections):
         num_workers: int,
     ) -> None:
         address = listener.getsockname()[0]
-        super().__init__(
-            [listener], address, SCHEDULER, "the scheduler of a job with MXNet's kvstore",
-            1 + num_servers + num_workers,
-        )  # fmt: skip
-        self._num_servers, self._num_workers = num_servers, num_workers
+        whole = "the scheduler of a job with MXNet's kvstore"
+        super().__init__([listener], address, SCHEDULER, whole, num_workers, 1 + num_servers)
+        self._num_servers = num_servers
         self._left: dict[Connection, str] = {}  # processes that are about to end, and for which error; empty: good-bye
         self._plain: set[Connection] = set()  # of plain MXNet programs
         self._plain_addresses: set[str] = set()  # of these, all so far
         self._scheduler_port = 0  # MXNet's own
-        self._running = asyncio.Event()  # MXNet's scheduler listens
+        self._is_free = False  # MXNet's scheduler may listen there
         self._cannot_gather = False
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._run, name="rendezvous server", daemon=True).start()
 
     def _run(self) -> None:
-        with die_on_error(RENDEZVOUS_FAILED):
+        with die_on_error("the rendezvous of the job's processes failed"):
             self._loop.call_soon(self.accept)
             self._loop.run_forever()
 
     def close(self) -> None:
-        """Waits at most a few seconds until the others have disconnected."""
-        asyncio.run_coroutine_threadsafe(self._until_alone(), self._loop).result()
+        """Waits at most some seconds until the others have disconnected."""
+        asyncio.run_coroutine_threadsafe(self.until_alone(), self._loop).result()
 
     async def handle(self, connection: Connection, message: Message, arrays: Arrays) -> None:
         join, rank = self._joins.get(connection), connection.rank
@@ -81,37 +82,45 @@ class RendezvousServer(Connections):
             case {"beat": _} if join:
                 pass
             case {"freed": True} if join and join.role == "scheduler" and self._scheduler_port:
-                self._running.set()
+                self._is_free = True
             case {"rank": int(number)} if join and self._may_have_rank(connection, join, number):
                 connection.rank = number
-            case {"gather": str(label), "value": value} if rank is not None and rank not in set[int]().union(
-                *self._gathered.values()
+            case {"gather": str(label), "value": value} if rank is not None and not any(
+                rank in values for values in self._gathered.values()
             ):
-                self._gathered.setdefault(label, {})[rank] = value
-                self._answer_gathers()
+                self._gather(connection, rank, label, value)
             case _:
                 raise _not_now(message)
 
     def _may_have_rank(self, connection: Connection, join: Join, rank: int) -> bool:
         """Gathered values are stored by rank, so a worker's rank must be unique."""
         taken = [other.rank for other in self._joins]
-        is_first = join.role == "worker" and connection.rank is None
+        is_first = join.role == WORKER and connection.rank is None
         return is_first and self._state is State.RUNNING and 0 <= rank < self._num_workers and rank not in taken
+
+    def _gather(self, connection: Connection, rank: int, label: str, value: Any) -> None:
+        if self._cannot_gather:
+            connection.send({"gathered": None})
+        elif (values := self._gathered_by_all(label, rank, value)) is not None:
+            for each in self._joins:
+                if each.rank is not None:
+                    each.send({"gathered": values})
 
     def _join(self, connection: Connection, join: Any) -> None:
         """A process is there, and asks again until the job begins. Raises Refused where the job has enough of this
         role, or is running."""
         if not isinstance(join, Join) or join.before or join.min_workers is not None or not join.num_servers:
             raise _not_now(join)
-        if (before := self._joins.get(connection)) is None:
-            self._admit(connection, join)
-        elif before.member != join.member:
+        before = self._joins.get(connection)
+        if before is not None and before.member != join.member:
             raise _not_now(join)
-        self._joins[connection] = join
         if self._state is State.OVER:
-            ended = {"msg_type": "RESPONSE", "reason": "the job has ended"}  # the reason comes once it is its turn
-            connection.send({"response": ended})
+            if before is None:
+                self._tell_end(connection, join)
             return
+        if before is None:
+            self._admit(join)
+        self._joins[connection] = join
         self._group, answer, reason = decide(self._group, join, self._loop.time(), len(self._plain))
         call = answer.call
         if call is Call.REFUSED:
@@ -119,20 +128,17 @@ class RendezvousServer(Connections):
             return
         if call is Call.START and self._state is State.WAITING:
             self._begin()
-        if call is Call.START and join.role != "scheduler" and not self._running.is_set():
+        if call is Call.START and join.role != "scheduler" and not self._is_free:
             # The scheduler first closes its own listener at MXNet's port: that would swallow messages, sent once.
             call, reason = Call.WAIT, "MXNet's scheduler is about to listen"
         response = Response(join.sender, join.job, reason, call, None, *answer[1:]).to_wire("")
         connection.send({"response": response})
 
-    def _admit(self, connection: Connection, join: Join) -> None:
-        if self._state is State.OVER:
-            self._late -= 1
-            self._joins[connection] = join
-            self._tell_end(connection)
-            return
-        there, joins = [one for one, its in self._joins.items() if its.role == join.role], self._joins.values()
-        wanted = {"server": self._num_servers, "worker": self._num_workers}.get(join.role, 1)
+    def _admit(self, join: Join) -> None:
+        """Raises Refused where the job has enough of this role, or is running."""
+        joins = self._joins.values()
+        there = [one for one, its in self._joins.items() if its.role == join.role]
+        wanted = {"server": self._num_servers, WORKER: self._num_workers}.get(join.role, 1)
         agree = all((each.num_servers, each.num_workers) == (join.num_servers, join.num_workers) for each in joins)
         if self._state is State.RUNNING or (len(there) >= wanted and agree):
             setups = [(each.member.called(), each.setup) for each in (*joins, join)]
@@ -146,20 +152,18 @@ class RendezvousServer(Connections):
         """Of a process of the job, for messages."""
         return self._joins[connection].member.called(connection.rank)
 
-    def _has_said_goodbye(self, connection: Connection) -> bool:
-        return self._left.get(connection) == ""
-
     def on_closed(self, connection: Connection, error: Exception) -> None:
-        join, is_plain = self._joins.get(connection), connection in self._plain
-        name = self._name(connection) if join else _plain_name(connection)
-        self._joins.pop(connection, None)
+        is_plain = connection in self._plain
+        if connection not in self._joins and not is_plain:
+            return
+        name = _plain_name(connection) if is_plain else self._name(connection)
         self._plain.discard(connection)
-        if self._state is State.WAITING and (join or is_plain):
+        join, its = self._joins.pop(connection, None), self._left.get(connection)
+        if self._state is State.WAITING:
             log.warning("%s went away before the job was complete", name)
             if join:
                 self._group = decide(self._group, Left(join.sender, JOB), self._loop.time()).group
-        elif self._state is State.RUNNING and join and not self._has_said_goodbye(connection):
-            its = self._left.get(connection)
+        elif self._state is State.RUNNING and join and its != "":
             self._finish(how_lost(name, Refused(its) if its else error), EXIT_PEER_LOST)
         elif self._state is State.RUNNING and is_plain and isinstance(error, OSError):
             log.warning("the connection to %s broke (%s)", name, error.strerror or error)
@@ -169,59 +173,24 @@ class RendezvousServer(Connections):
         for connection in self._plain:
             self._tell_all({"warning": f"{_plain_name(connection)} takes part: its set-up cannot be compared"})
         self._cannot_gather = bool(self._plain)
-        (scheduler,) = (join for join in self._joins.values() if join.role == "scheduler")
-        self._scheduler_port = scheduler.port
+        (self._scheduler_port,) = (join.port for join in self._joins.values() if join.role == "scheduler")
         self.start(self._watch())
-
-    # --------------------------------------------------------------------------------------------------- during the job
-
-    def _answer_gathers(self) -> None:
-        for label, values in list(self._gathered.items()):
-            if self._cannot_gather or len(values) == self._num_workers:
-                del self._gathered[label]
-                answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
-                for connection in self._joins:
-                    if connection.rank in values:
-                        connection.send({"gathered": label, "values": answer})
 
     async def _watch(self) -> None:
         """Notices processes that are silent, and shows them that this one is not."""
         while self._state is State.RUNNING:
             looked = time.monotonic()
             await asyncio.sleep(BEAT_S)
-            now = time.monotonic()
-            was_frozen, there = now - looked > SILENT_S / 2, self._joins.items()
+            now, there = time.monotonic(), self._joins.items()
+            was_frozen = now - looked > SILENT_S / 2
             for each, join in there:
-                if was_frozen or self._has_said_goodbye(each) or join.role == "scheduler":  # whose process this is
+                if was_frozen or self._left.get(each) == "" or join.role == "scheduler":  # whose process this is
                     each.heard = now
             if silent := join_names([self._name(each) for each in self._joins if now - each.heard > SILENT_S]):
                 self._finish(f"no sign of life from {silent} for {SILENT_S:g} s: {SILENT}", EXIT_PEER_LOST)
-            self._tell_all({"complete": all(each.rank is not None for each, join in there if join.role == "worker")})
+            self._tell_all({"complete": all(each.rank is not None for each, join in there if join.role == WORKER)})
 
-    # ------------------------------------------------------------------------------------------------- the end
-
-    def _tell_end(self, connection: Connection) -> None:
-        """Tells the scheduler last, since it runs this server."""
-
-        async def tell_last() -> None:
-            await self._until_alone()
-            end = self._loop.time() + LATE_S
-            while self._late > 0 and self._loop.time() < end:
-                await asyncio.sleep(0.05)
-            connection.send(self._end)
-
-        if self._joins[connection].role == "scheduler":
-            self.start(tell_last())
-        else:
-            connection.send(self._end)
-
-    async def _until_alone(self) -> None:
-        """Waits for the other processes to disconnect, as they do after their good-bye."""
-        end = self._loop.time() + FAREWELL_S
-        while self._loop.time() < end and any(join.role != "scheduler" for join in self._joins.values()):
-            await asyncio.sleep(0.01)
-
-    # ------------------------------------------------------------------------------------------ connected processes
+    # ------------------------------------------------------------------------------------------- plain MXNet programs
 
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
@@ -234,15 +203,10 @@ class RendezvousServer(Connections):
         if self._token:
             return
         self._plain.add(connection)
-        said = asyncio.Event()  # more, which is not answered yet, or nothing: the end
-        self._loop.add_reader(connection.socket, said.set)
-        waits = [self.start(event.wait()) for event in (said, self._running)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        self._loop.remove_reader(connection.socket)
-        for each in waits:
-            each.cancel()
-        if not self._running.is_set():
-            return
+        while not self._is_free:
+            await asyncio.sleep(LOOK_S)
+            if is_readable(connection.socket):  # more, which is not answered yet, or nothing: the end
+                return
         address = await tcp_proxy.forward(first, connection.socket, self._address, self._scheduler_port)
         await connection.free()
         if address:

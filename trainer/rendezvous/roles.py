@@ -50,25 +50,29 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
     where the job was not complete in time."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # mpiexec passes it on to all, and it is for the workers
     signals = SignalWatch(on_first="the job ends when its workers do")
-    with tells_errors(cluster):
-        environment.prepare_environment()
-        check_address(cluster)
-        server = None
-        if cluster.role == "scheduler":
-            listener = addresses.listen(socket.gethostbyname(cluster.root_uri), cluster.root_port, _SCHEDULERS_PORT)
-            server = RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
-        library.check_kvstore(library.has_kvstore())
-    program = {PROGRAM: version.files_hash()}
-    session = rendezvous_client.join(cluster, "", program, start_timeout_s, on_complete=signals.be_patient)
-    zmq_guard.install()
-    if server is None:
-        library.begin_engine()
-    store = ServingStore()
-    store.run()
-    store.free()
-    session.leave()
-    if server is not None:
-        server.close()
+    with contextlib.ExitStack() as on_exit:
+        with tells_errors(cluster):
+            environment.prepare_environment()
+            check_address(cluster)
+            if cluster.role == "scheduler":
+                listener = addresses.listen(socket.gethostbyname(cluster.root_uri), cluster.root_port, _SCHEDULERS_PORT)
+                server = RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
+                on_exit.callback(server.close)
+            library.check_kvstore(library.has_kvstore())
+
+        def end(text: str, code: int) -> None:
+            on_exit.close()  # the others have to hear why
+            rendezvous_client.end_process(text, code)
+
+        program = {PROGRAM: version.files_hash()}
+        session = rendezvous_client.join(cluster, "", program, start_timeout_s, end=end, on_complete=signals.be_patient)
+        zmq_guard.install()
+        if cluster.role == "server":
+            library.begin_engine()
+        store = ServingStore()
+        store.run()
+        store.free()
+        session.leave()
     logging.info(ALL_DONE)
 
 
@@ -133,7 +137,7 @@ def join(
         mx.nd.waitall()
         store._barrier()
     except Exception as error:
-        session.tell_error(str(error) or type(error).__name__)
+        session.leave(str(error) or type(error).__name__)
         raise
     session.leave()
     # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. This takes the worker

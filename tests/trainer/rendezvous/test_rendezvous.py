@@ -25,7 +25,7 @@ from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version, worker as worker_module
 from trainer.collectives.connecting import Acceptor, unanswered
-from trainer.hub import connections, wire as wire_module
+from trainer.hub import connections, server_link, wire as wire_module
 from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
 from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server, tcp_proxy
@@ -48,7 +48,7 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
 @pytest.fixture(autouse=True)
 def short_farewells(monkeypatch):
     """No member here ends when it is told to."""
-    monkeypatch.setattr(rendezvous_server, "FAREWELL_S", 0.1)
+    monkeypatch.setattr(connections, "FAREWELL_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -661,7 +661,7 @@ def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(me
 @pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
 def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
     _, (*others, odd) = running_job()
-    odd.session._send(message)
+    odd.session._wire.send(message)
     all_end(others, r"worker 1 \(cpu1 on host .* ended: this process sent what it may not send")
     all_end([odd], "", EXIT_SETUP)
 
@@ -715,8 +715,7 @@ def test_a_worker_that_is_killed_during_the_job_is_named_on_every_process():
 
 def test_a_worker_that_ends_with_an_error_tells_the_others_which():
     _, (*others, failed) = running_job()
-    failed.session.tell_error("the disk is full")
-    failed.is_killed()
+    failed.session.leave("the disk is full")
     all_end(others, r"worker 1 \(cpu1 on host .* ended: the disk is full$")
 
 
@@ -725,6 +724,7 @@ def quick(monkeypatch):
     """Signs of life are frequent, and a silence is short."""
     for module in (rendezvous_client, rendezvous_server, wire_module):
         monkeypatch.setattr(module, "BEAT_S", 0.1)
+    for module in (rendezvous_client, rendezvous_server, server_link, wire_module):
         monkeypatch.setattr(module, "SILENT_S", 2.0)
 
 
@@ -939,7 +939,7 @@ def test_a_process_that_fails_before_it_joins_the_others_ends_them_also_one_that
 
 
 def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
-    monkeypatch.setattr(rendezvous_server, "LATE_S", DEADLINE_S)
+    monkeypatch.setattr(connections, "LATE_S", DEADLINE_S)
     job = Job(num_workers=2)
     members = job.start()
     wait_for(lambda: len(job.server._joins) == 2, "their arrival", DEADLINE_S)
@@ -951,7 +951,7 @@ def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
 
 
 def test_a_scheduler_that_waits_for_late_processes_with_the_reason_is_not_left_in_silence(monkeypatch, quick, caplog):
-    monkeypatch.setattr(rendezvous_server, "LATE_S", 3.0)
+    monkeypatch.setattr(connections, "LATE_S", 3.0)
     job = Job(num_workers=2)
     tell_failure(ClusterSpec("worker", "127.0.0.1", job.port, 1, 2), "worker cpu1 ended")
     assert str(Member(job, "scheduler").failure()) == "worker cpu1 ended"
