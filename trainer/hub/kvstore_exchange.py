@@ -9,6 +9,8 @@ momentum.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from trainer.engine import mx
 from trainer.hub.server_part import WANTS_STOP, Answer, Arrays, Message
 from trainer.transport.kvstore import KVStoreArrays
 
+VOTES_EVERY_S = 0.25  # between two looks at the votes to stop, each of which costs as much as a small array
 VOTE = 1e-3  # what a worker that wants to stop adds to the votes; small, since DCASGD squares it
 
 
@@ -34,6 +37,7 @@ class KVStoreExchange:
         self.take_traffic = self._model.take_traffic
         self._votes: KVStoreArrays
         self._num_votes = np.zeros(1, np.float32)
+        self._looked = -math.inf  # when the votes were pulled last
 
     def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
         self._votes, self._shapes = KVStoreArrays(self._store, len(model)), [array.shape for array in model]
@@ -54,7 +58,9 @@ class KVStoreExchange:
             self._model.push(arrays)
         if message[WANTS_STOP]:
             self._votes.push([np.full(1, -VOTE, np.float32)])
-        self._votes.pull([self._num_votes])
+        if message[WANTS_STOP] or time.monotonic() - self._looked > VOTES_EVERY_S:
+            self._looked = time.monotonic()
+            self._votes.pull([self._num_votes])
         memory = arrays or [np.empty(shape, np.float32) for shape in self._shapes]
         self._model.pull(memory)
         mx.nd.waitall()

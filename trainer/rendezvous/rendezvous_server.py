@@ -202,11 +202,11 @@ class RendezvousServer(Connections):
             log.warning("%s wants to take part: %s", _plain_name(connection), how)
         if self._token:
             return
-        self._plain.add(connection)
-        while not self._is_free:
+        while not self._is_free or connection not in self._plain:
             await asyncio.sleep(LOOK_S)
-            if is_readable(connection.socket):  # more, which is not answered yet, or nothing: the end
+            if not self._is_free and is_readable(connection.socket):  # more, which is not answered yet, or the end
                 return
+            self._plain.add(connection)  # a scanner has left by now
         address = await tcp_proxy.forward(first, connection.socket, self._address, self._scheduler_port)
         await connection.free()
         if address:
