@@ -231,18 +231,13 @@ class Connection:
 class Connections(ABC):
     """Accepts processes, and handles their messages one at a time."""
 
+    _num_workers: int  # of the job
+
     def __init__(
-        self,
-        listeners: Sequence[socket.socket],
-        address: str,
-        kind: str,
-        whole: str,
-        num_workers: int,
-        num_others: int = 0,
+        self, listeners: Sequence[socket.socket], address: str, kind: str, whole: str, num_processes: int
     ) -> None:
         """`address` is the server's own; its `kind` is HUB or SCHEDULER; `whole` names it, for the processes of other
         jobs."""
-        num_processes = num_workers + num_others
         self._most_strangers = MOST_STRANGERS + num_processes
         self._listeners, self._address, self._kind, self._whole = listeners, address, kind, whole
         self._token = own_token()
@@ -252,7 +247,6 @@ class Connections(ABC):
         self._joins: dict[Connection, Join] = {}  # the newest of each of them that is connected
         self._gathered: dict[str, dict[int, Any]] = {}  # values by label and rank
         self._end: Message = {}  # the last message to all
-        self._num_workers = num_workers
         self._num_processes, self._late = num_processes, 0  # of the job; of these, still to be told of the end
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._num_local = 0  # connections over the Unix socket so far

@@ -115,7 +115,7 @@ class Hub(Connections):
         own: Mapping[str, str] | None = None,  # what workers' set-ups must have, too
     ) -> None:
         super().__init__(listeners, address, HUB, f"the hub of mode {mode}", num_workers)
-        self._start_timeout_s, self._on_begin = start_timeout_s, on_begin
+        self._num_workers, self._start_timeout_s, self._on_begin = num_workers, start_timeout_s, on_begin
         self._own = own or {}
         self._ended: asyncio.Future[tuple[str, int]]
         self._members: list[Member] = []  # by rank, from RUNNING on

@@ -131,8 +131,8 @@ class ServerLink:
                 time.sleep(self._beat_s)
                 if time.monotonic() - before > SILENT_S / 2:
                     awake = time.monotonic()  # this process was frozen
-                    if self._wire is not None:
-                        self._wire.heard = awake
+                    with contextlib.suppress(EOFError):
+                        self._connected_wire().heard = awake
                 self.on_beat(awake)
                 self._beat()
                 if self._reading.acquire(blocking=False):
@@ -150,7 +150,8 @@ class ServerLink:
 
     def _beat(self) -> None:
         """Shows that this process lives, where no message does."""
-        if self._wire is not None and not self._wire.is_sending:
+        wire = self._wire
+        if wire is not None and not wire.is_sending:
             self._tell({"beat": 0})
 
     def _look(self) -> None:

@@ -12,6 +12,7 @@ One thread, one asyncio loop; `rendezvous_client.py` lists the messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -32,7 +33,7 @@ from trainer.rendezvous.rendezvous_client import JOB
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 
 LOOK_S = 0.05  # between two looks at a plain MXNet program that waits
-LOOK_EVERY_S = 2.0  # between two checks that one still listens
+LOOK_EVERY_S = 2.0  # between two checks that one still listens; as long it may refuse that
 
 
 def _plain_name(connection: Connection) -> str:
@@ -42,16 +43,12 @@ def _plain_name(connection: Connection) -> str:
 class RendezvousServer(Connections):
     """Runs in a thread of the scheduler's process."""
 
-    def __init__(
-        self,
-        listener: socket.socket,  # at the scheduler's published address
-        num_servers: int,
-        num_workers: int,
-    ) -> None:
+    def __init__(self, listener: socket.socket, num_servers: int, num_workers: int) -> None:
+        """`listener` is at the scheduler's published address."""
         address = listener.getsockname()[0]
         whole = "the scheduler of a job with MXNet's kvstore"
-        super().__init__([listener], address, SCHEDULER, whole, num_workers, 1 + num_servers)
-        self._num_servers = num_servers
+        super().__init__([listener], address, SCHEDULER, whole, 1 + num_servers + num_workers)
+        self._num_servers, self._num_workers = num_servers, num_workers
         self._left: dict[Connection, str] = {}  # processes that are about to end, and for which error; empty: good-bye
         self._plain: set[Connection] = set()  # of plain MXNet programs
         self._plain_addresses: set[str] = set()  # of these, all so far
@@ -194,7 +191,7 @@ class RendezvousServer(Connections):
 
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
-        if not tcp_proxy.GREETING.fullmatch(first) or len(self._plain) >= self._most_strangers:
+        if not tcp_proxy.GREETING.fullmatch(first):
             return
         if connection.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(connection.address)
@@ -204,7 +201,8 @@ class RendezvousServer(Connections):
             return
         while not self._is_free or connection not in self._plain:
             await asyncio.sleep(LOOK_S)
-            if not self._is_free and is_readable(connection.socket):  # more, which is not answered yet, or the end
+            has_left = not self._is_free and is_readable(connection.socket)  # or says more, which is not answered yet
+            if has_left or len(self._plain - {connection}) >= self._most_strangers:
                 return
             self._plain.add(connection)  # a scanner has left by now
         address = await tcp_proxy.forward(first, connection.socket, self._address, self._scheduler_port)
@@ -217,13 +215,12 @@ class RendezvousServer(Connections):
 
         When the job ends normally, the programs and MXNet's scheduler, in this process, end together.
         """
-        misses = 0
-        while misses < 2:
-            await asyncio.sleep(LOOK_EVERY_S)
-            misses = 0 if await tcp_proxy.is_listening(address, port) else misses + 1
-            if self._state is not State.RUNNING or "" in self._left.values():
-                return
-        self._finish(how_lost(_plain_name(connection), EOFError()), EXIT_PEER_LOST)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                (await tcp_proxy.connected(address, port, LOOK_EVERY_S)).close()
+                await asyncio.sleep(LOOK_EVERY_S)
+        if self._state is State.RUNNING and "" not in self._left.values():
+            self._finish(how_lost(_plain_name(connection), EOFError()), EXIT_PEER_LOST)
 
 
 def _not_now(message: object) -> Refused:

@@ -10,7 +10,6 @@ import socket
 from trainer.hub.wire import ZERO_MQ
 
 LISTEN_S = 30.0  # for MXNet's own scheduler to listen
-CONNECT_S = 5.0
 CHUNK = 1 << 16  # bytes
 # The first ten bytes of a ZeroMQ connection: 0xff, a length of 8 bytes, and 0x7f
 GREETING = re.compile(ZERO_MQ + rb"\0{7}.\x7f", re.DOTALL)
@@ -33,8 +32,7 @@ async def forward(first: bytes, program: socket.socket, address: str, port: int)
     """Copies both ways, after the program's `first` bytes, until one side closes, as the program does once it is
     registered over another connection. Returns host and port at which the program listens, if it sent them. Raises
     OSError where MXNet's scheduler does not listen."""
-    loop = asyncio.get_running_loop()
-    greeting, scheduler = await _scheduler(loop, address, port)
+    loop, sent = asyncio.get_running_loop(), bytearray()  # by the program, at first
 
     async def copy(chunk: bytes, source: socket.socket, sink: socket.socket, noted: bytearray) -> None:
         with contextlib.suppress(OSError):
@@ -46,36 +44,25 @@ async def forward(first: bytes, program: socket.socket, address: str, port: int)
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    sent = bytearray()  # by the program, at first
-    try:
+    with await connected(address, port, LISTEN_S) as scheduler:
+        greeting = await loop.sock_recv(scheduler, CHUNK)
         await asyncio.gather(copy(first, program, scheduler, sent), copy(greeting, scheduler, program, bytearray()))
-    finally:
-        scheduler.close()
     return listens_at(bytes(sent))
 
 
-async def _scheduler(loop: asyncio.AbstractEventLoop, address: str, port: int) -> tuple[bytes, socket.socket]:
-    """Connects with MXNet's own scheduler once it listens; returns its first bytes too."""
-    end = loop.time() + LISTEN_S
+async def connected(address: str, port: int, within_s: float) -> socket.socket:
+    """A connection with the MXNet that listens there; raises ConnectionError where none does in time."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within_s
     while True:
-        scheduler = socket.socket()
-        scheduler.setblocking(False)
-        with contextlib.suppress(OSError):
-            await loop.sock_connect(scheduler, (address, port))
-            greeting = await loop.sock_recv(scheduler, CHUNK)
-            if greeting.startswith(ZERO_MQ):
-                return greeting, scheduler
-        scheduler.close()  # or of the Acceptor, which is about to free the port
+        found = socket.socket()
+        found.setblocking(False)
+        try:
+            await asyncio.wait_for(loop.sock_connect(found, (address, port)), end - loop.time())
+        except (OSError, asyncio.TimeoutError):  # the latter is no OSError before Python 3.11
+            found.close()
+        else:
+            return found
         if loop.time() > end:
-            raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{port}")
+            raise ConnectionError(f"MXNet does not listen at {address}:{port}")
         await asyncio.sleep(0.05)
-
-
-async def is_listening(address: str, port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
-    except (OSError, asyncio.TimeoutError):  # the latter is no OSError before Python 3.11
-        return False
-    writer.close()
-    return True
