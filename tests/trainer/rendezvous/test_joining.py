@@ -242,7 +242,7 @@ def test_two_that_have_just_heard_each_other_begin_again_without_a_call_of_each_
     one, other, _ = gathering.together(*(partial(each.wait, 0.0) for each in all_three))
     left = zip(all_three, (one, other), heard, strict=False)
     again = gathering.together(
-        *(partial(each.come_back, place, lambda: [2], lambda hears=hears: hears) for each, place, hears in left)
+        *(partial(each.wait, 0.0, place, lambda: [2], lambda hears=hears: hears) for each, place, hears in left)
     )
     assert [len(each.members) for each in again] == [2, 2] and calls == called
 
@@ -255,7 +255,7 @@ def test_the_pairs_that_have_just_heard_each_other_connect_in_the_direction_as_b
     ]
     place = gathering.together(*(partial(each.wait, 0.0) for each in both))
     for hears in ((list, list), *[(lambda: [1], lambda: [0])] * 2):
-        place = gathering.together(*(partial(both[n].come_back, place[n], list, hears[n]) for n in range(2)))
+        place = gathering.together(*(partial(both[n].wait, 0.0, place[n], list, hears[n]) for n in range(2)))
         assert [each.calls for each in place] == [{(0, 1)}] * 2
 
 

@@ -17,7 +17,7 @@ import pytest
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import Awaited
 from trainer.rendezvous import failure_detector
-from trainer.rendezvous.failure_detector import FailureDetector
+from trainer.rendezvous.failure_detector import TcpConnections
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.silence import Silence
 from trainer.simulation.network import WorkerLink
@@ -41,6 +41,10 @@ class Exchanges:
     def awaited(self) -> Awaited | None:
         return self.under_way
 
+    def interrupt(self) -> None: ...
+
+    close = interrupt
+
 
 class Watched:
     """A worker of rank 0 with connections to the ranks 1 and 2."""
@@ -58,7 +62,8 @@ class Watched:
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
         self.exchanges = Exchanges()
-        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, Silence(silent_s), continues, on_idle)
+        self.detector = TcpConnections(self.exchanges, None, self.here, Silence(silent_s), continues, on_idle)
+        self.detector.watch(self._on_lost)
 
     def beat(self, rank: int, begun: int = 0) -> None:
         with contextlib.suppress(BrokenPipeError):  # the detector has just told a loss
@@ -179,11 +184,11 @@ def test_the_detector_says_since_when_its_worker_waits_for_no_other_one() -> Non
 
 
 def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
-    watched.detector.stop()
+    watched.detector.stop_watching()
     for each in watched.there.values():
         each.close()
     assert not watched.told.wait(0.05)
-    watched.detector.stop()  # once more does no harm
+    watched.detector.stop_watching()  # once more does no harm
 
 
 @pytest.mark.parametrize("watched", [{"silent_s": 0.4}], indirect=True)

@@ -215,6 +215,7 @@ class Connections:
     """Of a worker that is alone."""
 
     group = interrupt = let_leave = stop_watching = close = lambda self: None
+    watch = lambda self, on_lost: None  # noqa: E731
     heard = tuple
 
 
@@ -228,14 +229,12 @@ def alone(clock: VirtualClock, beat: Callable[[Start], str], come_back: Callable
         def beat(self, place: Start) -> str:
             return beat(place)
 
-        def come_back(self, before: Start, lost: object, heard: object = ()) -> Start:
+        def wait(self, timeout_s: float, before: Start, *about: object) -> Start:
             return come_back()
 
         def leave(self, cause: str) -> None: ...
 
-    generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
-    generations.begin(FIRST)
-    return generations
+    return Generations(Joins(), lambda start: Connections(), clock, FIRST, clock.start)
 
 
 @pytest.mark.parametrize("wanted_at_s", [0.0, 30.0])
