@@ -87,7 +87,6 @@ class TcpConnections:
         self._has_noticed = threading.Event()
         self._is_over = False  # this worker has told of a silent one, which the others may not see
         self._begins_again = False  # another one has done so
-        self._due = 0.0  # the time of the next heartbeat
         self._may_leave = False
         self._stopped, self._stops = socket.socketpair()
 
@@ -103,8 +102,8 @@ class TcpConnections:
             for rank, connection in [(None, self._stopped), *self._beats.items()]:
                 connection.setblocking(False)
                 selector.register(on_end.enter_context(connection), selectors.EVENT_READ, rank)
-            now = time.monotonic()
-            while None not in (ready := [key.data for key, _ in selector.select(max(0.0, self._due - now))]):
+            now, due = time.monotonic(), 0.0  # the latter is the time of the next heartbeat
+            while None not in (ready := [key.data for key, _ in selector.select(max(0.0, due - now))]):
                 before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
                 if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
                     self._awake = now
@@ -118,14 +117,14 @@ class TcpConnections:
                     for rank in lost:
                         del self._heard[rank]
                     if why:
-                        self._is_over, self._due = True, 0.0
+                        self._is_over, due = True, 0.0
                     on_lost(lost, why)
                     if not self._continues:  # this worker ends in turn, which the others see
                         self.interrupt()  # the training thread saves its model
                         return
                     self._awake = now = time.monotonic()
-                if now >= self._due:
-                    self._due = now + self._silence.beat_s
+                if now >= due:
+                    due = now + self._silence.beat_s
                     self._on_idle(max(self._awake, self._mesh.idle_since))
                     self._beat()
 

@@ -115,9 +115,6 @@ class Joining:
         hears."""
         begin = changed = reminded = self.clock.now()
         tests = _Tests(self.clock, self.call) if self.call is not None else None
-        if tests is not None and before is not None:
-            near = (before.rank, *heard())
-            tests.begin(each for rank, each in enumerate(before.members) if rank not in near)
         waits_for = ""
         while True:
             message = {"msg_type": "JOIN", **self.about}

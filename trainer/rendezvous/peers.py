@@ -69,11 +69,13 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
         about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": setup}
-        fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
         silent_s: float | None = LONGEST_S  # a job that does not survive ends then; None: the rounds tell
+        first_s = later_s = CONNECT_S
         if config.survives:
-            about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
-            silent_s = None if config.fault_timeout == "auto" else SILENT_SHARE * fault_s
+            first_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
+            silent_s = None if config.fault_timeout == "auto" else SILENT_SHARE * first_s
+            later_s = PATIENCE_SHARE * first_s
+            about |= {"min_workers": config.min_workers, "patience": later_s}
         silence, training = Silence(silent_s), Training()
         launched, _, living = os.environ.get(PROCESS, "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
@@ -86,10 +88,8 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
 
         def connect(start: Start) -> TcpConnections:
-            connect_s = CONNECT_S
-            if config.survives:
-                connect_s = fault_s * (1 if start.generation == 1 else PATIENCE_SHARE)
             on_idle = partial(_end_if_standing, joining, training, start.names[start.rank])
+            connect_s = first_s if start.generation == 1 else later_s
             found = connected(acceptor, SUMS[config.transport], connect_s, start)
             return TcpConnections(*found, silence, config.survives, on_idle)
 
