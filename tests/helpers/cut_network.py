@@ -87,7 +87,6 @@ class _Connections:
         self.all = frozenset((me, *self._others.values()))
         self._shared = network.generations.setdefault(start.generation, _Shared())
         self.is_interrupted, self._watches, self._exchanges = False, True, 0
-        self._may_leave = False
         self._heard, self._missed = dict.fromkeys(self._others, network.clock.now()), set[int]()
         self._shared.open[me] = self
         try:
@@ -147,10 +146,10 @@ class _Connections:
                 there = self._shared.open.get(other)
                 if self._network.now.passes(self._me, other):
                     heard[rank] = clock.now()
-                    if not self._may_leave and (there is None or not there._watches):
+                    if there is None or not there._watches:
                         self._missed.add(rank)
                         self._report([rank], "")
-                elif not self._may_leave and clock.now() - heard[rank] > SILENT_SHARE * FAULT_TIMEOUT_S:
+                elif clock.now() - heard[rank] > SILENT_SHARE * FAULT_TIMEOUT_S:
                     self._missed.add(rank)
                     self._report([rank], "silent")
             clock.sleep(BEAT_S)
@@ -163,7 +162,7 @@ class _Connections:
         self.is_interrupted = True
 
     def let_leave(self) -> None:
-        self._may_leave = True
+        self._report = lambda lost, why: None
 
     def stop_watching(self) -> None:
         self._watches, self.is_interrupted = False, True

@@ -10,12 +10,12 @@ sender has begun to send to the other one, which knows how many it has begun to 
 from __future__ import annotations
 
 import contextlib
-import functools
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from trainer.collectives.connecting import TEST, Acceptor, connect
 from trainer.collectives.mesh import Group, MeshGroup
@@ -47,9 +47,8 @@ def connected(
     """Connects a worker with the others of one generation, for exchanges and for heartbeats, as TcpConnections takes
     them. Raises JobError if not all of them could be reached."""
     places = [(member.address, member.port) for member in start.members]
-    all_connected = functools.partial(
-        connect, start.rank, places, acceptor, start.secret, connect_s, start.names, start.calls
-    )
+    # `start.id` is known to these workers alone, unless their traffic is read
+    all_connected = partial(connect, start.rank, places, acceptor, start.id, connect_s, start.names, start.calls)
     mesh = all_connected()
     mesh.patience_s = connect_s
     group = MeshGroup(mesh, algorithm)
@@ -92,7 +91,7 @@ class TcpConnections:
 
     def watch(self, on_lost: OnLost) -> None:
         """From here on a thread notices losses."""
-        self._mesh.on_error = functools.partial(on_lost, (), "") if self._continues else self.report_before_close
+        self._mesh.on_error = partial(on_lost, (), "") if self._continues else self.report_before_close
         self._thread = threading.Thread(target=self._run, args=(on_lost,), name="failure detector", daemon=True)
         self._thread.start()
 

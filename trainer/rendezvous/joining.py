@@ -7,7 +7,6 @@ the job broke: of many workers that end at once, one was the first.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import secrets
@@ -41,12 +40,6 @@ class Start(Place, frozen=True):
     def names(self) -> list[str]:
         """Of all workers by rank, for messages."""
         return [member.called(rank) for rank, member in enumerate(self.members)]
-
-    @property
-    def secret(self) -> str:
-        """Known to these workers alone, unless their traffic is read."""
-        known = " ".join([str(self.generation), self.id, *(member.name for member in self.members)])
-        return hashlib.sha256(known.encode()).hexdigest()
 
     def to_wire(self) -> Message:
         """The fields of JOIN and BEAT that tell a worker's place."""

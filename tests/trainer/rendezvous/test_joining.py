@@ -205,7 +205,7 @@ def gathering(clock: VirtualClock) -> Gathering:
 def test_all_workers_are_told_the_same_and_know_what_nobody_else_does(gathering) -> None:
     found = gathering.found(*((number, 3, 7.0 * (3 - number), "a") for number in range(3)))
     assert [each.rank for each in found] == [0, 1, 2]
-    assert len({(each.members, each.secret) for each in found}) == 1
+    assert len({(each.members, each.id) for each in found}) == 1
     assert [peer.port for peer in found[0].members] == [4000, 4001, 4002]
     assert gathering.clock.now() == pytest.approx(21.0, abs=0.2)  # soon after the last one came
 
@@ -213,7 +213,7 @@ def test_all_workers_are_told_the_same_and_know_what_nobody_else_does(gathering)
 def test_jobs_of_different_names_find_each_other_at_the_same_time(gathering) -> None:
     found = gathering.found(*((number, 2, 0.1 * number, "ab"[number % 2]) for number in range(4)))
     assert [peer.port for peer in found[0].members] == [4000, 4002]
-    assert found[0].secret != found[1].secret
+    assert found[0].id != found[1].id
 
 
 def test_a_state_server_that_was_restarted_hears_of_all_again(gathering) -> None:

@@ -44,7 +44,7 @@ class Joining:
 
     def wait(self, timeout_s: float, before: Start, lost: object, heard: object) -> Start:
         self._meeting.wait()
-        return msgspec.structs.replace(before, generation=before.generation + 1)
+        return msgspec.structs.replace(before, generation=before.generation + 1, id=f"g{before.generation}")
 
     def beat(self, place: Start) -> str:
         return ""
