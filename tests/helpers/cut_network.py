@@ -17,7 +17,6 @@ from typing import Any
 from run_all import run_all
 
 from esync.protocol import NoAnswer
-from trainer.rendezvous.failure_detector import OnLost
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, TEST_SHARE
@@ -100,7 +99,7 @@ class _Connections:
             self.stop_watching()
             raise
 
-    def watch(self, on_lost: OnLost) -> None:
+    def watch(self, on_lost: Callable[..., object]) -> None:
         self._report = on_lost
         self._network.clock.start(self._watch, "watch")
 

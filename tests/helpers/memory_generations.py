@@ -33,7 +33,6 @@ from trainer.engine import mx
 from trainer.jobs.gluon import GluonNetwork, GluonPasses, cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.rendezvous.failure_detector import OnLost
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over
@@ -110,8 +109,6 @@ class _Link(InProcessLink):
 class MemoryConnections:
     """One worker's connections with the others of a generation."""
 
-    report: OnLost
-
     def __init__(self, job: Job, worker: Worker, start: Start) -> None:
         if gone := [rank for rank, number in enumerate(numbers_of(start)) if job.workers[number].is_dead]:
             raise PeerLost(f"worker(s) {gone} are not there")
@@ -125,7 +122,7 @@ class MemoryConnections:
         self.group = MeshGroup(_Mesh(self), job.algorithm)
         self.group.all_gather(b"")
 
-    def watch(self, on_lost: OnLost) -> None:
+    def watch(self, on_lost: Callable[..., object]) -> None:
         self.watches, self.report = True, on_lost
 
     def interrupt(self) -> None:

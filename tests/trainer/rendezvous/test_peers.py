@@ -34,16 +34,13 @@ class Exchanges:
     begun: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 7})
     under_way: Awaited | None = None
     idle_since: float = 0.0
+    interrupt = close = lambda self: None
 
     def num_begun(self, rank: int) -> int:
         return self.begun[rank]
 
     def awaited(self) -> Awaited | None:
         return self.under_way
-
-    def interrupt(self) -> None: ...
-
-    close = interrupt
 
 
 class Watched:
@@ -181,14 +178,6 @@ def test_the_detector_says_since_when_its_worker_waits_for_no_other_one() -> Non
         made.exchanges.idle_since = 1e9
         while heard.get(timeout=WAIT_S) < 1e9:
             pass
-
-
-def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
-    watched.detector.stop_watching()
-    for each in watched.there.values():
-        each.close()
-    assert not watched.told.wait(0.05)
-    watched.detector.stop_watching()  # once more does no harm
 
 
 @pytest.mark.parametrize("watched", [{"silent_s": 0.4}], indirect=True)

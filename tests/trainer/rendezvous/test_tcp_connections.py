@@ -78,8 +78,7 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
             def connect(start: Start) -> TcpConnections:
                 return TcpConnections(*connected(acceptors[rank], ring, WAIT_S, start), Silence(WAIT_S), True)
 
-            start = Start(1, rank, members)
-            return Generations(joining, connect, RealClock(), start, in_thread)  # type: ignore[arg-type]
+            return Generations(joining, connect, RealClock(), Start(1, rank, members), in_thread)  # type: ignore[arg-type]
 
         gc.disable()
         stack.callback(gc.enable)

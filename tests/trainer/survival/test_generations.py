@@ -214,8 +214,7 @@ def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_fo
 class Connections:
     """Of a worker that is alone."""
 
-    group = interrupt = let_leave = stop_watching = close = lambda self: None
-    watch = lambda self, on_lost: None  # noqa: E731
+    group = watch = interrupt = let_leave = stop_watching = close = lambda self, *about: None
     heard = tuple
 
 
