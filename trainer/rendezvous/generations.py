@@ -30,7 +30,7 @@ FORMED_S = 10.0  # for the next generation, before a worker that is to stop give
 
 @dataclass(eq=False)
 class Generation:
-    """One set of workers."""
+    """One set of workers, connected with each other."""
 
     start: Start  # this worker's rank, and the members
     connections: TcpConnections
@@ -54,14 +54,15 @@ def end_together(connections: TcpConnections, barrier: Callable[[], None]) -> No
 
 
 class Generations:
-    """One worker's place in the generations of a job; the training thread is in the one that is `taken`."""
+    """One worker's place in the generations of a job; the training thread is in the one that is `taken`. Raises
+    JobError where this worker can take part in none."""
 
     def __init__(
         self,
         joining: Joining,  # asks the state server
-        connect: Callable[[Start], TcpConnections],  # with the workers that have started; raises JobError if it cannot
+        connect: Callable[[Start], TcpConnections],  # with the workers that have started; raises JobError if it fails
         clock: Clock,
-        first: Start,  # in which this worker takes part; raises JobError where it can take part in none
+        first: Start,
         begin: Callable[[Callable[[], None], str], object] = in_daemon_thread,  # begins work beside the training
     ) -> None:
         self.joining = joining
