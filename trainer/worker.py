@@ -83,7 +83,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         setup = _setup(config, built.network, data_hash) if cluster is not None else {}
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, setup, link) as joined:
         if unwritable and joined and joined.generations:
-            if joined.generations.taken.number == 1:  # the job begins
+            if joined.generations.taken.start.generation == 1:  # the job begins
                 raise SetupError(unwritable)
             logging.warning("warning: %s", unwritable)
         membership = _membership(config, partitioned_by, joined)
@@ -252,11 +252,11 @@ def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> C
 
         @functools.lru_cache(maxsize=1)
         def of_generation(number: int) -> Membership:
-            members = generations.taken.start.members
-            places = tuple(f"{member.device} on host {member.host}" for member in members)
-            return of_all(labels, len(members), config, places)[generations.taken.start.rank]
+            start = generations.taken.start
+            places = tuple(f"{member.device} on host {member.host}" for member in start.members)
+            return of_all(labels, len(start.members), config, places)[start.rank]
 
-        return lambda: of_generation(generations.taken.number)
+        return lambda: of_generation(generations.taken.start.generation)
     rank, num_workers = (joined.place.rank, joined.place.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)

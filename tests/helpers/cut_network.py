@@ -17,7 +17,7 @@ from typing import Any
 from run_all import run_all
 
 from esync.protocol import NoAnswer
-from trainer.rendezvous.generations import Generations, Report
+from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import PATIENCE_SHARE, SILENT_SHARE, TEST_SHARE
 from trainer.simulation.in_process import InProcessLink, InProcessServer
@@ -80,8 +80,8 @@ class _Connections:
 
     group: Any = None
 
-    def __init__(self, network: CutNetwork, me: int, start: Start, names: Sequence[str], report: Report) -> None:
-        self._network, self._me, self._report = network, me, report
+    def __init__(self, network: CutNetwork, me: int, start: Start) -> None:
+        self._network, self._me = network, me
         self._others = {rank: number_of(member) for rank, member in enumerate(start.members) if rank != start.rank}
         self.all = frozenset((me, *self._others.values()))
         self._shared = network.generations.setdefault(start.generation, _Shared())
@@ -98,7 +98,10 @@ class _Connections:
         except PeerLost:
             self.stop_watching()
             raise
-        network.clock.start(self._watch, "watch")
+
+    def watch(self, on_lost: Callable[..., object]) -> None:
+        self._report = on_lost
+        self._network.clock.start(self._watch, "watch")
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         give_up = self._network.clock.now() + PATIENCE_SHARE * FAULT_TIMEOUT_S
@@ -158,7 +161,7 @@ class _Connections:
         self.is_interrupted = True
 
     def let_leave(self) -> None:
-        self._watches = False
+        self._report = lambda lost, why: None
 
     def stop_watching(self) -> None:
         self._watches, self.is_interrupted = False, True
@@ -227,14 +230,13 @@ class CutNetwork:
         about = {"num_workers": self._num_workers, "min_workers": 1, "patience": patience_s}
         about |= {"address": "10.0.0.1", "port": FIRST_PORT + me, "device": {"host": "h", "device": f"cpu{me}"}}
         joining = Joining(_Link(self, me), clock, "a", about, call)
-        generations = Generations(joining, partial(_Connections, self, me), clock, clock.start)
         try:
-            generations.begin(joining.wait(0.0))
+            generations = Generations(joining, partial(_Connections, self, me), clock, joining.wait(), clock.start)
             while clock.now() < self._until_s:
                 self._round(generations)
         except JobError:  # the job is over
             return
-        generations.let_leave()
+        generations.taken.connections.let_leave()
         generations.leave()
 
     def _round(self, generations: Generations) -> None:
@@ -244,7 +246,7 @@ class CutNetwork:
         assert isinstance(connections, _Connections)
         try:
             pauses = connections.exchange(taken.newcomer_waits)
-            self.rounds.append(Round(self.clock.now(), taken.number, connections.all))
+            self.rounds.append(Round(self.clock.now(), taken.start.generation, connections.all))
             if pauses:
                 generations.pause()
                 generations.take()

@@ -33,7 +33,7 @@ from trainer.engine import mx
 from trainer.jobs.gluon import GluonNetwork, GluonPasses, cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.rendezvous.generations import Generations, Report
+from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Joining, Member, Start
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
@@ -76,6 +76,7 @@ class Worker:
     trainer: Trainer = field(init=False)
     batches: Batches = field(init=False)
     generations: Generations = field(init=False)
+    leave: Callable[..., object] = field(init=False)  # tells the others that it does, once it has asked for them
     is_dead: bool = False
     exchanges: int = 0  # in this round
     ended: str = ""  # why, in words
@@ -108,11 +109,11 @@ class _Link(InProcessLink):
 class MemoryConnections:
     """One worker's connections with the others of a generation."""
 
-    def __init__(self, job: Job, worker: Worker, start: Start, names: Sequence[str], report: Report) -> None:
+    def __init__(self, job: Job, worker: Worker, start: Start) -> None:
         if gone := [rank for rank, number in enumerate(numbers_of(start)) if job.workers[number].is_dead]:
             raise PeerLost(f"worker(s) {gone} are not there")
         self.job = job
-        self.worker, self.rank, self.report = worker, start.rank, report
+        self.worker, self.rank = worker, start.rank
         self.watches = False
         self.members = job.generations.setdefault(start.generation, {})
         self.members[start.rank] = self
@@ -120,7 +121,9 @@ class MemoryConnections:
         self.network = job.networks.setdefault(start.generation, MemoryNetwork(job.clock, links))
         self.group = MeshGroup(_Mesh(self), job.algorithm)
         self.group.all_gather(b"")
-        self.watches = True
+
+    def watch(self, on_lost: Callable[..., object]) -> None:
+        self.watches, self.report = True, on_lost
 
     def interrupt(self) -> None:
         self.network.lose(self.rank)
@@ -216,7 +219,7 @@ class Job:
             pass
         except JobError as error:
             worker.error = error
-            worker.generations.leave(cause=str(error))
+            worker.leave(cause=str(error))
         worker.records = list(read_rounds(folder, pytest.fail))
 
     def _train(self, number: int, folder: Path) -> None:
@@ -227,18 +230,18 @@ class Job:
         about = {"num_workers": num_workers, "min_workers": 1, "patience": PATIENCE_S, "setup": worker.setup}
         about |= {"address": ADDRESS, "port": FIRST_PORT + number, "device": {"host": "h", "device": f"cpu{number}"}}
         joining = Joining(link, self.clock, "a", about, self._call)
-        worker.generations = Generations(
-            joining, partial(MemoryConnections, self, worker), self.clock, partial(self._start, number)
-        )
-        first = worker.generations.begin(joining.wait(0.0))
-        transport = CollectiveTransport(first.group, self.clock)
+        worker.leave = joining.leave
+        connect, begin = partial(MemoryConnections, self, worker), partial(self._start, number)
+        worker.generations = Generations(joining, connect, self.clock, joining.wait(), begin)
+        worker.leave = worker.generations.leave
+        transport = CollectiveTransport(worker.generations.taken.connections.group, self.clock)
         group = RendezvousInfo(transport, gather_over(transport), [], generations=worker.generations)
         context = self._context(number, transport, partial(Survivors, group))
         if self._policy:
             context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)
         worker.trainer = self._build(context)
         worker.ended = Loop(worker.trainer).run(lambda: folder)
-        worker.generations.leave()
+        worker.leave()
 
     def _call(self, other: Member) -> str:
         return "no answer" if self.workers[other.port - FIRST_PORT].is_dead else ""

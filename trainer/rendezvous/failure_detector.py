@@ -10,17 +10,15 @@ sender has begun to send to the other one, which knows how many it has begun to 
 from __future__ import annotations
 
 import contextlib
-import functools
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from trainer.collectives.connecting import TEST, Acceptor, connect
-from trainer.collectives.mesh import MeshGroup
+from trainer.collectives.mesh import Group, MeshGroup
 from trainer.collectives.schedules import ScheduleMaker
 from trainer.collectives.tcp import Awaited, TcpMesh
 from trainer.hub.wire import SILENT
@@ -32,125 +30,146 @@ NOTICED_S = 1.0  # within which the detector sees a loss that broke a sum
 TOLD_S = 10.0  # within which `on_lost` has told the loss
 LEAVING_S = 60.0  # for the last exchange, in which workers that end are not lost
 STANDS = "nothing of a message that both have begun has come from there: large packets are lost on the way, or it hangs"
-_BEAT = struct.Struct("!Q")  # messages begun to send to the receiver of the heartbeat
-_OVER = bytes([255]) * _BEAT.size  # in place of a heartbeat: what they do together is over
+_SIZE = 8  # bytes of a heartbeat: how many messages its sender has begun to send to its receiver
+_OVER = bytes([255]) * _SIZE  # in place of a heartbeat: what they do together is over
+
+# Called with the lost ranks and the reason, empty where their connections have ended; silent ones may be alive. With no
+# ranks where an exchange has failed, or another worker has lost some and begins again.
+OnLost = Callable[[Sequence[int], str], object]
 
 
-class FailureDetector:
-    """Each worker sends heartbeats to each other one, over connections that carry nothing else."""
+def connected(
+    acceptor: Acceptor,  # of other workers' calls; the caller's
+    algorithm: ScheduleMaker,  # of the sums
+    connect_s: float,  # until all are connected
+    start: Start,
+) -> tuple[TcpMesh, Group, dict[int, socket.socket]]:
+    """Connects a worker with the others of one generation, for exchanges and for heartbeats, as TcpConnections takes
+    them. Raises JobError if not all of them could be reached."""
+    places = [(member.address, member.port) for member in start.members]
+    # `start.id` is known to these workers alone, unless their traffic is read
+    all_connected = partial(connect, start.rank, places, acceptor, start.id, connect_s, start.names, start.calls)
+    mesh = all_connected()
+    mesh.patience_s = connect_s
+    group = MeshGroup(mesh, algorithm)
+    try:
+        group.all_gather(TEST)  # when all have the first connections, a second one is known as such
+        beats = all_connected().connections
+    except BaseException:
+        mesh.close()
+        raise
+    mesh.patience_s = None  # all wait for the slowest: from here on the detector notices losses
+    return mesh, group, beats
+
+
+class TcpConnections:
+    """One worker's connections with the others of a generation."""
 
     def __init__(
         self,
-        connections: Mapping[int, socket.socket],  # by rank, for the detector alone; it closes them
-        exchanges: TcpMesh,  # with the same workers
-        # Called with the lost ranks and the reason, empty where their connections have ended; with no ranks where
-        # another worker has lost some and begins again
-        on_lost: Callable[[list[int], str], Any],
+        mesh: TcpMesh,
+        group: Group,  # over the mesh: what the workers do together
+        beats: Mapping[int, socket.socket],  # by rank, for heartbeats alone; the thread that watches closes them
         silence: Silence,  # after which a worker counts as lost
-        continues: bool = False,  # after a loss it watches the remaining workers; else it stops
+        continues: bool = False,  # after a loss the remaining workers are watched; else this one ends
         # Called again and again, with the moment since when this worker has waited for no other one and was not frozen
         on_idle: Callable[[float], object] = lambda since: None,
     ) -> None:
-        self._connections = dict(connections)
-        self._exchanges = exchanges
-        self._said = dict.fromkeys(connections, b"")  # the newest heartbeat, and what has come of the next one
-        self._heard = dict.fromkeys(connections, time.monotonic())  # when each was heard last that is not lost
-        self._continues = continues
-        self._on_lost, self._on_idle = on_lost, on_idle
-        self._silence = silence
+        self.group, self._mesh, self._beats = group, mesh, beats
+        self.interrupt = mesh.interrupt  # ends all exchanges, also those that other threads and workers wait for
+        self._silence, self._continues, self._on_idle = silence, continues, on_idle
+        self._said = dict.fromkeys(beats, b"")  # the newest heartbeat, and what has come of the next one
+        self._awake = time.monotonic()  # since when this worker waits for signs of life
+        self._heard = dict.fromkeys(beats, self._awake)  # when each was heard last that is not lost
+        self._common: Awaited | None = None  # the message that both have begun
+        self._moved = self._awake  # when something of it came
         self._has_noticed = threading.Event()
         self._is_over = False  # this worker has told of a silent one, which the others may not see
         self._begins_again = False  # another one has done so
-        self._due = 0.0  # the time of the next heartbeat
         self._may_leave = False
         self._stopped, self._stops = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="failure detector", daemon=True)
+
+    def watch(self, on_lost: OnLost) -> None:
+        """From here on a thread notices losses."""
+        self._mesh.on_error = partial(on_lost, (), "") if self._continues else self.report_before_close
+        self._thread = threading.Thread(target=self._run, args=(on_lost,), name="failure detector", daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
-        with die_on_error("the detector of lost workers failed"), selectors.DefaultSelector() as selector:
-            selector.register(self._stopped, selectors.EVENT_READ)
-            for rank, connection in self._connections.items():
+    def _run(self, on_lost: OnLost) -> None:
+        with die_on_error("the detector of lost workers failed"), contextlib.ExitStack() as on_end:
+            selector = on_end.enter_context(selectors.DefaultSelector())
+            for rank, connection in [(None, self._stopped), *self._beats.items()]:
                 connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ, rank)
-            while found := self._next_loss(selector):
-                lost, why = found
-                self._has_noticed.set()
-                for rank in lost:
-                    del self._heard[rank]
-                if why:
-                    self._is_over, self._due = True, 0.0
-                self._on_lost(lost, why)
-                if not self._continues:  # this worker ends in turn
-                    for connection in self._connections.values():
-                        with contextlib.suppress(OSError):
-                            connection.shutdown(socket.SHUT_RDWR)
-                    return
-                for rank in lost:
-                    selector.unregister(self._connections[rank])
+                selector.register(on_end.enter_context(connection), selectors.EVENT_READ, rank)
+            now, due = time.monotonic(), 0.0  # the latter is the time of the next heartbeat
+            while None not in (ready := [key.data for key, _ in selector.select(max(0.0, due - now))]):
+                before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
+                if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
+                    self._awake = now
+                ended = [rank for rank in ready if not self._hear(rank, now)]
+                found = self._loss(ended, now, silent_s)
+                lost, why = found or ([], "")
+                for rank in {*ended, *lost}:
+                    selector.unregister(self._beats[rank])
+                if found is not None:
+                    self._has_noticed.set()
+                    for rank in lost:
+                        del self._heard[rank]
+                    if why:
+                        self._is_over, due = True, 0.0
+                    on_lost(lost, why)
+                    if not self._continues:  # this worker ends in turn, which the others see
+                        self.interrupt()  # the training thread saves its model
+                        return
+                    self._awake = now = time.monotonic()
+                if now >= due:
+                    due = now + self._silence.beat_s
+                    self._on_idle(max(self._awake, self._mesh.idle_since))
+                    self._beat()
 
-    def _next_loss(self, selector: selectors.BaseSelector) -> tuple[list[int], str] | None:
-        """Waits for a loss; returns ranks and reason as `on_lost` gets them. None: the detector was stopped."""
-        now = awake = time.monotonic()
-        heard, common, moved = dict.fromkeys(self._heard, now), self._begun_by_both(), now
-        while True:
-            ready = [key.data for key, _ in selector.select(max(0.0, self._due - now))]
-            if None in ready:
-                return None
-            ended = [rank for rank in ready if not self._hear(rank)]
-            if ended and not self._may_leave:
-                return ended, ""
-            for rank in ended:
-                selector.unregister(self._connections[rank])
-            for rank in ready:
-                if self._said[rank].startswith(_OVER):
-                    self._said[rank] = b""
-                    if not self._begins_again:
-                        self._begins_again = True
-                        return [], ""
-            before, now, silent_s = now, time.monotonic(), self._silence.limit_s()
-            if self._may_leave or now - before > silent_s / 2:  # the latter: this worker itself was frozen
-                heard, moved, awake = dict.fromkeys(self._heard, now), now, now
-            for rank in ready:
-                self._silence.add_gap(now, now - heard[rank])
-                heard[rank] = now
-            last, common = common, self._begun_by_both()
-            if common is None or common != last:
-                moved = now
-            elif now - moved > silent_s:
-                return [common.source], f"for {silent_s:.3g} s {STANDS}"
-            if silent := [rank for rank, last in heard.items() if now - last > silent_s]:
-                return silent, f"no sign of life for {silent_s:.3g} s: {SILENT}"
-            if now >= self._due:
-                self._due = now + self._silence.beat_s
-                self._on_idle(max(awake, self._exchanges.idle_since))
-                for rank, connection in self._connections.items():
-                    with contextlib.suppress(OSError):  # full, or closed: both are noticed above
-                        connection.send(_OVER if self._is_over else _BEAT.pack(self._exchanges.num_begun(rank)))
-
-    def _hear(self, rank: int) -> bool:
+    def _hear(self, rank: int, now: float) -> bool:
         """Reads what has come; False where the connection has ended."""
         try:
-            came = self._connections[rank].recv(1 << 12)
+            came = self._beats[rank].recv(1 << 12)
         except BlockingIOError:
             return True
         except OSError:
             return False
         if not came:
             return False
-        self._heard[rank] = time.monotonic()
+        self._silence.add_gap(now, now - max(self._heard[rank], self._awake))
+        self._heard[rank] = now
         said = self._said[rank] + came
-        self._said[rank] = said[max(0, len(said) // _BEAT.size - 1) * _BEAT.size :]
+        self._said[rank] = said[max(0, len(said) // _SIZE - 1) * _SIZE :]
         return True
+
+    def _loss(self, ended: list[int], now: float, silent_s: float) -> tuple[list[int], str] | None:
+        """Ranks and reason as `on_lost` gets them. `ended` are those whose connections have just ended."""
+        before, self._common = self._common, self._begun_by_both()
+        if self._common is None or self._common != before:
+            self._moved = now
+        if ended and not self._may_leave:
+            return ended, ""
+        if not self._begins_again and any(said.startswith(_OVER) for said in self._said.values()):
+            self._begins_again = True
+            return [], ""
+        if self._common is not None and now - max(self._moved, self._awake) > silent_s:
+            return [self._common.source], f"for {silent_s:.3g} s {STANDS}"
+        silent = [rank for rank, last in self._heard.items() if now - max(last, self._awake) > silent_s]
+        return (silent, f"no sign of life for {silent_s:.3g} s: {SILENT}") if silent else None
 
     def _begun_by_both(self) -> Awaited | None:
         """The message that is being received, once a heartbeat has told that the other one has begun it."""
-        awaited = self._exchanges.awaited()
+        awaited = self._mesh.awaited()
         if awaited is None or awaited.source not in self._heard:
             return None
-        said = self._said[awaited.source]
-        begun = _BEAT.unpack(said[: _BEAT.size])[0] if len(said) >= _BEAT.size else 0
+        begun = int.from_bytes(self._said[awaited.source][:_SIZE], "big")  # of a part of a heartbeat: fewer
         return awaited if begun >= awaited.number else None
+
+    def _beat(self) -> None:
+        for rank, connection in self._beats.items():
+            with contextlib.suppress(OSError):  # full, or closed: both are noticed by `_hear`
+                connection.send(_OVER if self._is_over else self._mesh.num_begun(rank).to_bytes(_SIZE, "big"))
 
     def heard(self) -> list[int]:
         """The ranks that were heard lately."""
@@ -159,73 +178,22 @@ class FailureDetector:
 
     def report_before_close(self) -> None:
         """To be called when a sum has failed, before this worker's connections close: if a worker is lost, `on_lost`
-        tells it first, since the others could take this one for the lost one. Then stops the detector."""
+        tells it first, since the others could take this one for the lost one. Afterwards none is lost."""
         if self._has_noticed.wait(NOTICED_S):
             self._thread.join(TOLD_S)
-        self.stop()
+        self.let_leave()
 
     def let_leave(self) -> None:
         """From here on workers may end without counting as lost; this one still sends heartbeats."""
+        self._mesh.patience_s = LEAVING_S
         self._may_leave = True
 
-    def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stops.send(b"x")
-        if threading.current_thread() is not self._thread:
-            self._thread.join(TOLD_S)
+    def stop_watching(self) -> None:
+        """Reports losses no more; the others see that this worker has left."""
+        self._stops.close()
+        self._thread.join(TOLD_S)
 
     def close(self) -> None:
-        """Stops, and closes the connections: the others see that this worker has ended."""
-        self.stop()
-        self._on_lost = lambda lost, why: None  # it leads back to what has this detector
-        for each in (self._stopped, self._stops, *self._connections.values()):
-            each.close()
-
-
-class TcpConnections:
-    """Connects a worker with the others of one generation; raises JobError where not all of them could be reached.
-
-    `group` is what the workers do together. `interrupt()` ends all exchanges, also those that another thread or another
-    worker waits for. `heard()` returns the ranks that FailureDetector.heard does. `stop_watching()` reports losses no
-    more; the others see that this worker has left."""
-
-    def __init__(
-        self,
-        acceptor: Acceptor,  # of other workers' calls; the caller's
-        algorithm: ScheduleMaker,  # of the sums
-        connect_s: float,  # until all are connected
-        silence: Silence,  # after which a worker is reported
-        continues: bool,  # after a loss the others are watched
-        start: Start,
-        names: Sequence[str],  # of all workers by rank, for messages
-        report: Callable[[Sequence[int], str], object],  # as generations.Report
-        on_idle: Callable[[float], object] = lambda since: None,  # as the detector calls it
-    ) -> None:
-        places = [(member.address, member.port) for member in start.members]
-        all_connected = functools.partial(
-            connect, start.rank, places, acceptor, start.secret, connect_s, names, start.calls
-        )
-        self._mesh = all_connected()
-        self._mesh.patience_s = connect_s
-        self.group = MeshGroup(self._mesh, algorithm)
-        try:
-            self.group.all_gather(TEST)  # when all have the first connections, a second one is known as such
-            alive = all_connected()
-        except BaseException:
-            self._mesh.close()
-            raise
-        self._mesh.patience_s = None  # all wait for the slowest: from here on the detector notices losses
-        self._detector = FailureDetector(alive.connections, self._mesh, report, silence, continues, on_idle)
-        self._mesh.on_error = (lambda: report((), "")) if continues else self._detector.report_before_close
-        self.interrupt, self.heard = self._mesh.interrupt, self._detector.heard
-        self.stop_watching = self._detector.close
-
-    def let_leave(self) -> None:
-        """From here on a worker that ends is not lost."""
-        self._mesh.patience_s = LEAVING_S
-        self._detector.let_leave()
-
-    def close(self) -> None:
-        self._detector.close()
-        self._mesh.on_error = lambda: None  # the report leads back to this object
+        self.stop_watching()
+        self._mesh.on_error = lambda: None  # it leads back to what has these connections
         self._mesh.close()

@@ -7,11 +7,11 @@ the job broke: of many workers that end at once, one was the first.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,10 +37,9 @@ class Start(Place, frozen=True):
     calls: frozenset[tuple[int, int]] = frozenset()
 
     @property
-    def secret(self) -> str:
-        """Known to these workers alone, unless their traffic is read."""
-        names = " ".join([str(self.generation), self.id, *(member.name for member in self.members)])
-        return hashlib.sha256(names.encode()).hexdigest()
+    def names(self) -> list[str]:
+        """Of all workers by rank, for messages."""
+        return [member.called(rank) for rank, member in enumerate(self.members)]
 
     def to_wire(self) -> Message:
         """The fields of JOIN and BEAT that tell a worker's place."""
@@ -57,8 +56,7 @@ class _Tests:
     """Calls other workers beside the wait for them, again and again."""
 
     def __init__(self, clock: Clock, call: Call) -> None:
-        self._clock = clock
-        self._call = call
+        self._clock, self._call = clock, call
         self._answers: dict[str, str] = {}  # to the last call of each: why there was none
         self._due: dict[str, float] = {}  # when the next call of each is; infinite while one is under way
 
@@ -81,51 +79,77 @@ class _Tests:
         }
 
 
+@dataclass
 class Joining:
     """One process's client of the rendezvous; `name` is that of the process."""
 
-    def __init__(
-        self,
-        link: Link,
-        clock: Clock,
-        job: str,  # its name, the same for all its processes
-        about: Message,  # fields of Join that tell of this process; the link may add others
-        call: Call | None = None,  # tests whether another one is reached; None: all are
-        server: str = "the state server",  # that it asks, in words
-        hint: str = "",  # what a reminder of the wait adds; empty: nothing, and news of the wait are logged too
-        launched: str = "",  # what the launcher calls the process, as in server.messages.Launched
-    ) -> None:
-        self._call = call
-        self._link = link
-        self._clock = clock
-        self._job = job
-        self._about = about
-        self._server, self._hint = server, hint
-        self.name = f"{about.get('role', 'worker')}-{launched or secrets.token_hex(8)}"
-        self._is_refused = False  # the last BEAT that was answered
+    link: Link
+    clock: Clock
+    job: str  # its name, the same for all its processes
+    about: Message  # fields of Join that tell of this process; the link may add others
+    call: Call | None = None  # tests whether another one is reached; None: all are
+    server: str = "the state server"  # that it asks, in words
+    hint: str = ""  # what a reminder of the wait adds; empty: nothing, and news of the wait are logged too
+    launched: str = ""  # what the launcher calls the process, as in server.messages.Launched
+    _is_refused = False  # the last BEAT that was answered
 
-    def wait(self, timeout_s: float) -> Start:
+    def __post_init__(self) -> None:
+        self.name = f"{self.about.get('role', 'worker')}-{self.launched or secrets.token_hex(8)}"
+
+    def wait(
+        self, timeout_s: float = 0.0, before: Start | None = None, lost: Ranks = tuple, heard: Ranks = tuple
+    ) -> Start:
         """Waits until all workers are there, `timeout_s` seconds at most; 0: for ever. Raises SetupError where the
         state server refuses this worker, PeerLost where they were not all there in time, JobOver where the job has
-        ended."""
-        return self._until_start(timeout_s, dict)
+        ended.
 
-    def come_back(self, before: Start, lost: Ranks, heard: Ranks = tuple) -> Start:
-        """Waits for the remaining workers and the newcomers, also where the state server refuses this worker, which has
-        trained. Raises JobOver where the job has ended. `before` is this worker's last place; `lost` returns the ranks
-        of the workers there that are seen to be gone, `heard` of those that this one hears."""
-        about = before.to_wire()
-        return self._until_start(0.0, lambda: {**about, "lost": list(lost()), "heard": list(heard())}, before, heard())
+        A worker that comes back tells its last place, `before`, and waits also where it is refused, since it has
+        trained. `lost` returns the ranks of the workers there that are seen to be gone, `heard` of those that this one
+        hears."""
+        begin = changed = reminded = self.clock.now()
+        tests = _Tests(self.clock, self.call) if self.call is not None else None
+        waits_for = ""
+        while True:
+            message = {"msg_type": "JOIN", **self.about}
+            if before is not None:
+                message |= {**before.to_wire(), "lost": list(lost()), "heard": list(heard())}
+            if tests is not None:
+                message |= tests.to_wire()
+            try:
+                said = self._ask(message, PATIENT)
+            except NoAnswer as trouble:
+                said = {"reason": f"{self.server} at {self.link.address} {trouble}"}
+            except Refused as refusal:
+                said = {"action": "REFUSED", "reason": str(refusal)}
+            waited_for, waits_for = waits_for, str(said["reason"])
+            match said.get("action"):
+                case "START":
+                    return msgspec.convert(said, Start)
+                case "OVER":
+                    raise JobOver(waits_for)
+                case "REFUSED" if before is None:
+                    raise SetupError(waits_for)
+            now = self.clock.now()
+            if timeout_s and now - begin > timeout_s:
+                self.leave()
+                raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
+            changed = now if waits_for != waited_for else changed
+            if (not self.hint and now == changed) or now - reminded > REMIND_EVERY_S:
+                logging.info("waiting for the others: %s%s", waits_for, self.hint)
+                reminded = now
+            if tests is not None:
+                tests.begin(msgspec.convert(said.get("others", ()), tuple[Member, ...]))
+            self.clock.sleep(min(PAUSE_S, max(SHORT_PAUSE_S, SHARE * (now - changed))))
 
     def beat(self, place: Start) -> str:
         """Tells that the job is running; returns the state server's call: PAUSE for others that can take part, REGROUP
         where this worker's generation is not the newest, or nothing, as where it does not answer or refuses."""
-        about = {"setup": self._about.get("setup", {}), **place.to_wire()}
+        about = {"setup": self.about.get("setup", {}), **place.to_wire()}
         try:
             said = self._ask({"msg_type": "BEAT", **about}, BRIEF)
         except NoAnswer:
             return ""
-        except SetupError as error:
+        except Refused as error:
             if not self._is_refused:
                 logging.warning("warning: %s; training goes on, and no other worker can join it meanwhile", error)
             self._is_refused = True
@@ -133,61 +157,20 @@ class Joining:
         self._is_refused = False
         return str(said.get("action", ""))
 
-    def _until_start(
-        self, timeout_s: float, about: Callable[[], Message], before: Start | None = None, heard: Sequence[int] = ()
-    ) -> Start:
-        begin = changed = reminded = self._clock.now()
-        tests = _Tests(self._clock, self._call) if self._call is not None else None
-        if tests is not None and before is not None:
-            tests.begin(each for rank, each in enumerate(before.members) if rank not in (before.rank, *heard))
-        waits_for = ""
-        while True:
-            found = {} if tests is None else tests.to_wire()
-            message = {"msg_type": "JOIN", **self._about, **about(), **found}
-            try:
-                said = self._ask(message, PATIENT)
-            except NoAnswer as trouble:
-                said = {"reason": f"{self._server} at {self._link.address} {trouble}"}
-            except SetupError as refusal:
-                if before is None:
-                    raise
-                said = {"reason": str(refusal)}
-            match said.get("action"):
-                case "START":
-                    return msgspec.convert(said, Start)
-                case "OVER":
-                    raise JobOver(str(said["reason"]))
-                case "REFUSED" if before is None:
-                    raise SetupError(str(said["reason"]))
-            now, waited_for, waits_for = self._clock.now(), waits_for, str(said["reason"])
-            if timeout_s and now - begin > timeout_s:
-                self.leave()
-                raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
-            changed = now if waits_for != waited_for else changed
-            if (not self._hint and now == changed) or now - reminded > REMIND_EVERY_S:
-                logging.info("waiting for the others: %s%s", waits_for, self._hint)
-                reminded = now
-            if tests is not None:
-                tests.begin(msgspec.convert(said.get("others", ()), tuple[Member, ...]))
-            self._clock.sleep(min(PAUSE_S, max(SHORT_PAUSE_S, SHARE * (now - changed))))
-
     def need_no_others(self) -> None:
         """From here on this process does not wait for --min-workers."""
-        self._about = {**self._about, "min_workers": 1}
+        self.about = {**self.about, "min_workers": 1}
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
         """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing. The
         cause is the loss of the workers of these ranks, or `cause`, its own error."""
         try:
             said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": printable(cause)}, BRIEF)
-        except (NoAnswer, SetupError):
+        except (NoAnswer, Refused, SetupError):
             return ""
         return str(said.get("reason", ""))
 
     def _ask(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
-        """The answer to a message; raises NoAnswer, or SetupError where the state server refuses it."""
-        whole = {"sender": self.name, "receiver": "state-server", "job": self._job, **message}
-        try:
-            return try_once(self._link, whole, timeouts)
-        except Refused as error:
-            raise SetupError(str(error)) from None
+        """The answer to a message; raises NoAnswer, or Refused where the state server refuses it."""
+        whole = {"sender": self.name, "receiver": "state-server", "job": self.job, **message}
+        return try_once(self.link, whole, timeouts)

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,8 @@ from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.rendezvous import addresses, roles
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.failure_detector import TcpConnections
-from trainer.rendezvous.generations import Generations, Report
+from trainer.rendezvous.failure_detector import TcpConnections, connected
+from trainer.rendezvous.generations import Generations, end_together
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
 from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo, Training
@@ -69,11 +69,13 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
         address, port, *_ = listener.getsockname()
         about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
         about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": setup}
-        fault_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
         silent_s: float | None = LONGEST_S  # a job that does not survive ends then; None: the rounds tell
+        first_s = later_s = CONNECT_S
         if config.survives:
-            about |= {"min_workers": config.min_workers, "patience": PATIENCE_SHARE * fault_s}
-            silent_s = None if config.fault_timeout == "auto" else SILENT_SHARE * fault_s
+            first_s = LONGEST_S if config.fault_timeout == "auto" else float(config.fault_timeout)
+            silent_s = None if config.fault_timeout == "auto" else SILENT_SHARE * first_s
+            later_s = PATIENCE_SHARE * first_s
+            about |= {"min_workers": config.min_workers, "patience": later_s}
         silence, training = Silence(silent_s), Training()
         launched, _, living = os.environ.get(PROCESS, "").partition(" ")
         about |= {"living": [int(number) for number in living.split()]}
@@ -82,47 +84,43 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             test_s = max(SHORTEST_TEST_S, TEST_SHARE / SILENT_SHARE * silence.limit_s())
             return unanswered((other.address, other.port), other.name, test_s)
 
-        joining = Joining(
-            link, RealClock(), config.job_name, about, call, launched=launched,
-        )  # fmt: skip
+        joining = Joining(link, RealClock(), config.job_name, about, call, launched=launched)
         acceptor = on_exit.enter_context(contextlib.closing(Acceptor(listener, joining.name)))
 
-        def connect(start: Start, names: Sequence[str], report: Report) -> TcpConnections:
-            connect_s = CONNECT_S
-            if config.survives:
-                connect_s = fault_s * (1 if start.generation == 1 else PATIENCE_SHARE)
-            algorithm = SUMS[config.transport]
-            on_idle = partial(_end_if_standing, joining, training, names[start.rank])
-            return TcpConnections(
-                acceptor, algorithm, connect_s, silence, config.survives, start, names, report, on_idle
-            )
+        def connect(start: Start) -> TcpConnections:
+            on_idle = partial(_end_if_standing, joining, training, start.names[start.rank])
+            connect_s = first_s if start.generation == 1 else later_s
+            found = connected(acceptor, SUMS[config.transport], connect_s, start)
+            return TcpConnections(*found, silence, config.survives, on_idle)
 
         start = joining.wait(config.start_timeout)
-        end = None if config.survives else partial(_end, joining)
-        generations = Generations(joining, connect, RealClock(), end=end)
+        generations, ending = None, list[str]()
+        leave: Callable[..., object] = joining.leave
         try:
-            first = generations.begin(start)
-            transport = CollectiveTransport(first.group, RealClock())
-            members = [
-                {"rank": rank, "host": each.host, "device": each.device}
-                for rank, each in enumerate(first.start.members)
-            ]
-            gather, survivors = gather_over(transport), generations if config.survives else None
-            if survivors is None:
+            if config.survives:
+                generations = Generations(joining, connect, RealClock(), start)
+                leave, start, connections = generations.leave, generations.taken.start, generations.taken.connections
+            else:
+                connections = on_exit.enter_context(contextlib.closing(connect(start)))
+                connections.watch(partial(_end, joining, start.names, ending))
                 acceptor.close()
-                logging.info("all %d workers are connected with each other", len(members))
+                logging.info("all %d workers are connected with each other", len(start.members))
+            transport = CollectiveTransport(connections.group, RealClock())
+            gather = gather_over(transport)
+            members = [
+                {"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(start.members)
+            ]
             yield RendezvousInfo(
-                transport, gather, members, generations=survivors, add_round=silence.add_round, training=training
+                transport, gather, members, generations=generations, add_round=silence.add_round, training=training
             )
-            if survivors is None:
-                transport.wait_all()
-                generations.end_together(transport.barrier)
+            if generations is None:
+                end_together(connections, transport.barrier)
         except Exception as error:
-            if generations.ending:
-                raise PeerLost(generations.ending) from None
-            generations.leave(cause=str(error) or type(error).__name__)
+            if ending:
+                raise PeerLost(ending[0]) from None
+            leave(cause=str(error) or type(error).__name__)
             raise
-        generations.leave()
+        leave()
 
 
 def _end_if_standing(joining: Joining, training: Training, name: str, since: float) -> None:
@@ -132,13 +130,12 @@ def _end_if_standing(joining: Joining, training: Training, name: str, since: flo
         end_process(f"the training of {name} stands: {why}", EXIT_BUG)
 
 
-def _end(joining: Joining, names: Sequence[str], lost: Sequence[int], why: str) -> str:
-    """Returns why this process ends, since others are lost; the state server knows which was the first. Ends it, if the
+def _end(joining: Joining, names: Sequence[str], ending: list[str], lost: Sequence[int], why: str) -> None:
+    """Notes why this process ends, since others are lost; the state server knows which was the first. Ends it, if the
     training thread does not in time."""
     who = ", ".join(names[rank] for rank in lost)
     told = joining.leave(cause=f"{who}: {why}") if why else joining.leave(lost=lost)
-    text = told or f"{who}: {why or 'the connection has ended'}"
-    in_vain = threading.Timer(SAVED_S, end_process, (text, EXIT_PEER_LOST))
+    ending.append(told or f"{who}: {why or 'the connection has ended'}")
+    in_vain = threading.Timer(SAVED_S, end_process, (ending[0], EXIT_PEER_LOST))
     in_vain.daemon = True
     in_vain.start()
-    return text

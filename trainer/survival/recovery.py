@@ -18,7 +18,8 @@ import numpy as np
 
 from algorithms import MEMBERS
 from trainer.membership import Begin, Company, How
-from trainer.rendezvous.generations import Generation
+from trainer.rendezvous.generations import end_together
+from trainer.rendezvous.joining import Start
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from utils import LEFT, JobOver, PeerLost
@@ -83,9 +84,9 @@ def arrange(reports: Sequence[WorkerReport]) -> Arrangement:
     return Arrangement(bool(training), source, behind, newcomers)
 
 
-def members_of(generation: Generation) -> dict[str, str]:
-    """Its workers: name on the state server -> name in messages."""
-    return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
+def members_of(start: Start) -> dict[str, str]:
+    """The workers that have started: name on the state server -> name in messages."""
+    return {member.name: name for member, name in zip(start.members, start.names, strict=True)}
 
 
 class Survivors(Company):
@@ -104,7 +105,7 @@ class Survivors(Company):
         self._is_over = False  # the last round is done, on this worker or on the source
         self._missed = 0  # rounds that the others have done without this worker, in training; 0 once they are logged
         self._events: list[dict[str, str]] = []
-        self._members = members_of(self._generations.taken)
+        self._members = members_of(self._generations.taken.start)
 
     @property
     def is_broken(self) -> bool:
@@ -112,7 +113,7 @@ class Survivors(Company):
 
     @property
     def comes_late(self) -> bool:
-        return self._generations.taken.number > 1
+        return self._generations.taken.start.generation > 1
 
     @property
     def wants_pause(self) -> bool:
@@ -176,7 +177,7 @@ class Survivors(Company):
         while True:
             was_evaluator = self._trainer.is_evaluator
             try:
-                self._generations.end_together(self._transport.barrier)
+                end_together(self._generations.taken.connections, self._transport.barrier)
             except PeerLost:
                 if not self.is_broken:
                     raise
@@ -218,7 +219,7 @@ class Survivors(Company):
 
     def _take_place(self) -> None:
         self._round_began = None
-        self._transport.go_over_to(self._generations.take(self._trainer.stop_request).group)
+        self._transport.go_over_to(self._generations.take(self._trainer.stop_request).connections.group)
 
     def _until_met(self, first: bool = False) -> bool:
         """As `_meet`; if the generation breaks meanwhile, in the next one."""
@@ -232,7 +233,7 @@ class Survivors(Company):
 
     def _meet(self, first: bool) -> bool:
         """All exchange reports and `arrange` how to continue; returns whether the job is running."""
-        trainer, generation = self._trainer, self._generations.taken
+        trainer, start = self._trainer, self._generations.taken.start
         self._loop.update_membership()
         self._transport.barrier()  # a newcomer comes here once it has its data; times in the reports include that wait
         reports = [WorkerReport(**each) for each in self._gather("where", vars(self._report())) or ()]
@@ -246,15 +247,15 @@ class Survivors(Company):
             self._algorithm.set_global_model()
         report = reports[decided.source]
         if decided.behind:
-            self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
+            self._hand_over(decided.source, report if start.rank in decided.behind else None)
         if decided.is_at_work:
             # A newcomer does no test steps, for which the others would wait: it counts as the slowest at first
             trainer.step_s = trainer.step_s or max(each.step_s for each in reports)
             self._algorithm.sums.continue_with(report.meets)
             if (state_server := trainer.context.peers.state_server) is not None:
                 rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
-                state_server.join(report.job, rank, num_workers, trainer.progress, generation.number)
-            self._note(generation, decided.newcomers)
+                state_server.join(report.job, rank, num_workers, trainer.progress, start.generation)
+            self._note(start, decided.newcomers)
             self._loop.choose_evaluator()
         return decided.is_at_work  # else all resume the newest checkpoint
 
@@ -297,12 +298,12 @@ class Survivors(Company):
             trainer.begin = Begin(how, report.rounds, report.elapsed_s)
         trainer.rounds = self._rounds_done = report.rounds
 
-    def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:
+    def _note(self, start: Start, newcomers: Sequence[int]) -> None:
         """Notes in the round's log which workers have joined or left since the last generation."""
-        present = {member.name for member in generation.start.members}
+        present = {member.name for member in start.members}
         parts = [f"{name} is gone" for key, name in self._members.items() if key not in present]
-        parts += [f"{generation.names[rank]} has come" for rank in newcomers]
-        self._members = members_of(generation)
-        text = "; ".join([f"generation {generation.number}: {len(present)} worker(s)", *parts])
+        parts += [f"{start.names[rank]} has come" for rank in newcomers]
+        self._members = members_of(start)
+        text = "; ".join([f"generation {start.generation}: {len(present)} worker(s)", *parts])
         logging.info("%s, after round %d", text, self._rounds_done)
         self._events.append({"kind": MEMBERS.name, "text": text})

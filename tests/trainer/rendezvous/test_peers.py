@@ -17,7 +17,7 @@ import pytest
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import Awaited
 from trainer.rendezvous import failure_detector
-from trainer.rendezvous.failure_detector import FailureDetector
+from trainer.rendezvous.failure_detector import TcpConnections
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.silence import Silence
 from trainer.simulation.network import WorkerLink
@@ -34,6 +34,7 @@ class Exchanges:
     begun: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 7})
     under_way: Awaited | None = None
     idle_since: float = 0.0
+    interrupt = close = lambda self: None
 
     def num_begun(self, rank: int) -> int:
         return self.begun[rank]
@@ -58,7 +59,8 @@ class Watched:
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
         self.exchanges = Exchanges()
-        self.detector = FailureDetector(self.here, self.exchanges, self._on_lost, Silence(silent_s), continues, on_idle)
+        self.detector = TcpConnections(self.exchanges, None, self.here, Silence(silent_s), continues, on_idle)
+        self.detector.watch(self._on_lost)
 
     def beat(self, rank: int, begun: int = 0) -> None:
         with contextlib.suppress(BrokenPipeError):  # the detector has just told a loss
@@ -176,14 +178,6 @@ def test_the_detector_says_since_when_its_worker_waits_for_no_other_one() -> Non
         made.exchanges.idle_since = 1e9
         while heard.get(timeout=WAIT_S) < 1e9:
             pass
-
-
-def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
-    watched.detector.stop()
-    for each in watched.there.values():
-        each.close()
-    assert not watched.told.wait(0.05)
-    watched.detector.stop()  # once more does no harm
 
 
 @pytest.mark.parametrize("watched", [{"silent_s": 0.4}], indirect=True)

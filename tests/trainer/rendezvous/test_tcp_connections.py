@@ -23,7 +23,7 @@ from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import TcpMesh
 from trainer.rendezvous import generations
-from trainer.rendezvous.failure_detector import STANDS, TcpConnections
+from trainer.rendezvous.failure_detector import STANDS, TcpConnections, connected
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Start
 from trainer.rendezvous.silence import Silence
@@ -42,9 +42,9 @@ class Joining:
     def __init__(self, meeting: threading.Barrier) -> None:
         self._meeting = meeting
 
-    def come_back(self, before: Start, lost: object, heard: object) -> Start:
+    def wait(self, timeout_s: float, before: Start, lost: object, heard: object) -> Start:
         self._meeting.wait()
-        return msgspec.structs.replace(before, generation=before.generation + 1)
+        return msgspec.structs.replace(before, generation=before.generation + 1, id=f"g{before.generation}")
 
     def beat(self, place: Start) -> str:
         return ""
@@ -75,26 +75,25 @@ def test_generations_that_are_over_leave_no_buffers(monkeypatch: pytest.MonkeyPa
         joining = Joining(threading.Barrier(2, timeout=WAIT_S))
 
         def worker(rank: int) -> Generations:
-            def connect(*about):
-                return TcpConnections(acceptors[rank], ring, WAIT_S, Silence(WAIT_S), True, *about)
+            def connect(start: Start) -> TcpConnections:
+                return TcpConnections(*connected(acceptors[rank], ring, WAIT_S, start), Silence(WAIT_S), True)
 
-            return Generations(joining, connect, RealClock(), in_thread)  # type: ignore[arg-type]
+            return Generations(joining, connect, RealClock(), Start(1, rank, members), in_thread)  # type: ignore[arg-type]
 
-        workers = [worker(rank) for rank in range(2)]
         gc.disable()
         stack.callback(gc.enable)
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda rank: workers[rank].begin(Start(1, rank, members)), range(2)))
-        transports = [CollectiveTransport(each.taken.group, RealClock()) for each in workers]
+            workers = list(pool.map(worker, range(2)))
+        transports = [CollectiveTransport(each.taken.connections.group, RealClock()) for each in workers]
         for _ in range(3):
             for each, transport in zip(workers, transports, strict=True):
                 each.pause()
                 with pytest.raises(PeerLost):
                     transport.barrier()
             for each, transport in zip(workers, transports, strict=True):
-                transport.go_over_to(each.take().group)
+                transport.go_over_to(each.take().connections.group)
         for each in workers:
-            each.let_leave()  # else the second one would take the first for lost
+            each.taken.connections.let_leave()  # else the second one would take the first for lost
         for each in workers:
             each.leave()
         for thread in threads:
@@ -110,7 +109,7 @@ from trainer.collectives import connecting
 from trainer.collectives.schedules import ring
 from trainer.rendezvous.joining import Start
 from trainer.rendezvous.silence import Silence
-from trainer.rendezvous.failure_detector import TcpConnections
+from trainer.rendezvous.failure_detector import TcpConnections, connected
 from server.messages import Member
 from utils import PeerLost
 
@@ -118,7 +117,6 @@ connecting.TEST_S = 0.5
 rank, *addresses = int(sys.argv[1]), *sys.argv[2:]
 acceptor = connecting.Acceptor(socket.create_server((addresses[rank], 4000)), f"w{rank}")
 members = tuple(Member(f"w{n}", each, 4000, "h", "cpu") for n, each in enumerate(addresses))
-names = ["worker 0", "worker 1"]
 print("here", flush=True)
 sys.stdin.readline()
 
@@ -127,7 +125,8 @@ def report(lost, why):
         print("lost", *lost, why, flush=True)
     connections.interrupt()
 
-connections = TcpConnections(acceptor, ring, 10.0, Silence(1.0), True, Start(1, rank, members), names, report)
+connections = TcpConnections(*connected(acceptor, ring, 10.0, Start(1, rank, members)), Silence(1.0), True)
+connections.watch(report)
 buffer = np.ones(1 << 20, np.float32)
 try:
     while True:

@@ -214,7 +214,7 @@ def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_fo
 class Connections:
     """Of a worker that is alone."""
 
-    group = interrupt = let_leave = stop_watching = close = lambda self: None
+    group = watch = interrupt = let_leave = stop_watching = close = lambda self, *about: None
     heard = tuple
 
 
@@ -228,14 +228,12 @@ def alone(clock: VirtualClock, beat: Callable[[Start], str], come_back: Callable
         def beat(self, place: Start) -> str:
             return beat(place)
 
-        def come_back(self, before: Start, lost: object, heard: object = ()) -> Start:
+        def wait(self, timeout_s: float, before: Start, *about: object) -> Start:
             return come_back()
 
         def leave(self, cause: str) -> None: ...
 
-    generations = Generations(Joins(), lambda *about: Connections(), clock, clock.start)
-    generations.begin(FIRST)
-    return generations
+    return Generations(Joins(), lambda start: Connections(), clock, FIRST, clock.start)
 
 
 @pytest.mark.parametrize("wanted_at_s", [0.0, 30.0])
