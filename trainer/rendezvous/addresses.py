@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
 import random
 import socket
@@ -33,17 +32,14 @@ def check_ipv4(variable: str, host: str) -> None:
     """Raises SetupError where a host of a job with a parameter server, which this variable names, is unknown or has
     only IPv6 addresses: MXNet knows no other ones than IPv4's."""
     try:
-        if ":" not in host:
-            with contextlib.suppress(socket.gaierror):
-                socket.getaddrinfo(host, None, socket.AF_INET)
-                return
-        socket.getaddrinfo(host.strip("[]"), None, socket.AF_INET6)
+        found = socket.getaddrinfo(host.strip("[]") if ":" in host else host, None)
     except (OSError, UnicodeError) as error:
         raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)}); {_GIVE}") from None
-    raise SetupError(
-        f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in every "
-        "process of the job, or leave the parameter server out (--exchange ring)"
-    )
+    if socket.AF_INET not in (family for family, *_ in found):
+        raise SetupError(
+            f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in "
+            "every process of the job, or leave the parameter server out (--exchange ring)"
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -68,20 +64,15 @@ def family_of(address: str) -> socket.AddressFamily:
 def address_towards(host: str, port: int) -> str:
     """This host's address on the way to another one, IPv4 where both are possible; nothing is sent. Raises SetupError
     where the host is unknown, or has no route."""
-    reason = ""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
-        found, reason = [], _reason(error)
-    for family, *_, place in sorted(found, key=lambda each: each[0] != socket.AF_INET):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(place)
-            except OSError as error:
-                reason = _reason(error)
-            else:
+    reasons = []
+    for family in dict.fromkeys((family_of(host), socket.AF_INET6)):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM)[0][-1])
                 return str(probe.getsockname()[0])
-    raise SetupError(f"there is no route to {host!r} ({reason}); {_GIVE}")
+        except (OSError, UnicodeError) as error:
+            reasons.append(_reason(error))
+    raise SetupError(f"there is no route to {host!r} ({reasons[0]}); {_GIVE}")
 
 
 def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
@@ -90,42 +81,24 @@ def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> st
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
-    find, version = (first_ipv6_address, 6) if family == socket.AF_INET6 else (first_address, 4)
-    if address := find(card):
+    if address := first_address(card, family):
         return address
-    raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv{version} address; choose another card")
+    version = "IPv6" if family == socket.AF_INET6 else "IPv4"
+    raise SetupError(f"DMLC_INTERFACE={card!r} has no {version} address; choose another card")
 
 
-def first_address(card: str) -> str:
-    """The IPv4 address of a network card that MXNet takes; empty if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", card.encode()[:15]))
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
-
-
-def first_ipv6_address(card: str) -> str:
-    """The first IPv6 address of a network card that other hosts can use as it is; empty if there is none."""
-    try:
-        lines = Path("/proc/net/if_inet6").read_text().splitlines()
-    except OSError:  # without IPv6
-        return ""
-    for digits, _, _, scope, _, name in map(str.split, lines):
-        if name == card and scope != _LINK_LOCAL:
-            return str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+def first_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
+    """The first address of a network card that other hosts can use as it is; empty if there is none. Of IPv4 it is the
+    one that MXNet takes."""
+    with contextlib.suppress(OSError):  # no address, or no IPv6
+        if family == socket.AF_INET:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", card.encode()[:15]))
+            return socket.inet_ntoa(answer[20:24])
+        for digits, _, _, scope, _, name in map(str.split, Path("/proc/net/if_inet6").read_text().splitlines()):
+            if name == card and scope != _LINK_LOCAL:
+                return socket.inet_ntop(family, bytes.fromhex(digits))
     return ""
-
-
-def is_own(address: str) -> bool:
-    """Whether this is an address of this host."""
-    with socket.socket(family_of(address)) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
 
 
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -161,16 +134,14 @@ def reserve(address: str) -> int:
     keeps it, and who is told the port can listen there: a socket that is bound and does not listen keeps out only those
     that choose one here, since they bind without SO_REUSEADDR."""
     for port in random.sample(FREE_PORTS, 100):
-        with contextlib.ExitStack() as stack:
+        with socket.socket(family_of(address)) as found:
             try:
-                kept = stack.enter_context(socket.socket(family_of(address)))
-                kept.bind((address, port))
+                found.bind((address, port))
             except (OSError, UnicodeError) as error:
-                if getattr(error, "errno", None) != errno.EADDRINUSE:
-                    break  # no other port would be better, and a name that is looked up in vain takes time
-            else:
-                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                stack.pop_all()
-                _RESERVED.append(kept)
-                return port
+                if getattr(error, "errno", None) == errno.EADDRINUSE:
+                    continue
+                break  # no other port would be better, and a name that is looked up in vain takes time
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _RESERVED.append(found.dup())
+            return port
     return 0

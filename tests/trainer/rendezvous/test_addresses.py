@@ -16,7 +16,7 @@ from utils import EXIT_SETUP, SetupError
 
 
 def has_ipv6() -> bool:
-    return "::1" in addresses.first_ipv6_address("lo")
+    return "::1" in addresses.first_address("lo", socket.AF_INET6)
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]", "fe80::1%lo", "::ffff:127.0.0.1"])
