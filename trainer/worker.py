@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from server.setups import DATA, FROZEN, JOB, PROGRAM
+
 from config import MPI, NO, Config
 from esync.clock import Clock, RealClock
 from esync.http import HttpLink
@@ -38,7 +40,6 @@ from trainer.membership import Company, How, Membership, lost_of, of_all, withou
 from trainer.network import sha256
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA, FROZEN, JOB, PROGRAM
 from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.pace import Pacing

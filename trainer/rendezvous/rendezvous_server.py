@@ -20,12 +20,12 @@ from typing import Any
 from server import wire
 from server.messages import Call, Join, Left, Response
 from server.rendezvous.membership import decide
+from server.setups import differences, join_names
 
 from trainer.hub.connections import FAREWELL_S, LATE_S, Connection, Connections, Refused, State
 from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
 from trainer.rendezvous import tcp_proxy
-from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.rendezvous_client import JOB, RENDEZVOUS_FAILED
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cluster_processes import ROOT, cluster, ran
 from few_images import on_few_images
+from server.setups import differences
 
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import differences
 from trainer.runtime import environment
 from trainer.runtime.environment import TABLE, Treatment, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
