@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import pkgutil
 import platform
 import time
@@ -39,7 +40,7 @@ from trainer.loop import Loop
 from trainer.membership import Company, How, Membership, lost_of, of_all, without
 from trainer.network import sha256
 from trainer.rendezvous import mpi_job, peers, roles
-from trainer.rendezvous.cluster import ClusterSpec, named_by_task
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.pace import Pacing
@@ -62,9 +63,9 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     beside = EvaluatorProcess() if config.evaluates_beside and config.evaluate != NO else None
     if config.transport == MPI:
         config, cluster = mpi_job.begin(config)
-    elif cluster is not None:
-        with roles.tells_errors(cluster, config):
-            config = named_by_task(config)
+    elif cluster is not None and not config.device_name and (number := os.environ.get("DMLC_TASK_ID", "")).isdecimal():
+        # dmlc's launcher starts all workers by one command, and each needs a log folder.
+        config = config.but(device_name=f"{config.device}-{number}")
     with roles.tells_errors(cluster, config):
         if cluster is not None:
             if cluster.has_scheduler:

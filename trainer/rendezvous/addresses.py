@@ -76,20 +76,11 @@ def address_towards(host: str, port: int) -> str:
 
 
 def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
-    """The first address of a network card; raises SetupError where there is no such card, or it has none of this
-    family."""
+    """The first address of a network card that other hosts can use as it is; of IPv4 it is the one that MXNet takes.
+    Raises SetupError where there is no such card, or it has none of this family."""
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
-    if address := first_address(card, family):
-        return address
-    version = "IPv6" if family == socket.AF_INET6 else "IPv4"
-    raise SetupError(f"DMLC_INTERFACE={card!r} has no {version} address; choose another card")
-
-
-def first_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
-    """The first address of a network card that other hosts can use as it is; empty if there is none. Of IPv4 it is the
-    one that MXNet takes."""
     with contextlib.suppress(OSError):  # no address, or no IPv6
         if family == socket.AF_INET:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -98,7 +89,8 @@ def first_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> s
         for digits, _, _, scope, _, name in map(str.split, Path("/proc/net/if_inet6").read_text().splitlines()):
             if name == card and scope != _LINK_LOCAL:
                 return socket.inet_ntop(family, bytes.fromhex(digits))
-    return ""
+    version = 4 if family == socket.AF_INET else 6
+    raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv{version} address; choose another card")
 
 
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -118,14 +110,11 @@ def listen(address: str, port: int | None, advice: str) -> socket.socket:
         port, advice = reserve(address), "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST"
     try:
         return socket.create_server((address, port), backlog=256, family=family_of(address))
-    except (OSError, UnicodeError) as error:
-        number = getattr(error, "errno", None)
-        if number == errno.EADDRINUSE:
-            problem = f"port {port} is in use at {address}"
-        elif number == errno.EADDRNOTAVAIL:
-            problem = f"{address} is no address of this host"
-        else:
-            problem = f"{authority(address, port)} cannot be listened at ({_reason(error)})"
+    except OSError as error:
+        problem = {
+            errno.EADDRINUSE: f"port {port} is in use at {address}",
+            errno.EADDRNOTAVAIL: f"{address} is no address of this host",
+        }.get(error.errno or 0, f"{authority(address, port)} cannot be listened at ({_reason(error)})")
         raise SetupError(f"{problem}: {advice}") from None
 
 
@@ -134,14 +123,13 @@ def reserve(address: str) -> int:
     keeps it, and who is told the port can listen there: a socket that is bound and does not listen keeps out only those
     that choose one here, since they bind without SO_REUSEADDR."""
     for port in random.sample(FREE_PORTS, 100):
-        with socket.socket(family_of(address)) as found:
-            try:
+        try:
+            with socket.socket(family_of(address)) as found:
                 found.bind((address, port))
-            except (OSError, UnicodeError) as error:
-                if getattr(error, "errno", None) == errno.EADDRINUSE:
-                    continue
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                _RESERVED.append(found.dup())
+                return port
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
                 break  # no other port would be better, and a name that is looked up in vain takes time
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _RESERVED.append(found.dup())
-            return port
     return 0

@@ -95,7 +95,7 @@ def test_unix_sockets_are_for_the_processes_of_one_host(monkeypatch):
 
 
 def test_an_empty_role_is_no_role_in_a_job_of_workers_alone():
-    assert ClusterSpec.of_workers({"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
+    assert ClusterSpec.from_environment("ring", {"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
 
 
 @pytest.mark.parametrize("role", ["server", "scheduler"])
