@@ -34,17 +34,12 @@ def check_ipv4(variable: str, host: str) -> None:
     try:
         found = socket.getaddrinfo(host.strip("[]") if ":" in host else host, None)
     except (OSError, UnicodeError) as error:
-        raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)}); {_GIVE}") from None
+        raise SetupError(f"{variable}={host!r} cannot be resolved ({error.args[-1]}); {_GIVE}") from None
     if socket.AF_INET not in (family for family, *_ in found):
         raise SetupError(
             f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in "
             "every process of the job, or leave the parameter server out (--exchange ring)"
         )
-
-
-def _reason(error: Exception) -> str:
-    """In words: of the system, or of a UnicodeError, which a name that no host can have raises."""
-    return getattr(error, "strerror", None) or str(error)
 
 
 def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -71,7 +66,7 @@ def address_towards(host: str, port: int) -> str:
                 probe.connect(socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM)[0][-1])
                 return str(probe.getsockname()[0])
         except (OSError, UnicodeError) as error:
-            reasons.append(_reason(error))
+            reasons.append(error.args[-1])
     raise SetupError(f"there is no route to {host!r} ({reasons[0]}); {_GIVE}")
 
 
@@ -114,7 +109,7 @@ def listen(address: str, port: int | None, advice: str) -> socket.socket:
         problem = {
             errno.EADDRINUSE: f"port {port} is in use at {address}",
             errno.EADDRNOTAVAIL: f"{address} is no address of this host",
-        }.get(error.errno or 0, f"{authority(address, port)} cannot be listened at ({_reason(error)})")
+        }.get(error.errno or 0, f"{authority(address, port)} cannot be listened at ({error.args[-1]})")
         raise SetupError(f"{problem}: {advice}") from None
 
 

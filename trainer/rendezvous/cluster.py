@@ -35,9 +35,9 @@ class ClusterSpec:
 
     @classmethod
     def from_environment(cls, transport: str, environment: Mapping[str, str] = os.environ) -> ClusterSpec | None:
-        """Where Config.transport is `transport`. None where the process trains alone, or mpiexec knows the others. In a
-        job of workers alone only DMLC_NUM_WORKER counts. Raises SetupError where a variable is missing or has a value
-        that no such job can have."""
+        """`transport`: as in Config. None where the process trains alone, or mpiexec knows the others. In a job of
+        workers alone only DMLC_NUM_WORKER counts. Raises SetupError where a variable is missing or has a value that no
+        such job can have."""
         role = environment.get("DMLC_ROLE")
         if transport in AMONG_WORKERS:
             if role and role != WORKER:
@@ -48,20 +48,13 @@ class ClusterSpec:
         if role not in ROLES:
             raise SetupError(f"DMLC_ROLE={role!r} is unknown; choose from {', '.join(ROLES)}")
         has_hub = transport == HUB
-        missing = [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]
-        if missing:
+        if missing := [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]:
             named = "server" if has_hub else "scheduler"
             raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the {named}'s address")
-        if has_hub:
-            environment = {"DMLC_NUM_SERVER": "1", **environment}
-        return cls(
-            role=role,
-            root_uri=environment["DMLC_PS_ROOT_URI"],
-            root_port=_count(environment, "DMLC_PS_ROOT_PORT", 65535),
-            num_servers=_count(environment, "DMLC_NUM_SERVER"),
-            num_workers=_count(environment, "DMLC_NUM_WORKER"),
-            has_hub=has_hub,
-        )
+        root_port = _count(environment, "DMLC_PS_ROOT_PORT", 65535)
+        num_servers = 1 if has_hub and "DMLC_NUM_SERVER" not in environment else _count(environment, "DMLC_NUM_SERVER")
+        num_workers = _count(environment, "DMLC_NUM_WORKER")
+        return cls(role, environment["DMLC_PS_ROOT_URI"], root_port, num_servers, num_workers, has_hub)
 
 
 def allow_files(num_processes: int) -> None:
