@@ -11,7 +11,6 @@ from utils import SetupError, allow_open_files
 
 WORKER = "worker"
 ROLES = ("scheduler", "server", WORKER)
-OPEN_FILES, OPEN_FILES_EACH = 32, 6  # of a process, and more for each one of its job: at most two thirds were seen
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class ClusterSpec:
 def allow_files(num_processes: int) -> None:
     """Allows a process of a job to open as many files as it needs, or raises SetupError; MXNet alone would wait without
     a word."""
-    files = OPEN_FILES + OPEN_FILES_EACH * num_processes
+    files = 32 + 6 * num_processes  # at most two thirds were seen
     allow_open_files(files, files, f"a process of a job of {num_processes}")
 
 
