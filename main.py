@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from config import AMONG_WORKERS, HUB, MPI, Config
+from config import MPI, Config
 from trainer.command_line import check_job, check_step_time, parse
 from trainer.jobs.sources import sources
 from trainer.rendezvous.cluster import ClusterSpec, allow_files
@@ -34,7 +34,7 @@ def run_role(config: Config) -> int:
     checked: the import takes a second, and with DMLC_ROLE=scheduler or server it never returns."""
     from trainer.rendezvous import roles
 
-    cluster = cluster_of(config)
+    cluster = ClusterSpec.from_environment(config.transport)
     with roles.tells_errors(cluster, config):
         check_step_time(config)
         allow_files(cluster.num_processes if cluster else 1)
@@ -73,14 +73,6 @@ def serve_hub(cluster: ClusterSpec, config: Config) -> int:
         check_job(config, cluster.num_servers, cluster.num_workers)
         hub.serve(cluster, config)
     return EXIT_OK
-
-
-def cluster_of(config: Config) -> ClusterSpec | None:
-    """The other processes of the job from the environment; None without its variables. Raises SetupError if a variable
-    is missing or has an impossible value."""
-    if config.transport in AMONG_WORKERS:
-        return ClusterSpec.of_workers()
-    return None if config.transport == MPI else ClusterSpec.from_environment(has_hub=config.transport == HUB)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

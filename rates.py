@@ -45,10 +45,6 @@ class Ramp(NamedTuple):
     def constant(cls, value: float) -> Ramp:
         return cls(value, value)
 
-    @property
-    def is_zero(self) -> bool:
-        return self.first == self.last == 0
-
     def value(self, samples: int) -> float:
         """The value after `samples` have been trained on."""
         if samples >= self.over:

@@ -5,6 +5,8 @@ why.sh: measured.py."""
 
 import os
 
+import trainer  # noqa: F401  (the import of `server` here needs it)
+
 # matplotlib cannot be imported where this names a backend that is not installed, such as that of the notebook from
 # which the program was started. Only windows need one.
 BACKEND = os.environ.pop("MPLBACKEND", "")

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server.setups import join_names
+
 import utils
 from config import CONTINUE
 from esync.measure import LINES_FILE
 from esync.metric import ACCURACY
 from report.metrics import Device, Event, evaluating_device, sound_events
-from trainer.rendezvous.config_check import join_names
 from trainer.run_logs import rounds as round_logs
 from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.rounds import MOST, Round, Warn

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import main
 from algorithms import TABLE, TransportKind
 from config import EXCHANGES, FIELDS, HUB, KVSTORE, MODES, MPI, modes_of, names_of, one_of, titles_of, transport_of
 from trainer.command_line import check_job, job_setup, parse
@@ -234,7 +233,7 @@ def test_a_server_is_mxnets_or_the_hub_by_its_mode_and_exchange(monkeypatch):
         ("ssp", True),
         ("wbsp", True),
     ):
-        cluster = main.cluster_of(parse(["-m", *words.split()], pytest.fail))
+        cluster = ClusterSpec.from_environment(parse(["-m", *words.split()], pytest.fail).transport)
         assert (cluster.role, cluster.has_hub, cluster.has_scheduler) == ("server", has_hub, not has_hub), words
 
 
@@ -404,13 +403,13 @@ ENVIRONMENT = {
 
 
 def test_a_cluster_is_read_from_the_environment():
-    assert ClusterSpec.from_environment(ENVIRONMENT) == ClusterSpec("worker", "10.1.1.1", 9091, 2, 6)
+    assert ClusterSpec.from_environment("kvstore", ENVIRONMENT) == ClusterSpec("worker", "10.1.1.1", 9091, 2, 6)
 
 
 def test_without_a_role_there_is_no_cluster():
-    assert ClusterSpec.from_environment({}) is None
+    assert ClusterSpec.from_environment("kvstore", {}) is None
     with pytest.raises(SetupError, match="DMLC_ROLE='server': a job that sums among the workers has no other"):
-        ClusterSpec.of_workers({"DMLC_ROLE": "server", "DMLC_NUM_WORKER": "2"})
+        ClusterSpec.from_environment("ring", {"DMLC_ROLE": "server", "DMLC_NUM_WORKER": "2"})
 
 
 @pytest.mark.parametrize(
@@ -427,4 +426,4 @@ def test_without_a_role_there_is_no_cluster():
 )
 def test_a_bad_cluster_variable_is_named(name, value):
     with pytest.raises(SetupError, match=name):
-        ClusterSpec.from_environment(ENVIRONMENT | {name: value})
+        ClusterSpec.from_environment("kvstore", ENVIRONMENT | {name: value})

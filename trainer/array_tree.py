@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,14 @@ def encode(tree: Any) -> bytes:
     parts: list[bytes] = []
     size = 0
 
-    def written(value: Any) -> Any:
+    def place(array: np.ndarray) -> dict[str, Any]:
         nonlocal size
-        if isinstance(value, Mapping):
-            return {name: written(each) for name, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [written(each) for each in value]
-        if isinstance(value, np.ndarray):
-            content = np.ascontiguousarray(value).tobytes()
-            place = {"array": [value.dtype.str, list(value.shape), size]}
-            parts.append(content)
-            size += len(content)
-            return place
-        return value
+        content, begin = np.ascontiguousarray(array).tobytes(), size
+        parts.append(content)
+        size += len(content)
+        return {"array": [array.dtype.str, list(array.shape), begin]}
 
-    head = json.dumps(written(tree)).encode()
+    head = json.dumps(_with_arrays(tree, place)).encode()
     rest = b"".join([head, b"\n", *parts])
     return _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
 
@@ -62,13 +55,18 @@ def decode(content: bytes) -> Any:
     return read(json.loads(head))
 
 
+def _with_arrays(tree: Any, replaced: Callable[[np.ndarray], Any]) -> Any:
+    """The tree with each array `replaced`; tuples become lists."""
+    if isinstance(tree, Mapping):
+        return {name: _with_arrays(each, replaced) for name, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_with_arrays(each, replaced) for each in tree]
+    return replaced(tree) if isinstance(tree, np.ndarray) else tree
+
+
 def copied(tree: Any) -> Any:
     """The tree with copies of its arrays."""
-    if isinstance(tree, Mapping):
-        return {name: copied(each) for name, each in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [copied(each) for each in tree]
-    return tree.copy() if isinstance(tree, np.ndarray) else tree
+    return _with_arrays(tree, lambda array: array.copy())
 
 
 def is_finite(tree: Any) -> bool:

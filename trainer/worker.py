@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import pkgutil
 import platform
 import time
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from server.setups import DATA, FROZEN, JOB, PROGRAM
 
 from config import MPI, NO, Config
 from esync.clock import Clock, RealClock
@@ -37,8 +40,7 @@ from trainer.loop import Loop
 from trainer.membership import Company, How, Membership, lost_of, of_all, without
 from trainer.network import sha256
 from trainer.rendezvous import mpi_job, peers, roles
-from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA, FROZEN, JOB, PROGRAM
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.rendezvous_client import LAST_GATHER
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.pace import Pacing
@@ -61,9 +63,9 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
     beside = EvaluatorProcess() if config.evaluates_beside and config.evaluate != NO else None
     if config.transport == MPI:
         config, cluster = mpi_job.begin(config)
-    elif cluster is not None:
-        with roles.tells_errors(cluster, config):
-            config = named_by_task(config)
+    elif cluster is not None and not config.device_name and (number := os.environ.get("DMLC_TASK_ID", "")).isdecimal():
+        # dmlc's launcher starts all workers by one command, and each needs a log folder.
+        config = config.but(device_name=f"{config.device}-{number}")
     with roles.tells_errors(cluster, config):
         if cluster is not None:
             if cluster.has_scheduler:

@@ -1,7 +1,4 @@
-"""Clusters that nobody has chosen, for a fair test of scripts/advise.sh: drawn by a seed that was committed before.
-
-python -m experiments.advice.drawn_clusters FOLDER
-"""
+"""Clusters that nobody has chosen, for a fair test of scripts/advise.sh: drawn by a seed that was committed before."""
 
 import random
 from pathlib import Path

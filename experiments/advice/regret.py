@@ -1,6 +1,6 @@
 """How far the answer of scripts/advise.sh is behind the best of all candidates, on clusters drawn by a seed.
 
-    python -m experiments.advice.regret --clusters drawn --folder results/advice --jobs mlp table
+    python -m experiments.advice.regret --clusters 0 1 --folder results/advice --jobs mlp table
     python -m experiments.advice.regret --folder results/advice --table
 
 For each cluster and job: the answer (two minutes of one core); then every candidate with both of its step sizes on one

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+import trainer  # noqa: F401  (the imports below need it)
 from flag_parser import FlagParser
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
 from utils import SetupError
 
 # isort: split

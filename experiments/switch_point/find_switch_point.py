@@ -229,17 +229,13 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
 
 
 def main(arguments: Sequence[str], build: Build = build_roles) -> int:
-    """The command: searches, returns the exit code."""
+    """The command: searches, returns the exit code. Raises SetupError where it cannot begin or go on."""
     given, flags = parse(arguments)
-    try:
-        job = Job(given, local_cluster.chosen_cluster(given), flags)
-        check(job)
-        seeds = tuple(range(job.first_seed, job.first_seed + given.runs))
-        with job_options.claimed(job.folder):
-            return search(job, Goal(given.total_steps, given.margin, given.resolution, seeds), build, console)
-    except SetupError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    job = Job(given, local_cluster.chosen_cluster(given), flags)
+    check(job)
+    seeds = tuple(range(job.first_seed, job.first_seed + given.runs))
+    with job_options.claimed(job.folder):
+        return search(job, Goal(given.total_steps, given.margin, given.resolution, seeds), build, console)
 
 
 if __name__ == "__main__":

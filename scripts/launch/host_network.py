@@ -1,10 +1,11 @@
 """The network interface of this host that leads to the others, and its address. MXNet supports IPv4 only."""
 
+import contextlib
 import ipaddress
 import os
 import socket
 
-from trainer.rendezvous.addresses import address_towards, first_address
+from trainer.rendezvous.addresses import address_towards, card_address
 from utils import SetupError
 
 WAY_S = 2.0
@@ -13,7 +14,11 @@ _ASK = "name one in the column interface of the hosts file"
 
 def interfaces() -> dict[str, str]:
     """Network interfaces by the first address of each, which MXNet takes."""
-    return {address: name for _, name in socket.if_nameindex() if (address := first_address(name))}
+    found = {}
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(SetupError):
+            found[card_address(name)] = name
+    return found
 
 
 def is_here(address: str) -> bool:

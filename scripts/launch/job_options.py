@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from server.setups import differences
+
 import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags, transport_of
@@ -21,7 +23,6 @@ from scripts.launch.run_option import add_run, run_of
 from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
 from trainer.jobs.sources import ignored_network, libraries, sources
-from trainer.rendezvous.config_check import differences
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 

@@ -18,11 +18,13 @@ from scripts.launch import local_cluster
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.ports import free_ports as free_ports  # below those that the kernel gives to outgoing connections
 from scripts.launch.process import Kind, Process, Role
+from trainer.rendezvous.addresses import reserve
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data"
 MODULES = "trainer.worker,trainer.transport.kvstore,models,trainer.algorithms.local"  # of a fork server
 DEADLINE_S = 90.0  # generous: these machines are shared; below the time limit of a test in pyproject.toml
+needs_ipv6 = pytest.mark.skipif(not reserve("::1"), reason="no IPv6 here: sysctl net.ipv6.conf.lo.disable_ipv6=0")
 
 
 def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:

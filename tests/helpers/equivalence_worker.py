@@ -109,7 +109,7 @@ def train_alone() -> list[np.ndarray]:
 
 
 def train_in_cluster(algorithm: str, path: str) -> None:
-    cluster = ClusterSpec.from_environment()
+    cluster = ClusterSpec.from_environment("kvstore")
     assert cluster is not None
     numbers = itertools.count()
     with roles.join(cluster, kind_of(algorithm), 60) as joined:

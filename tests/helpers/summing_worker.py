@@ -10,7 +10,7 @@ from utils import setup_logging
 if __name__ == "__main__":
     setup_logging("worker")
     prepare_environment()
-    cluster = ClusterSpec.from_environment()
+    cluster = ClusterSpec.from_environment("kvstore")
     assert cluster is not None
     with roles.join(cluster, TransportKind.SUM, 60) as joined:
         assert joined.members is None  # one is a plain MXNet program

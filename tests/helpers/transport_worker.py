@@ -100,7 +100,7 @@ def of_a_cluster(scenario: str) -> dict[str, Any]:
     from trainer.runtime.environment import prepare_environment
 
     prepare_environment()
-    cluster = ClusterSpec.from_environment()
+    cluster = ClusterSpec.from_environment("kvstore")
     assert cluster is not None
     with roles.join(cluster, TransportKind.SUM, 60) as joined:
         return {"rank": joined.transport.rank, **SCENARIOS[scenario](joined.transport)}

@@ -55,7 +55,7 @@ class Recorded(WBSPTrainer):
 
 
 def main(step_time: str, output: str) -> None:
-    cluster = ClusterSpec.from_environment(has_hub=True)
+    cluster = ClusterSpec.from_environment("hub")
     assert cluster is not None
     config = Config(mode="wbsp", device_name=f"cpu{Path(output).stem}", start_timeout=60)
     with tempfile.TemporaryDirectory() as folder, hub_link.join(cluster, config, {}) as joined:

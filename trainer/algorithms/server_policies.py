@@ -9,9 +9,6 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from trainer.coordinator import state_server_path  # noqa: F401  (the imports below need it)
-
-# isort: split
 from server.policies import POLICIES, Decision, Policy, merging
 from server.row import Row
 from server.state import Table

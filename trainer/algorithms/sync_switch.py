@@ -196,7 +196,7 @@ class SyncSwitchServer:
         self._samples = list(saved.get("samples", [0] * len(order)))  # of all workers, by phase
         weights = job.model[: job.num_weights]
         self._velocity: list[np.ndarray] = []
-        if not all(rule.momentum.is_zero for rule in self._rules):
+        if any(rule.momentum.first or rule.momentum.last for rule in self._rules):
             zeros = [np.zeros_like(weight) for weight in weights]
             self._velocity = in_shapes(saved.get("velocity", ()), weights) or zeros
         self._policy = PolicyRunner(f"sync-switch-{settings.straggler_policy}", num_workers, job.now())

@@ -45,6 +45,7 @@ from server.errors import BadMessage
 from server.messages import Call, Join, Left, Member, Place, Response
 from server.rendezvous.membership import Assignment
 from server.rendezvous.record import recorded
+from server.setups import PROGRAM, differences, join_names, verdict
 
 from config import CONTINUE, Config, names_of
 from trainer import version
@@ -75,7 +76,6 @@ from trainer.hub.wire import BEAT_S, HUB, SILENT_S, error_of_end, how_lost, loca
 from trainer.membership import Change, changes_in, lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM, differences, join_names, verdict
 from trainer.rendezvous.rendezvous_client import ALL_DONE, LAST_GATHER
 from trainer.rendezvous.silence import Silence
 from trainer.runtime.stop_signals import SignalWatch

@@ -44,7 +44,6 @@ class Found:
     rest_s: float  # of a round beside its step, with a message to the hub without arrays
     round_trip_s: float  # of such a message
     state_server_s: float  # of a message to the state server
-    model_bytes: int
     sent_bytes: int  # of a transfer: the model's, or less
     push_s: float
     pull_s: float
@@ -134,7 +133,6 @@ class ProbeTrainer(HubTrainer):
             rest_s=statistics.fmean(self._rests_s[UNCOUNTED:]),
             round_trip_s=statistics.fmean(trips_s),
             state_server_s=statistics.fmean(state_server_s),
-            model_bytes=model.nbytes,
             sent_bytes=piece.nbytes,
             push_s=statistics.fmean(pushes_s),
             pull_s=statistics.fmean(pulls_s),

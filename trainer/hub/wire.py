@@ -27,7 +27,6 @@ from esync.http import is_readable
 from esync.protocol import NoAnswer
 from trainer.hub.frames import LENGTH, NotAFrame, length_in, outgoing, read
 from trainer.hub.server_part import Arrays, Message
-from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from utils import EXIT_OK, EXIT_SETUP, JobError, JobOver, PeerLost, SetupError, printable
 
@@ -231,10 +230,10 @@ class Wire:
 
 
 def _connected(cluster: ClusterSpec, timeout_s: float) -> socket.socket:
-    """A connection to the server: to a hub on its own host over a Unix socket."""
+    """A connection to the server: over a Unix socket to a hub on this host, which alone has one of that name."""
     try:
         host = socket.gethostbyname(cluster.root_uri)
-        if cluster.has_hub and addresses.is_own(host):
+        if cluster.has_hub:
             local = socket.socket(socket.AF_UNIX)
             try:
                 local.settimeout(timeout_s)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
 import random
 import socket
@@ -33,22 +32,14 @@ def check_ipv4(variable: str, host: str) -> None:
     """Raises SetupError where a host of a job with a parameter server, which this variable names, is unknown or has
     only IPv6 addresses: MXNet knows no other ones than IPv4's."""
     try:
-        if ":" not in host:
-            with contextlib.suppress(socket.gaierror):
-                socket.getaddrinfo(host, None, socket.AF_INET)
-                return
-        socket.getaddrinfo(host.strip("[]"), None, socket.AF_INET6)
+        found = socket.getaddrinfo(host.strip("[]") if ":" in host else host, None)
     except (OSError, UnicodeError) as error:
-        raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)}); {_GIVE}") from None
-    raise SetupError(
-        f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in every "
-        "process of the job, or leave the parameter server out (--exchange ring)"
-    )
-
-
-def _reason(error: Exception) -> str:
-    """In words: of the system, or of a UnicodeError, which a name that no host can have raises."""
-    return getattr(error, "strerror", None) or str(error)
+        raise SetupError(f"{variable}={host!r} cannot be resolved ({error.args[-1]}); {_GIVE}") from None
+    if socket.AF_INET not in (family for family, *_ in found):
+        raise SetupError(
+            f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in "
+            "every process of the job, or leave the parameter server out (--exchange ring)"
+        )
 
 
 def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -68,64 +59,33 @@ def family_of(address: str) -> socket.AddressFamily:
 def address_towards(host: str, port: int) -> str:
     """This host's address on the way to another one, IPv4 where both are possible; nothing is sent. Raises SetupError
     where the host is unknown, or has no route."""
-    reason = ""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
-        found, reason = [], _reason(error)
-    for family, *_, place in sorted(found, key=lambda each: each[0] != socket.AF_INET):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(place)
-            except OSError as error:
-                reason = _reason(error)
-            else:
+    reasons = []
+    for family in dict.fromkeys((family_of(host), socket.AF_INET6)):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM)[0][-1])
                 return str(probe.getsockname()[0])
-    raise SetupError(f"there is no route to {host!r} ({reason}); {_GIVE}")
+        except (OSError, UnicodeError) as error:
+            reasons.append(error.args[-1])
+    raise SetupError(f"there is no route to {host!r} ({reasons[0]}); {_GIVE}")
 
 
 def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
-    """The first address of a network card; raises SetupError where there is no such card, or it has none of this
-    family."""
+    """The first address of a network card that other hosts can use as it is; of IPv4 it is the one that MXNet takes.
+    Raises SetupError where there is no such card, or it has none of this family."""
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
-    find, version = (first_ipv6_address, 6) if family == socket.AF_INET6 else (first_address, 4)
-    if address := find(card):
-        return address
+    with contextlib.suppress(OSError):  # no address, or no IPv6
+        if family == socket.AF_INET:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", card.encode()[:15]))
+            return socket.inet_ntoa(answer[20:24])
+        for digits, _, _, scope, _, name in map(str.split, Path("/proc/net/if_inet6").read_text().splitlines()):
+            if name == card and scope != _LINK_LOCAL:
+                return socket.inet_ntop(family, bytes.fromhex(digits))
+    version = 4 if family == socket.AF_INET else 6
     raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv{version} address; choose another card")
-
-
-def first_address(card: str) -> str:
-    """The IPv4 address of a network card that MXNet takes; empty if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", card.encode()[:15]))
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
-
-
-def first_ipv6_address(card: str) -> str:
-    """The first IPv6 address of a network card that other hosts can use as it is; empty if there is none."""
-    try:
-        lines = Path("/proc/net/if_inet6").read_text().splitlines()
-    except OSError:  # without IPv6
-        return ""
-    for digits, _, _, scope, _, name in map(str.split, lines):
-        if name == card and scope != _LINK_LOCAL:
-            return str(ipaddress.IPv6Address(bytes.fromhex(digits)))
-    return ""
-
-
-def is_own(address: str) -> bool:
-    """Whether this is an address of this host."""
-    with socket.socket(family_of(address)) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
 
 
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -145,14 +105,11 @@ def listen(address: str, port: int | None, advice: str) -> socket.socket:
         port, advice = reserve(address), "choose another address with DMLC_INTERFACE or DMLC_NODE_HOST"
     try:
         return socket.create_server((address, port), backlog=256, family=family_of(address))
-    except (OSError, UnicodeError) as error:
-        number = getattr(error, "errno", None)
-        if number == errno.EADDRINUSE:
-            problem = f"port {port} is in use at {address}"
-        elif number == errno.EADDRNOTAVAIL:
-            problem = f"{address} is no address of this host"
-        else:
-            problem = f"{authority(address, port)} cannot be listened at ({_reason(error)})"
+    except OSError as error:
+        problem = {
+            errno.EADDRINUSE: f"port {port} is in use at {address}",
+            errno.EADDRNOTAVAIL: f"{address} is no address of this host",
+        }.get(error.errno or 0, f"{authority(address, port)} cannot be listened at ({error.args[-1]})")
         raise SetupError(f"{problem}: {advice}") from None
 
 
@@ -161,16 +118,13 @@ def reserve(address: str) -> int:
     keeps it, and who is told the port can listen there: a socket that is bound and does not listen keeps out only those
     that choose one here, since they bind without SO_REUSEADDR."""
     for port in random.sample(FREE_PORTS, 100):
-        with contextlib.ExitStack() as stack:
-            try:
-                kept = stack.enter_context(socket.socket(family_of(address)))
-                kept.bind((address, port))
-            except (OSError, UnicodeError) as error:
-                if getattr(error, "errno", None) != errno.EADDRINUSE:
-                    break  # no other port would be better, and a name that is looked up in vain takes time
-            else:
-                kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                stack.pop_all()
-                _RESERVED.append(kept)
+        try:
+            with socket.socket(family_of(address)) as found:
+                found.bind((address, port))
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                _RESERVED.append(found.dup())
                 return port
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                break  # no other port would be better, and a name that is looked up in vain takes time
     return 0

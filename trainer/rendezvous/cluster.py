@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from config import Config
-from flag_values import device_name
+from config import AMONG_WORKERS, HUB, MPI
 from utils import SetupError, allow_open_files
 
 WORKER = "worker"
 ROLES = ("scheduler", "server", WORKER)
-OPEN_FILES, OPEN_FILES_EACH = 32, 6  # of a process, and more for each one of its job: at most two thirds were seen
 
 
 @dataclass(frozen=True)
@@ -36,42 +33,33 @@ class ClusterSpec:
         return int(self.has_scheduler) + self.num_servers + self.num_workers
 
     @classmethod
-    def of_workers(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec:
-        """A job of workers alone; only DMLC_NUM_WORKER counts. Raises SetupError where that is missing or no number of
-        workers, or DMLC_ROLE is not worker."""
-        if (role := environment.get("DMLC_ROLE") or WORKER) != WORKER:
-            raise SetupError(f"DMLC_ROLE={role!r}: a job that sums among the workers has no other processes")
-        return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ, has_hub: bool = False) -> ClusterSpec | None:
-        """None where DMLC_ROLE is not set: the process trains alone. Raises SetupError where a variable is missing or
-        has a value that no cluster can have."""
+    def from_environment(cls, transport: str, environment: Mapping[str, str] = os.environ) -> ClusterSpec | None:
+        """`transport`: as in Config. None where the process trains alone, or mpiexec knows the others. In a job of
+        workers alone only DMLC_NUM_WORKER counts. Raises SetupError where a variable is missing or has a value that no
+        such job can have."""
         role = environment.get("DMLC_ROLE")
-        if not role:
+        if transport in AMONG_WORKERS:
+            if role and role != WORKER:
+                raise SetupError(f"DMLC_ROLE={role!r}: a job that sums among the workers has no other processes")
+            return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
+        if transport == MPI or not role:
             return None
         if role not in ROLES:
             raise SetupError(f"DMLC_ROLE={role!r} is unknown; choose from {', '.join(ROLES)}")
-        missing = [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]
-        if missing:
+        has_hub = transport == HUB
+        if missing := [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]:
             named = "server" if has_hub else "scheduler"
             raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the {named}'s address")
-        return cls(
-            role=role,
-            root_uri=environment["DMLC_PS_ROOT_URI"],
-            root_port=_count(environment, "DMLC_PS_ROOT_PORT", 65535),
-            num_servers=_count(
-                {"DMLC_NUM_SERVER": "1"} | dict(environment) if has_hub else environment, "DMLC_NUM_SERVER"
-            ),
-            num_workers=_count(environment, "DMLC_NUM_WORKER"),
-            has_hub=has_hub,
-        )
+        root_port = _count(environment, "DMLC_PS_ROOT_PORT", 65535)
+        num_servers = 1 if has_hub and "DMLC_NUM_SERVER" not in environment else _count(environment, "DMLC_NUM_SERVER")
+        num_workers = _count(environment, "DMLC_NUM_WORKER")
+        return cls(role, environment["DMLC_PS_ROOT_URI"], root_port, num_servers, num_workers, has_hub)
 
 
 def allow_files(num_processes: int) -> None:
     """Allows a process of a job to open as many files as it needs, or raises SetupError; MXNet alone would wait without
     a word."""
-    files = OPEN_FILES + OPEN_FILES_EACH * num_processes
+    files = 32 + 6 * num_processes  # at most two thirds were seen
     allow_open_files(files, files, f"a process of a job of {num_processes}")
 
 
@@ -82,15 +70,3 @@ def _count(environment: Mapping[str, str], name: str, maximum: int = 100_000) ->
             f"{name}={text!r} is not a whole number from 1 to {maximum}: set it to the same value in every process"
         )
     return int(text)
-
-
-def named_by_task(config: Config, environment: Mapping[str, str] = os.environ) -> Config:
-    """Names the device by DMLC_TASK_ID: dmlc's launcher starts all tasks by one command, and each needs a log folder.
-    Raises SetupError where that cannot be a part of a folder's name."""
-    task = environment.get("DMLC_TASK_ID")
-    if not task or config.device_name:
-        return config
-    try:
-        return config.but(device_name=device_name(f"{config.device}-{task}"))
-    except argparse.ArgumentTypeError as error:
-        raise SetupError(f"DMLC_TASK_ID={task!r}: {error}; unset it, or give --device-name") from None

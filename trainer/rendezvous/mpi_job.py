@@ -12,11 +12,12 @@ import logging
 import socket
 from collections.abc import Iterator, Mapping
 
+from server.setups import differences, verdict
+
 from config import Config
 from esync.clock import RealClock
 from trainer.collectives import mpi
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.config_check import differences, verdict
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveTransport

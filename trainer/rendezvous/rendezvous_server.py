@@ -21,6 +21,7 @@ from typing import Any
 from server import wire
 from server.messages import Call, Join, Left, Response
 from server.rendezvous.membership import decide
+from server.setups import differences, join_names
 
 from esync.http import is_readable
 from trainer.hub.connections import Connection, Connections, Refused, State
@@ -28,7 +29,6 @@ from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
 from trainer.rendezvous import tcp_proxy
 from trainer.rendezvous.cluster import WORKER
-from trainer.rendezvous.config_check import differences, join_names
 from trainer.rendezvous.rendezvous_client import JOB
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 

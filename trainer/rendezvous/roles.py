@@ -9,6 +9,8 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 
+from server.setups import PROGRAM
+
 from algorithms import TransportKind
 from config import Config
 from esync.clock import RealClock
@@ -16,7 +18,6 @@ from trainer import version
 from trainer.hub.wire import tell_failure
 from trainer.rendezvous import addresses, rendezvous_client
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import PROGRAM
 from trainer.rendezvous.joining import Joining
 from trainer.rendezvous.rendezvous_client import ALL_DONE
 from trainer.rendezvous.rendezvous_info import RendezvousInfo

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from server.setups import DATA
+
 from config import AUTO, END, Config
 from trainer.array_tree import copied, is_finite
-from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import (
     SERVER,
     beside_server,

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import tiny_data
-from cluster_processes import cluster, device_folders, run_cluster, wait_for
+from cluster_processes import cluster, device_folders, needs_ipv6, run_cluster, wait_for
 from round_records import read_rounds
 from state_server_process import running_state_server
 
 import simulate
-from trainer.rendezvous.addresses import first_ipv6_address
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, EXIT_PEER_LOST, RUN_FILE, read_json
 
@@ -93,7 +92,7 @@ def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(tmp_path
         check_frozen()
 
 
-@pytest.mark.skipif(not first_ipv6_address("lo"), reason="no IPv6 here: sysctl net.ipv6.conf.lo.disable_ipv6=0")
+@needs_ipv6
 def test_workers_and_their_state_server_meet_over_ipv6(tmp_path: Path, data: Path) -> None:
     flags = ["-m", "esync", "-n", "mlp", "-c", "1", "--exchange", "ring", "--dataset", "mnist", "-dd", str(data)]
     flags += ["--max-rounds", "2", "-e", "9", "-ld", str(tmp_path / "logs")]

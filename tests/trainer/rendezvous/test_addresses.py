@@ -9,14 +9,10 @@ import sys
 import time
 
 import pytest
-from cluster_processes import ROOT, free_ports
+from cluster_processes import ROOT, free_ports, needs_ipv6
 
 from trainer.rendezvous import addresses
 from utils import EXIT_SETUP, SetupError
-
-
-def has_ipv6() -> bool:
-    return "::1" in addresses.first_ipv6_address("lo")
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]", "fe80::1%lo", "::ffff:127.0.0.1"])
@@ -35,7 +31,7 @@ def test_a_name_that_no_host_has_is_one_line(host):
         addresses.listen(host, None, "choose another")
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here: sysctl net.ipv6.conf.lo.disable_ipv6=0")
+@needs_ipv6
 def test_the_way_to_a_host_has_an_address_of_the_same_family_and_ipv4_where_both_lead_there():
     assert [addresses.address_towards(host, 1) for host in ("::1", "127.0.0.1", "localhost")] == [
         "::1", "127.0.0.1", "127.0.0.1",

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 from cluster_processes import cluster, free_ports, wait_for
+from server.setups import DATA, JOB, PROGRAM, differences, verdict
 
 from trainer import command_line, version, worker as worker_module
 from trainer.collectives.connecting import Acceptor, unanswered
@@ -30,7 +31,6 @@ from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
 from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import DATA, JOB, PROGRAM, differences, verdict
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cluster_processes import ROOT, cluster, ran
 from few_images import on_few_images
+from server.setups import differences
 
 from trainer.rendezvous.cluster import ClusterSpec
-from trainer.rendezvous.config_check import differences
 from trainer.runtime import environment
 from trainer.runtime.environment import TABLE, Treatment, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
@@ -95,7 +95,7 @@ def test_unix_sockets_are_for_the_processes_of_one_host(monkeypatch):
 
 
 def test_an_empty_role_is_no_role_in_a_job_of_workers_alone():
-    assert ClusterSpec.of_workers({"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
+    assert ClusterSpec.from_environment("ring", {"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
 
 
 @pytest.mark.parametrize("role", ["server", "scheduler"])
