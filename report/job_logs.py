@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.setups import join_names
-
 import utils
 from config import CONTINUE
 from esync.measure import LINES_FILE
 from esync.metric import ACCURACY
 from report.metrics import Device, Event, evaluating_device, sound_events
+from server.setups import join_names
 from trainer.run_logs import rounds as round_logs
 from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.rounds import MOST, Round, Warn

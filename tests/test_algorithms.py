@@ -22,11 +22,11 @@ import pytest
 from contexts import by_flags
 from few_images import few_images
 from memory_cluster import Worker, batch, gradient, train
-from server.policies import POLICIES
 
 from algorithms import ENTRIES, EVENTS, OWNERS, PRESETS, TABLE, Algorithm, TransportKind, Workers, entry_name
 from config import FIELDS, MODES, Config, modes_of, one_of, preset_flags
 from scripts.launch import local_cluster
+from server.policies import POLICIES
 from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from server.setups import DATA, FROZEN, JOB, PROGRAM
-
 from config import MPI, NO, Config
 from esync.clock import Clock, RealClock
 from esync.http import HttpLink
 from esync.measure import Measure
 from esync.protocol import Link
+from server.setups import DATA, FROZEN, JOB, PROGRAM
 from trainer import step_size, straggler_trace, version
 from trainer.command_line import check_job, job_setup
 from trainer.context import Context, Peers

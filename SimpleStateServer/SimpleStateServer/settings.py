@@ -18,6 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
+
 from server.answers import MAX_BODY_BYTES
 from server.jobs import MAX_JOBS
 from server.policies import POLICIES

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from server.setups import differences
-
 import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
 from config import preset_flags, transport_of
@@ -21,6 +19,7 @@ from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
 from scripts.launch.supervisor import JobOutcome
+from server.setups import differences
 from trainer import command_line
 from trainer.jobs.sources import ignored_network, libraries, sources
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim

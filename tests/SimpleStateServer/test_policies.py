@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from scripted_job import table_of
+
+from config import FIELDS
 from server import anchor as anchors
 from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
 from server.row import SILENCE_S, Row
 from server.state import Table
 from server.worker import Action
-
-from config import FIELDS
 from trainer import command_line
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC

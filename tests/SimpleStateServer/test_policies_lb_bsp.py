@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
+
 from server.batch_sizes import BatchSizes
 from server.messages import Query, Report, Response, Status
 from server.policies import POLICIES

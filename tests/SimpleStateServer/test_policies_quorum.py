@@ -2,6 +2,7 @@
 
 import pytest
 from scripted_job import table_of
+
 from server.policies.quorum import merging
 from server.row import Row
 from server.worker import Action

@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings, strategies as st
 from scripted_job import ScriptedJob
+
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
 from server.row import STEP_TIME_WINDOW, Row

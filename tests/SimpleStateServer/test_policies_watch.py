@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from scripted_job import table_of
+
 from server.policies import POLICIES, Sync
 from server.row import STEP_TIME_WINDOW, Row
 from server.worker import Action

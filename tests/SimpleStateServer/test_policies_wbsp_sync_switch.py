@@ -2,6 +2,7 @@
 
 import pytest
 from scripted_job import ScriptedJob, table_of
+
 from server.errors import BadMessage
 from server.policies import POLICIES
 from server.policies.sync_switch import MARGIN

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from scripted_job import ScriptedJob
+
 from server.errors import BadMessage
 from server.messages import MAX_REASON, Report
 from server.policies import POLICIES

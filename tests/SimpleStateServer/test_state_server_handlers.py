@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
+
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
 from server.jobs import Job, Jobs

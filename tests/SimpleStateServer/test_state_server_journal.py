@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from server.messages import Beat, Call, Join, Left, Response
 from server.rendezvous.groups import Rendezvous
 from server.rendezvous.journal import Journal

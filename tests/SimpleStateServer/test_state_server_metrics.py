@@ -10,10 +10,11 @@ import requests
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_job import ENDED, ScriptedJob
+from state_server_process import StateServerProcess, clients, query, report, running_state_server
+
 from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
 from server.worker import Device
-from state_server_process import StateServerProcess, clients, query, report, running_state_server
 
 TIMEOUT_S = 10
 PROMTOOL = shutil.which("promtool")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from scripted_job import ScriptedJob
+
+from esync.metric import NAME
 from server import wire
 from server.errors import BadMessage, Conflict
 from server.messages import Limits, Metric, Reset, Settings
-
-from esync.metric import NAME
 
 RMSE = Metric("rmse", more_is_better=False)
 

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import requests
 from scripted_job import ScriptedJob
+from state_server_process import StateServerProcess, running_state_server
+
 from server.messages import Reset, Settings
 from server.policies import POLICIES
 from server.status import SHOWN_JOBS, SHOWN_WORKERS
-from state_server_process import StateServerProcess, running_state_server
 
 TIMEOUT_S = 10
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

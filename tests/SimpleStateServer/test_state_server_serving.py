@@ -11,6 +11,8 @@ import pytest
 from cluster_processes import ran
 from hypothesis import given, strategies as st
 from prometheus_client import CollectorRegistry
+from state_server_process import SERVER_FOLDER
+
 from server.answers import Answer, Request, json_answer
 from server.curve import Curve, Point
 from server.jobs import Jobs
@@ -19,7 +21,6 @@ from server.messages import Reset, Settings
 from server.serving.connections import ConnectionLimits, Connections
 from server.serving.protocol import LINGER_BYTES, Connection
 from server.traffic import Traffic
-from state_server_process import SERVER_FOLDER
 
 
 class FakeLoop:

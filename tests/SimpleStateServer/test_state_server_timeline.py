@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 from scripted_job import EVALUATING, ScriptedJob
+
 from server.row import HISTORY_ROUNDS
 from server.timeline import LANES, ROUNDS
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from scripted_job import ENDED, EVALUATING, ScriptedJob
+
 from server.messages import Report, Status, Total
 from server.worker import Activity
 

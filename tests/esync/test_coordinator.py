@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import requests
 from cluster_processes import ROOT, free_ports
-from server.jobs import MAX_JOBS
-from server.status import status
 from state_server_process import query, report, running_state_server
 
 from esync.client import StateClient
@@ -21,6 +19,8 @@ from esync.clock import Clock, RealClock
 from esync.http import HttpLink
 from esync.progress import Progress
 from esync.protocol import Link
+from server.jobs import MAX_JOBS
+from server.status import status
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock
 from utils import JobError, PeerLost

@@ -231,7 +231,7 @@ class CutNetwork:
         about |= {"address": "10.0.0.1", "port": FIRST_PORT + me, "device": {"host": "h", "device": f"cpu{me}"}}
         joining = Joining(_Link(self, me), clock, "a", about, call)
         try:
-            generations = Generations(joining, partial(_Connections, self, me), clock, joining.wait(), clock.start)
+            generations = Generations(joining, partial(_Connections, self, me), clock, joining.wait(0.0), clock.start)
             while clock.now() < self._until_s:
                 self._round(generations)
         except JobError:  # the job is over

@@ -232,7 +232,7 @@ class Job:
         joining = Joining(link, self.clock, "a", about, self._call)
         worker.leave = joining.leave
         connect, begin = partial(MemoryConnections, self, worker), partial(self._start, number)
-        worker.generations = Generations(joining, connect, self.clock, joining.wait(), begin)
+        worker.generations = Generations(joining, connect, self.clock, joining.wait(0.0), begin)
         worker.leave = worker.generations.leave
         transport = CollectiveTransport(worker.generations.taken.connections.group, self.clock)
         group = RendezvousInfo(transport, gather_over(transport), [], generations=worker.generations)

@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
+
 from server.errors import BadMessage, Conflict
 from server.messages import Join
 from server.rendezvous.membership import Group
-
 from trainer.hub.frames import (
     LENGTH,
     LONGEST,

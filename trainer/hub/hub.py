@@ -40,14 +40,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
+from config import CONTINUE, Config, names_of
 from server import wire
 from server.errors import BadMessage
 from server.messages import Call, Join, Left, Member, Place, Response
 from server.rendezvous.membership import Assignment
 from server.rendezvous.record import recorded
 from server.setups import PROGRAM, differences, join_names, verdict
-
-from config import CONTINUE, Config, names_of
 from trainer import version
 from trainer.array_tree import Damaged
 from trainer.hub.connections import Connection, Connections, Refused, State

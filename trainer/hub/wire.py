@@ -21,10 +21,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from server.log_limit import LogLimit
-
 from esync.http import is_readable
 from esync.protocol import NoAnswer
+from server.log_limit import LogLimit
 from trainer.hub.frames import LENGTH, NotAFrame, length_in, outgoing, read
 from trainer.hub.server_part import Arrays, Message
 from trainer.rendezvous.cluster import ClusterSpec

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from server.messages import Member, Place
 
 from esync.asker import Refused, try_once
 from esync.clock import Clock
 from esync.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
+from server.messages import Member, Place
 from utils import JobOver, PeerLost, SetupError, printable
 
 PAUSE_S = 0.1  # between two questions
@@ -96,9 +96,7 @@ class Joining:
     def __post_init__(self) -> None:
         self.name = f"{self.about.get('role', 'worker')}-{self.launched or secrets.token_hex(8)}"
 
-    def wait(
-        self, timeout_s: float = 0.0, before: Start | None = None, lost: Ranks = tuple, heard: Ranks = tuple
-    ) -> Start:
+    def wait(self, timeout_s: float, before: Start | None = None, lost: Ranks = tuple, heard: Ranks = tuple) -> Start:
         """Waits until all workers are there, `timeout_s` seconds at most; 0: for ever. Raises SetupError where the
         state server refuses this worker, PeerLost where they were not all there in time, JobOver where the job has
         ended.

@@ -12,10 +12,9 @@ import logging
 import socket
 from collections.abc import Iterator, Mapping
 
-from server.setups import differences, verdict
-
 from config import Config
 from esync.clock import RealClock
+from server.setups import differences, verdict
 from trainer.collectives import mpi
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.peers import gather_over

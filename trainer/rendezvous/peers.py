@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from server.messages import Member
-
 from config import Config
 from esync.clock import RealClock
 from esync.protocol import Link, Message
+from server.messages import Member
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.collectives.schedules import SUMS
 from trainer.rendezvous import addresses, roles
@@ -67,8 +66,9 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             advice = "set PORT to a free one, another for each worker of this host"
             listener = addresses.listen(addresses.own_address(towards), addresses.chosen_port(), advice)
         address, port, *_ = listener.getsockname()
-        about: Message = {"num_workers": cluster.num_workers, "address": address, "port": port}
-        about |= {"device": {"host": socket.gethostname(), "device": config.device}, "setup": setup}
+        launched, _, living = os.environ.get(PROCESS, "").partition(" ")
+        about: Message = {"num_workers": cluster.num_workers, "setup": setup, "living": [*map(int, living.split())]}
+        about |= {"address": address, "port": port, "device": {"host": socket.gethostname(), "device": config.device}}
         silent_s: float | None = LONGEST_S  # a job that does not survive ends then; None: the rounds tell
         first_s = later_s = CONNECT_S
         if config.survives:
@@ -77,8 +77,6 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
             later_s = PATIENCE_SHARE * first_s
             about |= {"min_workers": config.min_workers, "patience": later_s}
         silence, training = Silence(silent_s), Training()
-        launched, _, living = os.environ.get(PROCESS, "").partition(" ")
-        about |= {"living": [int(number) for number in living.split()]}
 
         def call(other: Member) -> str:
             test_s = max(SHORTEST_TEST_S, TEST_SHARE / SILENT_SHARE * silence.limit_s())

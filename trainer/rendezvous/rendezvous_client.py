@@ -24,10 +24,9 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
-from server.messages import Member
-
 from esync.clock import RealClock
 from esync.protocol import Message
+from server.messages import Member
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub.server_link import ServerLink
 from trainer.hub.wire import BEAT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, log

@@ -18,12 +18,11 @@ import threading
 import time
 from typing import Any
 
+from esync.http import is_readable
 from server import wire
 from server.messages import Call, Join, Left, Response
 from server.rendezvous.membership import decide
 from server.setups import differences, join_names
-
-from esync.http import is_readable
 from trainer.hub.connections import Connection, Connections, Refused, State
 from trainer.hub.server_part import Arrays, Message
 from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log

@@ -9,11 +9,10 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 
-from server.setups import PROGRAM
-
 from algorithms import TransportKind
 from config import Config
 from esync.clock import RealClock
+from server.setups import PROGRAM
 from trainer import version
 from trainer.hub.wire import tell_failure
 from trainer.rendezvous import addresses, rendezvous_client
@@ -107,18 +106,12 @@ def join(
     device: str = "",
     setup: Mapping[str, str] | None = None,
 ) -> Iterator[RendezvousInfo]:
-    """Joins the cluster as a worker, once all processes of the job are there and agree.
+    """Joins the cluster as a worker of this device, once all processes of the job are there and agree. `setup` is what
+    must be the same on all workers, flag or other key -> value. Raises SetupError where it differs, or a port is
+    closed; PeerLost where the job was not complete in time.
 
     Leaving the block waits for every worker's end. After an exception it waits for none: the process has to leave by
     os._exit, since the kvstore's own shutdown waits for workers that wait for this one.
-
-    Args:
-        device: this worker's.
-        setup: what must be the same on all workers: flag or other key -> value.
-
-    Raises:
-        SetupError: the set-ups differ, or a port is closed.
-        PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
     from trainer.hub.kvstore_exchange import KVStoreExchange

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 
+from esync.clock import Clock
+from esync.protocol import Message, NoAnswer, Reply, Timeouts
 from server import policies, wire
 from server.answers import refused
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
-
-from esync.clock import Clock
-from esync.protocol import Message, NoAnswer, Reply, Timeouts
 
 
 class InProcessServer:

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from server.setups import DATA
-
 from config import AUTO, END, Config
+from server.setups import DATA
 from trainer.array_tree import copied, is_finite
 from trainer.survival.checkpoint_rounds import (
     SERVER,

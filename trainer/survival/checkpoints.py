@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server.setups import DATA
-
 from config import FIELDS, Config, modes_of
+from server.setups import DATA
 from trainer.array_tree import Damaged, decode, encode
 from trainer.survival.checkpoint_rounds import file_name, names_in, rounds_in
 from utils import EARLIER, SetupError

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from server.worker import Action
 from timed_cluster import Outcome, Round, Worker, follow
 
 from esync.queries import AWAY_S
+from server.worker import Action
 
 TICK = 2.0**-10  # s
 GIVEN_UP_LATE = 2 / 3  # of a step at most: READY may come just behind its forward pass

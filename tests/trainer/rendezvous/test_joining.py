@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+
+from esync.protocol import Reply
 from server import wire
 from server.errors import BadMessage
 from server.messages import Beat, Call, Join, Left, Member, Place
 from server.rendezvous import membership
 from server.rendezvous.membership import WAITING_S, Assignment, Group
 from server.worker import Device
-
-from esync.protocol import Reply
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock

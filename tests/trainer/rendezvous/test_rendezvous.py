@@ -22,8 +22,8 @@ from types import SimpleNamespace
 
 import pytest
 from cluster_processes import cluster, free_ports, wait_for
-from server.setups import DATA, JOB, PROGRAM, differences, verdict
 
+from server.setups import DATA, JOB, PROGRAM, differences, verdict
 from trainer import command_line, version, worker as worker_module
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub import connections, server_link, wire as wire_module

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cluster_processes import ROOT, cluster, ran
 from few_images import on_few_images
-from server.setups import differences
 
+from server.setups import differences
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime import environment
 from trainer.runtime.environment import TABLE, Treatment, compared, prepare_environment

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from server.errors import Conflict
 from server.messages import Beat, Call, Join, Place, Response
 from server.rendezvous import membership

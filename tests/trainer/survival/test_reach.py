@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from cut_network import FAULT_TIMEOUT_S, SERVER, SETTLED_S, STEP_S, Change, check, drawn
 from hypothesis import given, settings, strategies as st
+
 from server.messages import Call, Join
 from server.rendezvous import membership
 from server.rendezvous.reach import EXACT, heaviest_group
 from server.worker import Device
-
 from trainer.rendezvous import joining
 
 
