@@ -32,7 +32,7 @@ class _Work(Generic[Result]):
     def __init__(self, clock: VirtualClock, work: Callable[[], Result], name: str) -> None:
         self.name = name
         self._work = work
-        self._over = _VirtualEvent(clock)
+        self._over = VirtualEvent(clock)
         self._result: Any = None
         self.error: BaseException | None = None
         self.error_is_raised = False  # by `result`
@@ -63,15 +63,7 @@ class _Work(Generic[Result]):
         return result
 
 
-class Parked:
-    """Lets one worker wait until it is woken, with an alarm or without (VirtualClock.park)."""
-
-    def __init__(self, work: _Work[Any]) -> None:
-        self.work = work
-        self.turn: int | None = None
-
-
-class _VirtualEvent:
+class VirtualEvent:
     """An event of the virtual clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -84,6 +76,10 @@ class _VirtualEvent:
         waiting, self._waiting = self._waiting, []
         for place in waiting:
             self._clock.wake(*place)
+
+    def clear(self) -> None:
+        """It is to happen once more."""
+        self._has_happened = False
 
     def is_set(self) -> bool:
         return self._has_happened
@@ -107,7 +103,7 @@ class VirtualClock:
         self._now = 0.0
         self._due: list[tuple[float, int, _Work[Any], int]] = []
         self._asked = 0
-        self._change = _VirtualEvent(self)  # the next call of `changed`
+        self._change = VirtualEvent(self)  # the next call of `changed`
         self._work: dict[_Work[Any], None] = {}  # in the order in which it began
 
     def now(self) -> float:
@@ -132,18 +128,8 @@ class VirtualClock:
 
     def changed(self) -> None:
         """Wakes all workers in `wait_until`."""
-        change, self._change = self._change, _VirtualEvent(self)
+        change, self._change = self._change, VirtualEvent(self)
         change.set()
-
-    def park(self, place: Parked, seconds: float | None) -> None:
-        """Waits for `unpark`, at most for these seconds."""
-        place.turn = self.current.turn
-        self.hand_on(seconds)
-
-    def unpark(self, place: Parked) -> None:
-        """Wakes the worker of this place if it waits."""
-        if place.turn is not None and place.work is not self.current:
-            self.wake(place.work, place.turn)
 
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Begins a task at this virtual moment; it runs when the caller waits."""
@@ -153,7 +139,7 @@ class VirtualClock:
         return begun
 
     def event(self) -> Event:
-        return _VirtualEvent(self)
+        return VirtualEvent(self)
 
     def lock(self) -> contextlib.AbstractContextManager[Any]:
         """No lock is needed: one task runs at a time, until it waits."""
