@@ -57,7 +57,6 @@ STATE_SERVER_INIT_POLICY = _checked("ESYNC_POLICY", _given("ESYNC_POLICY", "prep
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _LOG_LEVEL = _checked("ESYNC_LOG_LEVEL", _given("ESYNC_LOG_LEVEL", "info").upper(), _LOG_LEVELS)
 
-DEBUG = False
 SECRET_KEY = _given("ESYNC_SECRET_KEY") or secrets.token_urlsafe(50)
 # The names, beside all addresses, by which this server tells of its jobs (server/views.py); any where there is no token
 _NAMES = [".localhost", socket.gethostname(), *_given("ESYNC_HOSTS").replace(",", " ").split()]
@@ -70,7 +69,6 @@ SILENCED_SYSTEM_CHECKS = [
     "security.W003",  # CSRF: a POST with an Origin is refused (server/receiver.py); there are no cookies and no forms
 ]
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
-USE_TZ = True
 TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole process Chicago's
 
 LOGGING = {

@@ -1,7 +1,5 @@
 """How the set-ups of a job's processes differ, in words: pure functions, whichever way the processes meet."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
