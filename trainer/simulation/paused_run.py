@@ -3,8 +3,6 @@
 The run has a greenlet of its own as its clock's hub: `advance` switches there, and `continues` switches back.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time

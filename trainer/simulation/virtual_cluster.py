@@ -90,19 +90,23 @@ class VirtualRun:
     def run(self) -> str:
         """Trains to the job's end; returns the SHA-256 of all workers' final weights."""
         root = logging.getLogger()
-        only_one = _lines_of(self._evaluating_rank or 0, self._clock)
-        root.addFilter(only_one)
+        root.addFilter(self._is_shown)
         try:
             for rank in range(len(self._rows)):
                 self._clock.start(partial(self._train, rank), f"worker {rank}")
             self._clock.run(watch=self._watcher.continues)
         finally:
             wait_until_written()
-            root.removeFilter(only_one)
+            root.removeFilter(self._is_shown)
             for folder in self._folders:
                 folder.close()
         digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
         return hashlib.sha256(digests.encode()).hexdigest()
+
+    def _is_shown(self, record: logging.LogRecord) -> bool:
+        """Lines of one worker, warnings of all, and lines of no worker, such as the progress."""
+        clock, shown = self._clock, f"worker {self._evaluating_rank or 0}"
+        return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == shown
 
     def _train(self, rank: int) -> None:
         ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
@@ -234,12 +238,3 @@ class VirtualRun:
 
 def _bytes_per_s(mbit_s: float) -> float:
     return mbit_s * 1e6 / 8
-
-
-def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:
-    """A filter for the log: lines of one worker, warnings of all, and lines of no worker, such as the progress."""
-
-    def passes(record: logging.LogRecord) -> bool:
-        return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == f"worker {rank}"
-
-    return passes
