@@ -245,7 +245,7 @@ def train(run: SimulatedRun) -> int:
 
     progress = ProgressLine(config.max_seconds, begins, alone=not run.is_of_set, quiet=bool(config.quiet))
     try:
-        digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
+        digest = virtual_cluster.VirtualRun(run.job, lambda: signals.requested, progress).run()
     finally:
         progress.end()
         before.tell()

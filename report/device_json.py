@@ -1,7 +1,5 @@
 """A device in the JSON of a summary: lists over its rounds, as the published program wrote them, and more of ours."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from esync.metric import ACCURACY, Metric, metric_of

@@ -142,5 +142,5 @@ def simulate(job: VirtualJob) -> Measured:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, HOST)
-        virtual_cluster.run(replace(job, config=job.config.but(log_dir=str(folder))))
+        virtual_cluster.VirtualRun(replace(job, config=job.config.but(log_dir=str(folder)))).run()
         return measured(job_logs.read(folder.glob("cpu*"), lambda text: None), job.config.algorithm.waits)

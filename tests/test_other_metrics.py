@@ -56,7 +56,7 @@ def run(place: Path, *more: str, base: str = "logs") -> Path:
     """One run in this process; returns the log folder of the worker that evaluates."""
     given = ["--job", str(place / "line.py"), "--workers", "0.1,0.3", "-b", "8", "-l", "0.01", "-ll", "0.01"]
     _, (one,) = simulate.parse([*given, "--log-base", str(place / base), *more])
-    virtual_cluster.run(one.job)
+    virtual_cluster.VirtualRun(one.job).run()
     return Path(one.job.config.log_dir) / "cpu0"
 
 

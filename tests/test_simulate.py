@@ -49,7 +49,7 @@ def arguments(place: Path, *more: str, network: str = "mlp") -> list[str]:
 def run(place: Path, *more: str, network: str = "mlp") -> str:
     """One run in this process; returns the hash of the weights."""
     _, (one,) = simulate.parse(arguments(place, *more, network=network))
-    return virtual_cluster.run(one.job)
+    return virtual_cluster.VirtualRun(one.job).run()
 
 
 def rounds(folder: Path) -> list[dict]:
@@ -278,7 +278,7 @@ def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
     """Nine-ways: 25 versions a second by the three fast ones; of the slow one's 10 steps none comes in time."""
     words = f"--cluster nine-ways -m backup -n none --log-base {place} --max-seconds 4"
     _, (one,) = simulate.parse(words.split())
-    virtual_cluster.run(one.job)
+    virtual_cluster.VirtualRun(one.job).run()
     fast, slow = (rounds(place / "none/backup/virtual" / device) for device in ("cpu0", "cpu3"))
     assert (len(fast), fast[-1]["version"]) == pytest.approx((100, 100), abs=1)
     assert len(slow) == pytest.approx(10, abs=1)
@@ -324,7 +324,7 @@ def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier
                 assert log.exists() == again
             _, (one,) = simulate.parse(arguments(place, *limits, *each.arguments))  # as a process of its own
             assert one.job.config.log_dir == each.job.config.log_dir
-            virtual_cluster.run(one.job)
+            virtual_cluster.VirtualRun(one.job).run()
 
     done(again=False)
     done(again=True)
@@ -338,7 +338,7 @@ def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier
 def test_a_virtual_worker_moves_no_logs_as_the_job_did_that_it_is_like(place):
     _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2"))
     config = one.job.config.but(earlier="/elsewhere/earlier/2026-11-25-120000")
-    virtual_cluster.run(dataclasses.replace(one.job, config=config, earlier=None))
+    virtual_cluster.VirtualRun(dataclasses.replace(one.job, config=config, earlier=None)).run()
 
 
 def test_flags_of_one_mode_or_preset_may_be_given_for_a_set_that_has_it_and_takes_all_cores():
@@ -420,7 +420,7 @@ def test_another_trace_of_the_same_name_makes_it_another_run(place):
     for extra in ("0.5", "0.6"):
         (place / "late.csv").write_text(f"start_s,duration_s,extra_s\n0,1,{extra}\n")
         is_done.append(simulate.parse(command)[1][0].job.is_done())
-        virtual_cluster.run(simulate.parse(command)[1][0].job)
+        virtual_cluster.VirtualRun(simulate.parse(command)[1][0].job).run()
         assert simulate.parse(command)[1][0].job.is_done()
     assert is_done == [False, False]
 
@@ -433,7 +433,7 @@ def test_a_quiet_run_tells_no_progress_until_its_end_and_is_the_same_run(place, 
         caplog.clear()
         _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", *words, network="none"))
         line = ProgressLine(0.0, lambda: None, quiet=bool(one.job.config.quiet))
-        virtual_cluster.run(one.job, progress=line)
+        virtual_cluster.VirtualRun(one.job, watcher=line).run()
         line.end()
         told.append(sum(message.startswith("progress") for message in caplog.messages))
         assert one.job.is_done()
@@ -445,13 +445,13 @@ def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):
     caplog.set_level(logging.INFO)
     seen = []
 
-    class Looks(ProgressLine):
-        def __call__(self, now):
+    class Looks(virtual_progress.Watcher):
+        def continues(self, now):
             seen.append(now)
             logging.info("looked at %s", now)
 
     _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", network="none"))
-    virtual_cluster.run(one.job, progress=Looks(0.0, lambda: None))
+    virtual_cluster.VirtualRun(one.job, watcher=Looks()).run()
     assert len(seen) > 4
     assert sum(record.msg == "looked at %s" for record in caplog.records) == len(seen)
 

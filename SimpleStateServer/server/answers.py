@@ -9,7 +9,6 @@ from urllib.parse import unquote_to_bytes
 
 from server.errors import BadMessage, Conflict
 
-MAX_BODY_BYTES = 64 * 1024  # of a request; more is answered with 413
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -23,7 +22,7 @@ class Request:
     target: bytes = b""  # path and query as sent
     # By lower-case name; one that comes twice has its values joined by commas
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""  # all of it
+    body: bytes | bytearray = b""  # all of it
     keeps_alive: bool = True  # the connection stays open after the answer
 
     @property

@@ -1,6 +1,6 @@
 """The metric, the loss and the events of a job over time, each in a bounded number."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from server.messages import MAX_POINTS
@@ -9,8 +9,7 @@ KEPT_EVENTS = 100
 SAME_S = 10.0  # within which all workers tell of an event
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Point:
+class Point(NamedTuple):
     """One evaluation."""
 
     round: int  # after which it was made
@@ -27,16 +26,12 @@ class Event(NamedTuple):
     text: str
 
 
-class Events:
-    """The latest events of a job."""
-
-    def __init__(self) -> None:
-        self.latest: tuple[Event, ...] = ()
-
-    def add(self, event: Event) -> None:
-        """Adds an event, unless it is a known one that another worker tells too, or one worker again."""
-        if not any(each[2:] == event[2:] and abs(each.time - event.time) < SAME_S for each in self.latest):
-            self.latest = tuple(sorted((*self.latest, event)))[-KEPT_EVENTS:]
+def with_event(latest: Sequence[Event], event: Event) -> Sequence[Event]:
+    """A job's latest events with one more, unless it is a known one that another worker tells too, or one worker
+    again."""
+    if any(each[2:] == event[2:] and abs(each.time - event.time) < SAME_S for each in latest):
+        return latest
+    return sorted((*latest, event))[-KEPT_EVENTS:]
 
 
 class Curve:

@@ -6,15 +6,13 @@ Messages may come twice (a client resends after a lost connection) or late, so e
 message changes nothing and gets the same answer; a stale one is refused.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from importlib.util import find_spec
 
 from msgspec.structs import replace
 
-from server.curve import Event, Point
+from server.curve import Event, Point, with_event
 from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
 from server.messages import Message, Query, Report, Reset, Response, WorkerMessage
@@ -189,7 +187,7 @@ class Handlers:
         if message.loss is not None:
             job.note_loss(row.rank, row.round, message.loss, now)
         for after, elapsed, *about in message.events:
-            job.events.add(Event(began + elapsed, after, *about))
+            job.events = with_event(job.events, Event(began + elapsed, after, *about))
         for rank in {*message.lost} - {row.rank}:
             job.senders.pop(rank, None)  # a new process may speak for it
             job.table.stop_counting_on(rows[rank])

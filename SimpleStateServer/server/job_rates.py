@@ -1,12 +1,9 @@
 """The rates of a job over its whole time, from a bounded history of the work of all workers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from server.row import Row
+from server.row import Row
 
 MAX_POINTS = 240
 FIRST_PAUSE_S = 1.0  # between two points; it doubles whenever there are too many

@@ -2,11 +2,11 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from server.curve import Curve, Events, Point
+from server.curve import Curve, Event, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
 from server.policies import POLICIES, Sync
@@ -18,6 +18,7 @@ MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin
 LOSS_PAUSE_S = 0.9  # between two points of its curve: workers that tell theirs once a second make one
 MAX_ROWS = 2 * MAX_WORKERS  # of all jobs: what bounds the memory
+AT_WORK, QUIET, ENDED = "at work", "quiet", "ended"
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Job:
         self.began = now  # of a job that was taken over, by its workers' messages
         self.curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)  # of its metric
         self.losses = Curve(more_is_better=False)  # the mean of the workers' latest losses, once a round
-        self.events = Events()  # that its workers have told
+        self.events: Sequence[Event] = ()  # the latest that its workers have told
         self.history_lost = bool(settings.resumed)  # it is older than this server, which lacks earlier evaluations
         self.ended: float | None = None  # when its last worker left, or another job replaced it
         self.is_replaced = False  # by another `/init/`
@@ -92,6 +93,22 @@ class Job:
             return True
         self.left_alone = heard
         return False
+
+    def state(self, now: float) -> str:
+        """At work; quiet: no recent message, and not all workers have left; or ended."""
+        if self.ended is not None:
+            return ENDED
+        is_new = self.heard is None and now - self.table.started <= SILENCE_S
+        return AT_WORK if is_new or self.is_at_work(now) else QUIET
+
+    def elapsed(self, now: float) -> float:
+        """Seconds from the job's beginning to its end, or to its last message where it is quiet."""
+        until = now if self.heard is None or self.state(now) == AT_WORK else self.heard
+        return max((until if self.ended is None else min(until, self.ended)) - self.began, 0.0)
+
+    def silence(self, row: Row, now: float) -> float:
+        """Seconds since a worker's last message, or since this server learned of the job where there was none."""
+        return now - (self.table.started if row.heard is None else row.heard)
 
     def end(self, now: float, why: str) -> None:
         if self.ended is None:

@@ -11,9 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from server.curve import Point
-from server.eta import AT_WORK, ENDED, QUIET, elapsed
 from server.handlers import Handlers
-from server.jobs import Job
+from server.jobs import AT_WORK, ENDED, QUIET, Job
 from server.messages import BY_TYPE
 from server.row import Row
 from server.view import View
@@ -61,7 +60,7 @@ def _family(name: str, text: str, labels: str, samples: Iterable[Sequence[object
 # Of each job, however large it is: name, text, value. A name that ends in _total is a counter's.
 _JOB: list[tuple[str, str, Callable[[View], float | None]]] = [
     ("job_at_work", "1 while the job's workers are heard.", lambda view: view.state == AT_WORK),
-    ("job_seconds", "Time since the job began, until it ended.", lambda view: elapsed(view.job, view.now)),
+    ("job_seconds", "Time since the job began, until it ended.", lambda view: view.job.elapsed(view.now)),
     ("workers", "Workers of the job.", lambda view: len(view.rows)),
     ("round", "The latest round that any worker has entered.", lambda view: view.job.table.round),
     ("limit_rounds", "Rounds after which the job ends.", lambda view: view.job.settings.limits.rounds),
@@ -98,7 +97,7 @@ _WORKER: list[tuple[str, str, Callable[[View, Row], float | None]]] = [
     ("computing_seconds_total", "Seconds of local steps since the job began.", lambda view, row: row.computing),
     ("step_time_seconds", "Smoothed time of a local step.", lambda view, row: row.step_time),
     ("transmission_time_seconds", "Time to push a model.", lambda view, row: view.transmission_time(row)),
-    ("silence_seconds", "Time since the worker was heard.", lambda view, row: view.silence(row)),
+    ("silence_seconds", "Time since the worker was heard.", lambda view, row: view.job.silence(row, view.now)),
     ("computing_share", "Share of local steps in its time.", lambda view, row: view.computing_share(row.rank)),
     ("waiting", "1 while the worker waits for others.", lambda view, row: view.states[row.rank] == WAITING),
 ]
@@ -113,7 +112,7 @@ def _job_metrics(views: Sequence[View]) -> Iterator[Metric]:
     yield _family("job_info", "A job.", "job policy algorithm", about)
     states = ([view.job.id, state, view.states.count(state)] for view in views for state in ALL)
     yield _family("workers_in_state", "Workers by what they do.", "job state", states)
-    kinds = ((view.job.id, Counter(event.kind for event in view.job.events.latest)) for view in views)
+    kinds = ((view.job.id, Counter(event.kind for event in view.job.events)) for view in views)
     events = ([id, kind, count] for id, counts in kinds for kind, count in counts.items())
     yield _family("events", "Of the latest events, those of a kind.", "job kind", events)
     spreads = ([view.job.id, name, value] for view in views for name, value in _spread(view.rows))

@@ -1,7 +1,5 @@
 """How the set-ups of a job's processes differ, in words: pure functions, whichever way the processes meet."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,12 +33,9 @@ def differences(processes: Iterable[tuple[str, Setup]]) -> dict[str, str]:
 def _sentence(key: str, holders: Mapping[str, Sequence[str]]) -> str:
     """Such as "worker (gpu0 on host b, 10.0.0.3:4711) has -b 32, the others -b 64"."""
     *odd, most = sorted(holders, key=lambda value: len(holders[value]))
-    parts = [f"{_have(holders[value])} {key} {value}" for value in odd]
-    if len(holders[most]) > len(holders[odd[-1]]):
-        parts.append(f"the others {key} {most}")
-    else:  # no majority
-        parts.append(f"{_have(holders[most])} {key} {most}")
-    return ", ".join(parts)
+    are_more = len(holders[most]) > len(holders[odd[-1]])
+    who = {value: _have(holders[value]) for value in odd} | {most: "the others" if are_more else _have(holders[most])}
+    return ", ".join(f"{each} {key} {value}" for value, each in who.items())
 
 
 def _have(names: Sequence[str]) -> str:

@@ -4,8 +4,6 @@ Only the handlers change a table, one message at a time; a reader gets a tuple o
 seconds on the server's monotonic clock, given by the caller.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable
 
@@ -58,7 +56,7 @@ class Table:
         self.rates = JobRates(started, resumed=not counted)
         self.rows = _new_rows(num_workers, counted)
         self._delay = delay
-        self._delays = MaxTree([self._counted_delay(self.rows[0])] * num_workers)  # all are equal
+        self._delays = MaxTree(num_workers, self._counted_delay(self.rows[0]))
         self._throughputs: Throughputs | None = None
         self._looked_at = 0  # rank of the worker that was checked last
 
@@ -73,7 +71,7 @@ class Table:
             self.round, self._entered = row.round, row.entered or 0.0
         delay = self._counted_delay(row)
         if self._throughputs is not None:
-            self._throughputs.change(self._delays.delay(row.rank), delay)
+            self._throughputs.change(self._delays.delays[row.rank], delay)
         self._delays.change(row.rank, delay)
 
     def _note_entered(self, before: Row, row: Row) -> None:
@@ -123,7 +121,7 @@ class Table:
             silent.append(self.stop_counting_on(row))
         self._looked_at = (self._looked_at + 1) % len(self.rows)
         row = self.rows[self._looked_at]
-        counts, silence = self._delays.delay(row.rank) != OUT, self.silence(row, now)
+        counts, silence = self._delays.delays[row.rank] != OUT, self.silence(row, now)
         if counts and silence > row.silence_limit and silence > self.slowest.silence_limit:
             silent.append(self.stop_counting_on(row))
         return silent

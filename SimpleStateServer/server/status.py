@@ -11,9 +11,8 @@ from typing import Any
 
 from server import anchor, worker_states
 from server.curve import Curve
-from server.eta import AT_WORK, elapsed, ending, job_state
-from server.job_rates import rates
-from server.jobs import Job, Jobs
+from server.job_rates import rates, rounds_per_s
+from server.jobs import AT_WORK, ENDED, Job, Jobs
 from server.row import Row
 from server.timeline import timeline
 from server.view import View
@@ -45,12 +44,12 @@ def status(job: Job | None, jobs: Jobs, now: float) -> dict[str, Any]:
         "num_workers": settings.num_workers,
         "generation": settings.generation,
         "round": table.round,
-        "elapsed_s": _rounded(elapsed(job, now)),
+        "elapsed_s": _rounded(job.elapsed(now)),
         "quiet_s": _rounded(now - (table.started if job.heard is None else job.heard)),
         "resumed_s": _rounded(now - table.started) if settings.resumed else None,
         "beginning_known": not settings.resumed or job.began < table.started,
         "history_lost": job.history_lost,
-        "end": ending(job, now),
+        "end": _ending(job, now),
         "samples": sum([row.samples for row in rows]),
         "samples_per_s": _rounded(view.samples_per_s_of_all),
         "rates": [[_rounded(time - job.began), _rounded(rate)] for time, rate in rates(table.rates.marks, until)],
@@ -64,11 +63,35 @@ def status(job: Job | None, jobs: Jobs, now: float) -> dict[str, Any]:
         },
         "accuracies" if settings.metric is None else "values": _points(job, job.curve),
         "losses": _points(job, job.losses),
-        "events": [[_rounded(event.time - job.began), *event[2:], event.round] for event in job.events.latest],
+        "events": [[_rounded(event.time - job.began), *event[2:], event.round] for event in job.events],
         "best": best and [_rounded(best.time - job.began), best.value],
         "workers": [_worker(view, row) for row in shown],
         "timeline": timeline(job, shown, view.workers, now),
         "jobs": _jobs(jobs, now),
+    }
+
+
+def _ending(job: Job, now: float) -> dict[str, Any]:
+    """The limits, as JSON: `rounds`, [done, of]; `seconds`, [done, of]; `accuracy`, or `target` of another metric; each
+    None where there is no such limit. `share` is the progress to the nearest limit, 0 to 1; `left_s` the seconds to it
+    by the recent rate of rounds, None where it is not known. The time to the target is never estimated."""
+    limits, state, seconds = job.settings.limits, job.state(now), job.elapsed(now)
+    done = max(job.table.round - (state != ENDED), 0)  # the running round is not done yet
+    shares, lefts = [], []
+    if limits.rounds is not None:
+        shares.append(done / limits.rounds)
+        if (pace := rounds_per_s(job.table.rates.marks, now)) is not None:
+            lefts.append((limits.rounds - done) / pace)
+    if limits.seconds is not None:
+        shares.append(seconds / limits.seconds if limits.seconds else 1.0)
+        lefts.append(limits.seconds - seconds)
+    return {
+        "rounds": None if limits.rounds is None else [min(done, limits.rounds), limits.rounds],
+        "seconds": None if limits.seconds is None else [round(min(seconds, limits.seconds), 1), limits.seconds],
+        "accuracy": limits.accuracy,
+        "target": limits.target,
+        "share": round(min(max(shares), 1.0), 4) if shares else None,
+        "left_s": round(max(min(lefts), 0.0), 1) if lefts and state == AT_WORK else None,
     }
 
 
@@ -105,7 +128,7 @@ def _shown(view: View) -> list[Row]:
 
 
 def _worker(view: View, row: Row) -> dict[str, Any]:
-    quiet_s = _rounded(view.silence(row))
+    quiet_s = _rounded(view.job.silence(row, view.now))
     return {
         "rank": row.rank,
         "host": row.device.host,
@@ -151,7 +174,7 @@ def _way(rows: Sequence[Row]) -> str:
 
 def _jobs(jobs: Jobs, now: float) -> dict[str, Any]:
     """The latest jobs, running ones first."""
-    latest = sorted(jobs, key=lambda job: (job_state(job, now) != AT_WORK, -job.began))[:SHOWN_JOBS]
+    latest = sorted(jobs, key=lambda job: (job.state(now) != AT_WORK, -job.began))[:SHOWN_JOBS]
     return {
         "count": len(jobs),
         "shown": [
@@ -160,8 +183,8 @@ def _jobs(jobs: Jobs, now: float) -> dict[str, Any]:
                 "title": job.title,
                 "num_workers": len(job.rows),
                 "round": job.table.round,
-                "state": job_state(job, now),
-                "elapsed_s": _rounded(elapsed(job, now)),
+                "state": job.state(now),
+                "elapsed_s": _rounded(job.elapsed(now)),
             }
             for job in latest
         ],

@@ -5,9 +5,6 @@ sum of squares are Python's integers, which never round, so they do not depend o
 2**-11 samples/s on is such a whole number.
 """
 
-from __future__ import annotations
-
-import copy
 import math
 from collections.abc import Iterable
 from fractions import Fraction
@@ -39,12 +36,6 @@ class Throughputs:
             self._count(before, -1)
             self._count(after, 1)
 
-    def including(self, delay: float) -> Throughputs:
-        """A copy with one more worker."""
-        all_of_them = copy.copy(self)
-        all_of_them._count(delay, 1)
-        return all_of_them
-
     @property
     def are_known(self) -> bool:
         """Whether there is a counted worker, and the throughput of each is known."""
@@ -52,11 +43,13 @@ class Throughputs:
 
     def mean_is_far_above(self, delay: float, margin: Fraction) -> bool:
         """Whether the throughput of a worker with this delay is below the mean by more than one standard deviation, and
-        by more than the share `margin` of it.
+        by more than the share `margin` of it; not while a throughput is not known.
 
         With n throughputs v, S their sum and Q that of their squares: n^2 times the variance is n Q - S^2, so that
         S - n v > sqrt(n Q - S^2) needs no division and no root.
         """
+        if not self.are_known:
+            return False
         below = self._sum - self._known * in_units(throughput(delay))  # n times the distance to the mean
         return below * margin.denominator > margin.numerator * self._sum and below * below > self._spread
 

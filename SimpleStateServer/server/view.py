@@ -1,10 +1,9 @@
 """A job at one moment, as its readers see it: the page (status.py) and Prometheus (metrics.py). Pure."""
 
-from server.eta import AT_WORK, job_state
-from server.jobs import Job
+from server.jobs import AT_WORK, Job
 from server.policies import Sync
 from server.row import HISTORY_ROUNDS, Row
-from server.worker_states import ABSENT, ENDED, LOST, SILENT, TRAINING, silence, states_of
+from server.worker_states import ABSENT, ENDED, LOST, SILENT, TRAINING, states_of
 
 NOT_AT_WORK = (SILENT, ABSENT, ENDED, LOST)
 
@@ -18,7 +17,7 @@ class View:
 
     def __init__(self, job: Job, now: float) -> None:
         self.job, self.now, self.rows = job, now, job.rows
-        self.state = job_state(job, now)
+        self.state = job.state(now)
         self.workers = states_of(job, now)
         self.states = self.workers.states  # by rank
         slowest = job.table.slowest.rank
@@ -77,10 +76,6 @@ class View:
         """Seconds; None where none was measured."""
         is_known = row.step_times and self.job.policy.sync is not Sync.IS_NOT_SAID
         return row.transmission_time if is_known else None
-
-    def silence(self, row: Row) -> float:
-        """As worker_states has it, now."""
-        return silence(self.job, row, self.now)
 
 
 def _share(computing: float, seconds: float) -> float | None:

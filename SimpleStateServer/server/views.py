@@ -5,8 +5,6 @@ All is done in the loop that answers the workers. Responses that grow with the j
 bounds their share of the loop's time.
 """
 
-from __future__ import annotations
-
 import functools
 import ipaddress
 import json
@@ -14,7 +12,7 @@ import logging
 import re
 import time
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from django.apps import apps
 from django.conf import settings
@@ -24,15 +22,13 @@ from django.template.loader import render_to_string
 from prometheus_client import generate_latest
 
 from server.answers import JSON, Answer, Request, error, json_answer, refused
+from server.apps import ServerConfig
 from server.errors import BadMessage, Conflict
 from server.jobs import Job
 from server.log_limit import note_refusal
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from server.status import status
 from server.worker import Action
-
-if TYPE_CHECKING:
-    from server.apps import ServerConfig
 
 SMALL_JOB = 1000  # workers; the published state of such a job takes a millisecond or two
 NO_STORE = {"Cache-Control": "no-store"}
@@ -56,7 +52,7 @@ log = logging.getLogger(__name__)
 @functools.cache  # each message asks
 def app() -> ServerConfig:
     """The app of this process."""
-    return cast("ServerConfig", apps.get_app_config("server"))
+    return cast(ServerConfig, apps.get_app_config("server"))
 
 
 def answer(request: Request) -> Answer:

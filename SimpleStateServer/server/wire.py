@@ -18,7 +18,7 @@ from server.errors import BadMessage
 from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessage
 
 
-def parse(body: bytes, policies: Collection[str], token: str = "") -> Message:
+def parse(body: bytes | bytearray, policies: Collection[str], token: str = "") -> Message:
     """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`. `token` is that of its request."""
     try:
         value = msgspec.json.decode(body)
@@ -120,7 +120,7 @@ def _allowed(kind: Any, field: str) -> str:
     return "a JSON object" if _class_in(hint) else "printable characters"
 
 
-def json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object that a body is. A name may not come twice, and NaN and infinities are no JSON. Raises BadMessage
     if it is something else."""
     try:

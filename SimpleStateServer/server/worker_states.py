@@ -26,8 +26,9 @@ ENDED = "ended"
 LOST = "lost"  # the job has ended, and this worker had not left it
 ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDED, LOST)
 
-# Sooner than the decisions: a wrong guess costs nothing here.
-PAGE_SILENCE_S = 5.0
+# Seconds, and reach-server times, after which a worker counts as silent. Sooner than the decisions: a wrong guess costs
+# nothing here. A published worker does not report evaluations, so it has more time to exchange.
+_QUIET_S = {TRAINING: 5.0, EXCHANGING: SILENCE_S, EVALUATING: EVALUATION_S, WAITING: EVALUATION_S}
 PAGE_SILENCE_STEPS = 5
 
 ASP = "ASP"
@@ -77,15 +78,10 @@ def states_of(job: Job, now: float) -> WorkerStates:
     return _BY_SYNC[job.policy.sync](job, now)
 
 
-def silence(job: Job, row: Row, now: float) -> float:
-    """Seconds since the worker's last message, or since this server learned of the job where there was none."""
-    return now - (job.table.started if row.heard is None else row.heard)
-
-
-def _unless_silent(state: str, row: Row, now: float, least_s: float = PAGE_SILENCE_S, since: float = 0.0) -> str:
+def _unless_silent(state: str, row: Row, now: float, since: float = 0.0) -> str:
     """The state of a worker that is to send a message: silent where it was quiet for too long, since its last one or
     `since` then."""
-    quiet_s = now - max(row.heard or 0.0, since)
+    quiet_s, least_s = now - max(row.heard or 0.0, since), _QUIET_S[state]
     if quiet_s <= least_s:  # nearly always, and the step time costs more than this
         return state
     patience_s = PAGE_SILENCE_STEPS * row.reach_server_time if row.step_times else max(SILENCE_S, least_s)
@@ -97,9 +93,9 @@ def _without_sync(job: Job, row: Row, now: float) -> str | None:
     if row.doing is Activity.ENDED:
         return ENDED
     if row.heard is None:
-        return SILENT if silence(job, row, now) > SILENCE_S else ABSENT
+        return SILENT if job.silence(row, now) > SILENCE_S else ABSENT
     if row.doing is Activity.EVALUATING:
-        return _unless_silent(EVALUATING, row, now, EVALUATION_S)
+        return _unless_silent(EVALUATING, row, now)
     return None
 
 
@@ -132,8 +128,8 @@ def _aggregating(job: Job, now: float) -> WorkerStates:
     for row in told:
         if lowest < 2 * row.round + 1:
             states[row.rank] = WAITING
-        else:  # a published worker does not report evaluations, so it has more time
-            states[row.rank] = _unless_silent(EXCHANGING, row, now, SILENCE_S, last_told)
+        else:
+            states[row.rank] = _unless_silent(EXCHANGING, row, now, last_told)
     below = _first_below(levels, states)
     return WorkerStates(states, lambda row: below(2 * row.round + 1))
 
@@ -171,13 +167,8 @@ def _first_of(rows: Iterable[Row], states: list[str]) -> list[Row]:
 
 def _releasing(job: Job, now: float) -> WorkerStates:
     """No worker waits. One that was told to release pushes and pulls until it reports the next round."""
-
-    def state(row: Row) -> str:
-        if row.action is Action.SYNC:
-            return _unless_silent(EXCHANGING, row, now, SILENCE_S)
-        return _unless_silent(TRAINING, row, now)
-
-    return WorkerStates([_without_sync(job, row, now) or state(row) for row in job.rows])
+    told = ((row, EXCHANGING if row.action is Action.SYNC else TRAINING) for row in job.rows)
+    return WorkerStates([_without_sync(job, row, now) or _unless_silent(state, row, now) for row, state in told])
 
 
 # -------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
@@ -243,13 +234,8 @@ def _begin_of_step(row: Row) -> float:
 
 def _as_told(job: Job, now: float) -> WorkerStates:
     """A worker that waits does so for all that do not; where there are none, all exchange."""
-
-    def state(row: Row) -> str:
-        if row.doing is Activity.WAITING:
-            return _unless_silent(WAITING, row, now, EVALUATION_S)
-        return _unless_silent(TRAINING, row, now)
-
-    states = [_without_sync(job, row, now) or state(row) for row in job.rows]
+    told = ((row, WAITING if row.doing is Activity.WAITING else TRAINING) for row in job.rows)
+    states = [_without_sync(job, row, now) or _unless_silent(state, row, now) for row, state in told]
     busy = [row for row in job.rows if states[row.rank] not in (WAITING, ENDED)]
     if not busy:
         return WorkerStates([EXCHANGING if state == WAITING else state for state in states])

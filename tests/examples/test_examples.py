@@ -127,7 +127,7 @@ def test_the_job_of_readme_is_whole(tmp_path):
 def simulated(base: Path, *arguments: str) -> tuple[str, Path]:
     """A job in virtual time in this process; returns the hash of the weights, and the log folder of its worker 0."""
     _, (run,) = simulate.parse([*arguments, "--log-base", str(base)])
-    return virtual_cluster.run(run.job), Path(run.job.config.log_dir) / "cpu0"
+    return virtual_cluster.VirtualRun(run.job).run(), Path(run.job.config.log_dir) / "cpu0"
 
 
 @pytest.fixture(scope="module")

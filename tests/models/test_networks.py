@@ -24,7 +24,7 @@ def simulated(data_dir, logs, *flags):
     """One run; the hash of the weights."""
     job = ["-m", "esync", "--workers", "0.1,0.3", "-n", "mlp", "--dataset", "cifar100", "-b", "8", "--max-rounds", "3"]
     _, (run,) = simulate.parse([*job, "-dd", str(data_dir), "--log-base", str(logs), *flags])
-    return virtual_cluster.run(run.job)
+    return virtual_cluster.VirtualRun(run.job).run()
 
 
 def test_in_virtual_time_a_seed_gives_the_same_weights_with_augmentation_too(data_dir, tmp_path):

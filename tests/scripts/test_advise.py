@@ -155,7 +155,8 @@ def test_a_run_that_pauses_trains_as_one_that_does_not(place):
     for each in (whole, one, other, unfinished):
         each.close()
         assert not each.logs.exists()
-    assert virtual_cluster.run(replace(job, earlier=None))  # nothing is left that would disturb another run
+    again = virtual_cluster.VirtualRun(replace(job, earlier=None))
+    assert again.run()  # nothing is left that would disturb another run
 
 
 def test_an_answer_has_rows_and_a_command_that_runs(place, capsys, monkeypatch):

@@ -35,7 +35,7 @@ def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: fl
     words = ["-m", mode, "--cluster", str(folder / "cluster.csv"), "-n", "none", "--max-seconds", str(seconds)]
     words += ["--model-bytes", "1e6", "--log-base", str(folder / "logs"), *FLAGS.get(mode, ()), *flags]
     _, (one,) = simulate.parse(words)
-    virtual_cluster.run(one.job)
+    virtual_cluster.VirtualRun(one.job).run()
     return measured(logs_of(folder, mode), OWNERS[mode].waits)
 
 

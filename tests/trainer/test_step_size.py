@@ -120,7 +120,7 @@ def test_a_job_says_what_its_step_size_is_and_each_worker_that_nothing_is_learnt
         rates = ["-l" if mode != "esync" else "-ll", rate]
         limits = ["--max-seconds", "15", "--workers", "0.1,0.12", "--log-base", str(tmp_path / "logs")]
         with caplog.at_level(logging.INFO):
-            virtual_cluster.run(simulate.parse(["-m", mode, *data, *rates, *limits])[1][0].job)
+            virtual_cluster.VirtualRun(simulate.parse(["-m", mode, *data, *rates, *limits])[1][0].job).run()
         assert sum("of the mean loss" in line for line in caplog.messages) == 1
         return [line for line in caplog.messages if "nothing is learnt" in line]
 

@@ -20,11 +20,6 @@ def largest(num_workers: int, as_halves: bool = True) -> float:
     return LARGEST_SUM / num_workers if as_halves else math.inf
 
 
-def halved(num_bytes: int) -> int:
-    """The bytes as float16 of float32 numbers."""
-    return num_bytes // 2
-
-
 def check_flags(config: Config) -> None:
     """Raises SetupError if the chosen --exchange has not the chosen --compression."""
     if config.compression == FP16 and config.transport not in CARRIED_BY:

@@ -1,7 +1,5 @@
 """A worker's batches, endless, in a seeded order: samples on its device, in the network's form."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy

@@ -92,28 +92,25 @@ class ModelSaver:
 
     def _write(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> bool:
         """Writes the files of a model; a failure is a warning, and the files before stay."""
+        layers = None if symbol is None else f"{kind}-symbol.json"
+        files = {"symbol": layers, "parameters": f"{kind}-{number:04d}{self._network.suffix}"}
+        description = self.path_of(kind)
         try:
-            self._replace(kind, number, value, symbol, parameters)
+            for name, content in zip(files.values(), (symbol, parameters), strict=True):
+                if name is not None and content is not None:
+                    write_atomically(self._folder / name, content)
+            write_json(description, files | self._about | {"round": number, **self._metric.logged(value)})
+            for path in saved_files(self._folder, kind):
+                if path.name not in {description.name, *files.values()}:
+                    path.unlink()
         except SetupError as error:
             if kind == FINAL:
                 self.unwritten = str(error)
             logging.warning("warning: %s; the model is not saved", error)
             return False
-        return True
-
-    def _replace(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> None:
-        files: dict[str, str | None] = {"symbol": None, "parameters": f"{kind}-{number:04d}{self._network.suffix}"}
-        if symbol is not None:
-            files["symbol"] = f"{kind}-symbol.json"
-            write_atomically(self._folder / f"{kind}-symbol.json", symbol)
-        write_atomically(self._folder / f"{kind}-{number:04d}{self._network.suffix}", parameters)
-        description = self.path_of(kind)
-        write_json(description, files | self._about | {"round": number, **self._metric.logged(value)})
-        for path in saved_files(self._folder, kind):
-            if path.name not in {description.name, *files.values()}:
-                path.unlink()
         if kind == BEST:
             self._best = value
+        return True
 
 
 @dataclass(frozen=True)

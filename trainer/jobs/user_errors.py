@@ -83,13 +83,8 @@ def _is_own(code: Path, file: Path) -> bool:
 
 def _last_line(own: TracebackType, file: Path) -> int:
     """The line of the job file in which its innermost function was."""
-    frame: TracebackType | None = own
-    line = own.tb_lineno
-    while frame is not None:
-        if Path(frame.tb_frame.f_code.co_filename) == file.absolute():
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return line
+    lines = [line for frame, line in traceback.walk_tb(own) if Path(frame.f_code.co_filename) == file.absolute()]
+    return lines[-1] if lines else own.tb_lineno
 
 
 def _uses_numpy(error: BaseException | None = None) -> bool:

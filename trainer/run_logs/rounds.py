@@ -4,8 +4,6 @@ What is spoilt in a log is forgiven here alone. A round that cannot be read, or 
 out; of an impossible value of the metric only the value is. All others count.
 """
 
-from __future__ import annotations
-
 import bisect
 import re
 import reprlib

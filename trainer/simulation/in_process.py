@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 
 from esync.clock import Clock
 from esync.protocol import Message, NoAnswer, Reply, Timeouts
@@ -22,7 +21,6 @@ class InProcessServer:
         self.is_away = False  # the server does not answer
         self._clock = clock
         self._starts = itertools.count(1)
-        self._turn = threading.Lock()  # of one message
         self.restart()
 
     def restart(self) -> None:
@@ -35,9 +33,7 @@ class InProcessServer:
 
     def answer(self, message: Message) -> Reply:
         try:
-            with self._turn:
-                now = self._clock.now()
-                response = self.handlers.handle(wire.understand(message, policies.POLICIES), now)
+            response = self.handlers.handle(wire.understand(message, policies.POLICIES), self._clock.now())
         except (BadMessage, Conflict) as problem:
             status, said = refused(problem)
             return Reply(status, said, str(problem))

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainer.simulation.virtual_clock import Parked, VirtualClock
+from trainer.simulation.virtual_clock import VirtualClock, VirtualEvent
 
 ROUNDING = 1e-6  # of a transfer's bytes; less are none
 
@@ -36,7 +36,8 @@ class _Class:
     link: float  # bytes/s of each link
     rate: float = 0.0  # bytes/s that each flow has now
     served: float = 0.0  # bytes that a flow would have been sent since the class began
-    flows: list[tuple[float, int, Parked]] = field(default_factory=list)  # a heap: the `served` at which each is done
+    # A heap: the `served` at which each is done, its number, and its worker is to look
+    flows: list[tuple[float, int, VirtualEvent]] = field(default_factory=list)
     alarm: tuple[int, float] | None = None  # the flow and the rate for which it is set
 
     @property
@@ -54,7 +55,7 @@ class Direction:
         self._links = links
         self._server = server_bytes_per_s
         self._classes: dict[float, _Class] = {}  # by the speed of their links; none is empty
-        self._queues: dict[int, deque[Parked]] = defaultdict(deque)  # transfers that wait for their turn, by rank
+        self._queues: dict[int, deque[VirtualEvent]] = defaultdict(deque)  # transfers that wait for their turn, by rank
         self._numbers = itertools.count()
         self._since = clock.now()
 
@@ -66,31 +67,32 @@ class Direction:
             self.travel(rank)
         if not num_bytes or math.isinf(min(link.bytes_per_s, self._server)):
             return
-        queue, place = self._queues[rank], Parked(self._clock.current)
-        queue.append(place)
-        while queue[0] is not place:
-            self._clock.park(place, None)
-        self._flow(link.bytes_per_s, num_bytes, place)
+        queue, turn = self._queues[rank], VirtualEvent(self._clock)
+        queue.append(turn)
+        if queue[0] is not turn:
+            turn.wait()
+        self._flow(link.bytes_per_s, num_bytes)
         queue.popleft()
         if queue:
-            self._clock.unpark(queue[0])
+            queue[0].set()
 
     def travel(self, rank: int) -> None:
         """Takes the latency of this worker's link, after which the first byte arrives."""
         self._clock.sleep(self._links[rank].latency_s)
 
-    def _flow(self, link: float, num_bytes: int, place: Parked) -> None:
+    def _flow(self, link: float, num_bytes: int) -> None:
         self._progress()
         group = self._classes.setdefault(link, _Class(link))
-        number = next(self._numbers)
-        heapq.heappush(group.flows, (group.served + num_bytes, number, place))
+        number, has_changed = next(self._numbers), VirtualEvent(self._clock)
+        heapq.heappush(group.flows, (group.served + num_bytes, number, has_changed))
         self._share()
         while group.first != number or not self._is_done(group, num_bytes):
             patience_s = None
             if group.first == number:
                 group.alarm = number, group.rate
                 patience_s = (group.flows[0][0] - group.served) / group.rate
-            self._clock.park(place, patience_s)
+            has_changed.clear()
+            has_changed.wait(patience_s)
             self._progress()
         heapq.heappop(group.flows)
         if not group.flows:
@@ -114,24 +116,16 @@ class Direction:
         for group, rate in zip(groups, shares, strict=True):
             group.rate = rate
             if group.alarm != (group.first, rate):
-                self._clock.unpark(group.flows[0][2])
+                group.flows[0][2].set()
 
 
-def fair_shares(wanted: Sequence[float], capacity: float, counts: Sequence[int] | None = None) -> list[float]:
-    """Max-min fair shares: no flow gets more than it wants, and none could get more without another getting less.
-
-    Args:
-        wanted: the most that a flow of each kind takes.
-        counts: flows of each kind; by default one.
-
-    Returns:
-        The share of a flow of each kind.
-    """
-    numbers = [1] * len(wanted) if counts is None else list(counts)
+def fair_shares(wanted: Sequence[float], capacity: float, counts: Sequence[int]) -> list[float]:
+    """Max-min fair shares: no flow gets more than it wants, and none could get more without another getting less. Of
+    flows of each kind there are `counts`; each takes at most what is `wanted`, and gets its kind's share."""
     shares = [0.0] * len(wanted)
-    left, flows = capacity, sum(numbers)
+    left, flows = capacity, sum(counts)
     for index in sorted(range(len(wanted)), key=wanted.__getitem__):
         shares[index] = min(wanted[index], left / flows)
-        left -= shares[index] * numbers[index]
-        flows -= numbers[index]
+        left -= shares[index] * counts[index]
+        flows -= counts[index]
     return shares

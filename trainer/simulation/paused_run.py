@@ -1,9 +1,7 @@
 """A run in virtual time that stops and goes on, so that a search can give each of many runs a little more time.
 
-The run has a greenlet of its own as its clock's hub: `advance` switches there, and `watch` switches back.
+The run has a greenlet of its own as its clock's hub: `advance` switches there, and `continues` switches back.
 """
-
-from __future__ import annotations
 
 import math
 import tempfile
@@ -21,10 +19,11 @@ from trainer.jobs.job import Job
 from trainer.jobs.network import BATCH
 from trainer.simulation.virtual_cluster import VirtualRun
 from trainer.simulation.virtual_job import HOST, VirtualJob
+from trainer.simulation.virtual_progress import Watcher
 from utils import JobError
 
 
-class PausedRun:
+class PausedRun(Watcher):
     """One run, which has not begun."""
 
     def __init__(self, job: VirtualJob, learnt: Job | None = None, other: Job | None = None) -> None:
@@ -40,6 +39,7 @@ class PausedRun:
         self._job = replace(job, config=job.config.but(log_dir=str(self.logs)), earlier=None)
         self._learnt, self._other = learnt, other
         self._until_s = self._cpu_until_s = 0.0
+        self._began_s = math.inf  # when the first worker began to train
         self._greenlet = greenlet(self._run)
 
     @property
@@ -65,14 +65,17 @@ class PausedRun:
 
     def _run(self) -> None:
         try:
-            _Run(self._job, learnt=self._learnt, of=self).run()
+            VirtualRun(self._job, watcher=self, learnt=self._learnt).run()
         except JobError as error:
             self.error = error
 
-    def continued(self, seconds: float) -> None:
-        """The run continues at this moment; it is paused here."""
-        self.seconds = seconds
-        if seconds >= self._until_s or time.process_time() >= self._cpu_until_s:
+    def begins(self, now: float) -> None:
+        self._began_s = min(self._began_s, now)
+
+    def continues(self, now: float) -> None:
+        """The run is paused here."""
+        self.seconds = max(0.0, now - self._began_s)
+        if self.seconds >= self._until_s or time.process_time() >= self._cpu_until_s:
             self._greenlet.parent.switch()
 
     def evaluation(self, task: LearningTask, evaluate: Callable[[], float | None]) -> Callable[[], float | None]:
@@ -93,18 +96,3 @@ class PausedRun:
             return value
 
         return evaluated
-
-
-class _Run(VirtualRun):
-    def __init__(self, job: VirtualJob, learnt: Job | None, of: PausedRun) -> None:
-        self._of, self._began_s = of, math.inf
-        super().__init__(job, learnt=learnt)
-
-    def begins(self, now: float) -> None:
-        self._began_s = min(self._began_s, now)
-
-    def watch(self, now: float) -> None:
-        self._of.continued(max(0.0, now - self._began_s))
-
-    def evaluation(self, task: LearningTask) -> Callable[[], float | None]:
-        return self._of.evaluation(task, super().evaluation(task))

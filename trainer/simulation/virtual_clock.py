@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic
 
@@ -32,13 +31,11 @@ class _Work(Generic[Result]):
 
     def __init__(self, clock: VirtualClock, work: Callable[[], Result], name: str) -> None:
         self.name = name
-        self._clock = clock
         self._work = work
-        self._is_over = False
+        self._over = VirtualEvent(clock)
         self._result: Any = None
         self.error: BaseException | None = None
         self.error_is_raised = False  # by `result`
-        self._waiting: list[tuple[_Work[Any], int]] = []
         self.turn = 0  # counts wake-ups; an alarm of an earlier turn does nothing
         self.is_beside = hasattr(clock, "current")  # another task has begun it, and asks for its result
         self.greenlet = greenlet(self._run, clock.hub)
@@ -51,20 +48,14 @@ class _Work(Generic[Result]):
         except BaseException as error:  # `result` raises it, or the end of the run
             self.error = error
         del self._work  # it may refer to the task before it, and that one to its predecessor
-        self._is_over = True
-        for waiting, turn in self._waiting:
-            self._clock.wake(waiting, turn)
+        self._over.set()
 
     def done(self) -> bool:
-        return self._is_over
+        return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> Result:
-        if not self._is_over:
-            current = self._clock.current
-            self._waiting.append((current, current.turn))
-            self._clock.hand_on(timeout)
-            if not self._is_over:
-                raise TimeoutError
+        if not self._over.wait(timeout):
+            raise TimeoutError
         if self.error is not None:
             self.error_is_raised = True
             raise self.error
@@ -72,15 +63,7 @@ class _Work(Generic[Result]):
         return result
 
 
-class Parked:
-    """Lets one worker wait until it is woken, with an alarm or without (VirtualClock.park)."""
-
-    def __init__(self, work: _Work[Any]) -> None:
-        self.work = work
-        self.turn: int | None = None
-
-
-class _VirtualEvent:
+class VirtualEvent:
     """An event of the virtual clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -93,6 +76,10 @@ class _VirtualEvent:
         waiting, self._waiting = self._waiting, []
         for place in waiting:
             self._clock.wake(*place)
+
+    def clear(self) -> None:
+        """It is to happen once more."""
+        self._has_happened = False
 
     def is_set(self) -> bool:
         return self._has_happened
@@ -116,8 +103,7 @@ class VirtualClock:
         self._now = 0.0
         self._due: list[tuple[float, int, _Work[Any], int]] = []
         self._asked = 0
-        self._changes = 0
-        self._parked: deque[tuple[_Work[Any], int]] = deque()
+        self._change = VirtualEvent(self)  # the next call of `changed`
         self._work: dict[_Work[Any], None] = {}  # in the order in which it began
 
     def now(self) -> float:
@@ -135,29 +121,15 @@ class VirtualClock:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Evaluates the condition now and after each call of `changed`."""
-        while True:
-            seen = self._changes
-            if condition():
-                return
-            if seen == self._changes:  # else `changed` was called meanwhile
-                self._parked.append((self.current, self.current.turn))
-                self.hand_on(None)
+        change = self._change  # the condition may take time, and miss it
+        while not condition():
+            change.wait()
+            change = self._change
 
     def changed(self) -> None:
         """Wakes all workers in `wait_until`."""
-        self._changes += 1
-        while self._parked:
-            self.wake(*self._parked.popleft())
-
-    def park(self, place: Parked, seconds: float | None) -> None:
-        """Waits for `unpark`, at most for these seconds."""
-        place.turn = self.current.turn
-        self.hand_on(seconds)
-
-    def unpark(self, place: Parked) -> None:
-        """Wakes the worker of this place if it waits."""
-        if place.turn is not None and place.work is not self.current:
-            self.wake(place.work, place.turn)
+        change, self._change = self._change, VirtualEvent(self)
+        change.set()
 
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Begins a task at this virtual moment; it runs when the caller waits."""
@@ -167,7 +139,7 @@ class VirtualClock:
         return begun
 
     def event(self) -> Event:
-        return _VirtualEvent(self)
+        return VirtualEvent(self)
 
     def lock(self) -> contextlib.AbstractContextManager[Any]:
         """No lock is needed: one task runs at a time, until it waits."""

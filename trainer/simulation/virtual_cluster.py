@@ -23,7 +23,7 @@ from esync.metric import ACCURACY
 from trainer import worker
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
-from trainer.context import Context, LearningTask, Peers
+from trainer.context import Context, Peers
 from trainer.emulation import Speed, pace_of
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
@@ -43,7 +43,7 @@ from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
-from trainer.simulation.virtual_progress import ProgressLine
+from trainer.simulation.virtual_progress import NOBODY, Watcher
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.counter import num_bytes
 from trainer.transport.protocol import Transport
@@ -54,22 +54,15 @@ FEW_WORKERS = 16
 LEAST_FILES, SPARE_FILES = 40, 100  # open files beside a lock for each worker's folder
 
 
-def run(
-    job: VirtualJob, stop_requested: Callable[[], bool] = lambda: False, progress: ProgressLine | None = None
-) -> str:
-    """Trains to the job's end; returns the SHA-256 of all workers' final weights. Raises SetupError if the flags, the
-    cluster or the data are no job."""
-    return VirtualRun(job, stop_requested, progress).run()
-
-
 class VirtualRun:
-    """A run of a job. `run` may be called once, in the greenlet that has made it."""
+    """A run of a job. `run` may be called once, in the greenlet that has made it. Raises SetupError if the flags, the
+    cluster or the data are no job."""
 
     def __init__(
         self,
         job: VirtualJob,
         stop_requested: Callable[[], bool] = lambda: False,
-        progress: ProgressLine | None = None,
+        watcher: Watcher = NOBODY,
         learnt: Job | None = None,  # the job's data and functions; None: those that its flags name
     ) -> None:
         config, self._rows = job.config, job.cluster.workers
@@ -79,7 +72,7 @@ class VirtualRun:
         self._job = job
         check_target(config, self._evaluating_rank)
         self._stop_requested = stop_requested
-        self._progress = progress
+        self._watcher = watcher
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
         locks = len(self._rows)
@@ -95,40 +88,35 @@ class VirtualRun:
             self._connect()
 
     def run(self) -> str:
+        """Trains to the job's end; returns the SHA-256 of all workers' final weights."""
         root = logging.getLogger()
-        only_one = _lines_of(self._evaluating_rank or 0, self._clock)
-        root.addFilter(only_one)
+        root.addFilter(self._is_shown)
         try:
             for rank in range(len(self._rows)):
                 self._clock.start(partial(self._train, rank), f"worker {rank}")
-            self._clock.run(watch=self.watch)
+            self._clock.run(watch=self._watcher.continues)
         finally:
             wait_until_written()
-            root.removeFilter(only_one)
+            root.removeFilter(self._is_shown)
             for folder in self._folders:
                 folder.close()
         digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
         return hashlib.sha256(digests.encode()).hexdigest()
 
+    def _is_shown(self, record: logging.LogRecord) -> bool:
+        """Lines of one worker, warnings of all, and lines of no worker, such as the progress."""
+        clock, shown = self._clock, f"worker {self._evaluating_rank or 0}"
+        return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == shown
+
     def _train(self, rank: int) -> None:
         ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
         members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in ranks]
-        begins = lambda: self.begins(self._clock.now())  # noqa: E731
+        begins = lambda: self._watcher.begins(self._clock.now())  # noqa: E731
         more = {"virtual": self._job.about(rank), **self._counted_bytes}
         facts = worker.train(self._contexts[rank], self._folders[rank], members or None, begins, **more)
         self._hashes[rank] = facts["final_weights_sha256"]
         if self._folders[rank].missing:
             raise Incomplete(self._folders[rank].missing)
-
-    def begins(self, now: float) -> None:
-        """A worker begins to train, at this virtual moment."""
-        if self._progress is not None:
-            self._progress.begin(now)
-
-    def watch(self, now: float) -> None:
-        """Called whenever a worker continues."""
-        if self._progress is not None:
-            self._progress(now)
 
     @property
     def _counted_bytes(self) -> dict[str, Any]:
@@ -162,7 +150,7 @@ class VirtualRun:
             folder = self._folders[rank]
             task = learning_task(config, self._learnt, built, membership)
             if task.evaluate is not None:
-                task.evaluate = self.evaluation(task)
+                task.evaluate = self._watcher.evaluation(task, partial(self._evaluate, task.evaluate))
             if len(self._rows) <= FEW_WORKERS:
                 built.network.keep_memory()
             settings.saver = ModelSaver(
@@ -202,11 +190,6 @@ class VirtualRun:
             return None
         link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
         return client_of(config, link, self._clock, HOST, self._stop_requested)
-
-    def evaluation(self, task: LearningTask) -> Callable[[], float | None]:
-        """The task's evaluation, with its virtual seconds."""
-        assert task.evaluate is not None
-        return partial(self._evaluate, task.evaluate)
 
     def _evaluate(self, evaluate: Callable[[], float | None] = lambda: None) -> float | None:
         self._clock.sleep(self._job.evaluation_s)
@@ -255,12 +238,3 @@ class VirtualRun:
 
 def _bytes_per_s(mbit_s: float) -> float:
     return mbit_s * 1e6 / 8
-
-
-def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:
-    """A filter for the log: lines of one worker, warnings of all, and lines of no worker, such as the progress."""
-
-    def passes(record: logging.LogRecord) -> bool:
-        return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == f"worker {rank}"
-
-    return passes

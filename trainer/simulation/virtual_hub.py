@@ -3,8 +3,6 @@
 A message takes the time of its arrays on the network, up and down; what the server part does takes none.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Callable, Sequence

@@ -11,8 +11,6 @@ arrive at such a worker with the first bytes of the last push, and its largest a
 where both directions are equally fast, at most the other arrays can have arrived by then.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

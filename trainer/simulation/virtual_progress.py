@@ -1,4 +1,4 @@
-"""How far a virtual cluster is: a bar on a terminal, else a line now and then."""
+"""How far a virtual cluster is: a bar on a terminal, else a line now and then; and what else may follow a run."""
 
 import logging
 import math
@@ -6,11 +6,30 @@ import sys
 import time
 from collections.abc import Callable
 
+from trainer.context import LearningTask
+
 BAR_EVERY_S, LINE_EVERY_S = 0.2, 10.0  # real ones
 WIDTH = 30  # characters of the bar
 
 
-class ProgressLine:
+class Watcher:
+    """What follows a run in virtual time; `now` is that. This one does nothing."""
+
+    def begins(self, now: float) -> None:
+        """A worker begins to train."""
+
+    def continues(self, now: float) -> None:
+        """A worker continues."""
+
+    def evaluation(self, task: LearningTask, evaluate: Callable[[], float | None]) -> Callable[[], float | None]:
+        """What evaluates the model of a task, in place of `evaluate`."""
+        return evaluate
+
+
+NOBODY = Watcher()
+
+
+class ProgressLine(Watcher):
     """Shows how far a run is and when it will end.
 
     Args:
@@ -29,14 +48,12 @@ class ProgressLine:
         self._now = 0.0
         self._told = time.monotonic()
 
-    def begin(self, now: float) -> None:
-        """A worker begins to train, at this virtual time."""
+    def begins(self, now: float) -> None:
         if self._began is None:
             self._began = now, time.monotonic()
             self._begins()
 
-    def __call__(self, now: float) -> None:
-        """The clock shows a new virtual time."""
+    def continues(self, now: float) -> None:
         self._now = now
         real = time.monotonic()
         if self._began is not None and real - self._told >= self._every_s:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from trainer.collectives.compression import halved
 from trainer.steps import flat_view
 from trainer.transport.counter import num_bytes
 
@@ -59,7 +58,7 @@ class Buffer:
         self.num_bytes = sum(map(size_of, mine))
         as_halves = [array for index, array in zip(indices, mine, strict=True) if index < num_as_halves]
         self.num_halves = sum(array.size for array in as_halves)  # numbers that travel as float16, the first ones
-        self.bytes_in_sum = self.num_bytes - sum(size_of(array) - halved(size_of(array)) for array in as_halves)
+        self.bytes_in_sum = self.num_bytes - sum((size_of(array) + 1) // 2 for array in as_halves)
 
     def take(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """The content of its arrays: float32 (n,). They must not be used until `give`."""

@@ -17,6 +17,7 @@ One addition: a straggler is also at least MARGIN below the mean. Of a few equal
 always more than one standard deviation below their mean, however small that is.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -45,11 +46,6 @@ def elastic_delay(row: Row) -> float:
     return OUT if row.action is Action.TRAIN else delay(row)
 
 
-def _is_straggler(seconds: float, all_of_them: Throughputs) -> bool:
-    """Whether a worker with this delay is a straggler; none is while a throughput is not known."""
-    return all_of_them.are_known and all_of_them.mean_is_far_above(seconds, MARGIN)
-
-
 def _compared(seconds: float, all_of_them: Throughputs) -> str:
     """A worker's throughput beside those of all, in words."""
     return f"{throughput(seconds):.4g} samples/s, the mean is {all_of_them.mean:.4g} +- {all_of_them.deviation:.3g}"
@@ -67,7 +63,7 @@ def greedy(table: Table, rank: int, now: float) -> Decision:
     if not all_of_them.are_known:
         return sync(f"no straggler is known: the throughput of worker {slowest.rank} is not known yet")
     compared = _compared(delay(slowest), all_of_them)
-    if _is_straggler(delay(slowest), all_of_them):
+    if all_of_them.mean_is_far_above(delay(slowest), MARGIN):
         return train(f"worker {slowest.rank} is a straggler: {compared}")
     return sync(f"no straggler: worker {slowest.rank} is the slowest with {compared}")
 
@@ -76,12 +72,13 @@ def elastic(table: Table, rank: int, now: float) -> Decision:
     """All but a straggler stay in step. Arguments as in `greedy`."""
     asker, all_of_them = table.rows[rank], table.throughputs
     if elastic_delay(asker) == OUT:  # asks once more in a round for which it was left out: it counts itself
-        all_of_them = all_of_them.including(delay(asker))
+        all_of_them = copy.copy(all_of_them)
+        all_of_them.change(OUT, delay(asker))
     if not all_of_them.are_known:
         unknown = asker if delay(asker) == math.inf else table.slowest
         return sync(f"no straggler is known: the throughput of worker {unknown.rank} is not known yet")
     compared = _compared(delay(asker), all_of_them)
-    if _is_straggler(delay(asker), all_of_them):
+    if all_of_them.mean_is_far_above(delay(asker), MARGIN):
         return train(f"worker {rank} is a straggler: {compared}")
     return sync(f"worker {rank} is no straggler: {compared}")
 
@@ -91,7 +88,7 @@ def _stragglers(of_row: Callable[[Row], float], rows: Sequence[Row]) -> list[int
     delay."""
     delays = {row.rank: of_row(row) for row in rows if row.counted}
     all_of_them = Throughputs(delays.values())
-    return [rank for rank, each in delays.items() if each == OUT or _is_straggler(each, all_of_them)]
+    return [rank for rank, each in delays.items() if each == OUT or all_of_them.mean_is_far_above(each, MARGIN)]
 
 
 _POLICY = partial(Policy, title="Sync-Switch", sync=Sync.STAYS_IN_STEP, delay=delay)

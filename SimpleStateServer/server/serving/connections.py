@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from server.answers import MAX_BODY_BYTES, Answer, Request
-from server.log_limit import note_refusal
+from server.answers import Answer, Request
 from server.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class ConnectionLimits:
     idle_s: float = 300.0
     head_bytes: int = 16 * 1024  # of a request's line and headers
     headers: int = 100  # number of them
-    body_bytes: int = MAX_BODY_BYTES
+    body_bytes: int = 64 * 1024  # of a request; more is answered with 413
 
 
 class Connections:
@@ -41,7 +40,7 @@ class Connections:
     """
 
     def __init__(self, limits: ConnectionLimits, traffic: Traffic, answer: Callable[[Request], Answer]) -> None:
-        self.limits, self.answer, self._traffic = limits, answer, traffic
+        self.limits, self.answer, self.traffic = limits, answer, traffic
         self.date = ""  # of now, for the answers' heads
         self.accepting: set[asyncio.Task[Any]] = set()  # connections that are being set up; a loop keeps none itself
         self._by_address: dict[str, dict[Connection, None]] = {}  # in the order in which they last spoke
@@ -75,7 +74,7 @@ class Connections:
             self.close(next(iter(most)), why)
 
     def close(self, connection: Connection, why: str) -> None:
-        self._traffic.connections_closed.labels(why).inc()
+        self.traffic.connections_closed.labels(why).inc()
         self.remove(connection)
         connection.close()
 
@@ -90,9 +89,4 @@ class Connections:
 
     def _count(self, change: int) -> None:
         self._number += change
-        self._traffic.connections.set(self._number)
-
-    def note_refused(self, address: str, answer: Answer) -> None:
-        """A request was refused before it was complete."""
-        self._traffic.answered("", answer.status, 0.0)
-        note_refusal(address, "a request", answer)
+        self.traffic.connections.set(self._number)

@@ -8,6 +8,7 @@ from typing import cast
 import httptools
 
 from server.answers import Answer, Request, error
+from server.log_limit import note_refusal
 from server.serving.connections import Connections
 
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
@@ -24,13 +25,11 @@ class Connection(asyncio.Protocol):
         self.address = ""
         self._request = Request("")
         self._waiting: deque[Request] = deque()  # complete requests of a sender that does not wait for answers
-        self._body: list[bytes] = []
-        self._body_bytes = self._headers = 0
+        self._headers = 0
         self._received_in_head = 0  # of a head that is not complete
         self._in_head = True
         self._refusal: Answer | None = None
         self._lingering = 0
-        self._can_write = True
         self._due_since: float | None = None  # since when a request is on its way; None while none is
         self._untaken_since: float | None = None  # likewise, answers that the client does not take
         self._silent_since = 0.0
@@ -76,13 +75,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read its answers: until it does, no request is read or answered, so that none pile up."""
-        self._can_write = False
         self._untaken_since = self._loop.time()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._can_write = True
         self._untaken_since = None
         if self._waiting:
             self._next()
@@ -92,8 +89,8 @@ class Connection(asyncio.Protocol):
     # -------------------------------------------------------------------------------------- of the parser
 
     def on_message_begin(self) -> None:
-        self._request = Request(self.address)
-        self._body, self._body_bytes, self._headers = [], 0, 0
+        self._request = Request(self.address, body=bytearray())
+        self._headers = 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -121,13 +118,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes:  # of a chunked body, which has no length
+        self._request.body += body
+        if len(self._request.body) > self._limits.body_bytes:  # of a chunked body, which has no length
             self._too_large()
-        self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self._request.body = b"".join(self._body)
         self._request.keeps_alive = self._parser.should_keep_alive()
         self._waiting.append(self._request)
         self._in_head = True
@@ -137,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Answers one request; the next one of this connection waits until others had their turn."""
-        if self._transport is None or not self._waiting or not self._can_write:
+        if self._transport is None or not self._waiting or self._untaken_since is not None:
             return
         request = self._waiting.popleft()
         self._silent_since = self._loop.time()
@@ -152,7 +147,7 @@ class Connection(asyncio.Protocol):
         elif self._waiting:
             self._transport.pause_reading()
             self._loop.call_soon(self._next)
-        elif self._can_write:
+        elif self._untaken_since is None:
             self._transport.resume_reading()
 
     def _head_too_large(self) -> None:
@@ -168,7 +163,8 @@ class Connection(asyncio.Protocol):
             return
         self._refusal = answer
         self._due_since = self._loop.time()
-        self._connections.note_refused(self.address, answer)
+        self._connections.traffic.answered("", answer.status, 0.0)
+        note_refusal(self.address, "a request", answer)
         self._waiting.clear()
         self._transport.write(answer_bytes(answer, self._connections.date, keeps_alive=False))
         # Closing with unread bytes would reset the connection and lose the answer.

@@ -45,7 +45,7 @@ def measure(cluster: str, *flags: str, step_s: float | None = None) -> Measured:
         if step_s is not None:
             workers = tuple(dataclasses.replace(each, step_time_s=step_s) for each in job.cluster.workers)
             job = dataclasses.replace(job, cluster=dataclasses.replace(job.cluster, workers=workers))
-        virtual_cluster.run(job)
+        virtual_cluster.VirtualRun(job).run()
         logs = [Path(job.config.log_dir) / f"cpu{rank}" for rank in range(len(job.cluster.workers))]
         runs = [read_rounds(log, pytest.fail) for log in logs]
     ends, samples = [rounds[-1].elapsed_s for rounds in runs], [sum(one.samples for one in rounds) for rounds in runs]

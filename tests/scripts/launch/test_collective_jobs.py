@@ -43,7 +43,7 @@ def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, d
     (tmp_path / "two.csv").write_text("step_time_s\n0.01\n0.05\n")
     where = ["--cluster", str(tmp_path / "two.csv"), "--log-base", str(tmp_path / "virtual"), "-dd", str(data)]
     _, (one,) = simulate.parse([*where, "-n", "mlp", "-m", "sync", *flags])
-    virtual_cluster.run(one.job)
+    virtual_cluster.VirtualRun(one.job).run()
     for folder in folders:
         virtual = tmp_path / "virtual" / "mlp" / "sync" / "virtual" / folder.name
         assert read_json(virtual / RUN_FILE)["partition_sha256"] == read_json(folder / RUN_FILE)["partition_sha256"]

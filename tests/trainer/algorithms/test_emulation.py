@@ -66,7 +66,7 @@ def recorded(folder: Path, mode: str, flags: str, steps_s: Sequence[float] = STE
     cluster = ["--workers", ",".join(map(str, steps_s)), "--max-seconds", str(LIMIT_S)]
     folder.mkdir(exist_ok=True)
     _, (run,) = simulate.parse([*job, *cluster, "-dd", str(folder), "--log-base", str(folder / "logs")])
-    virtual_cluster.run(run.job)
+    virtual_cluster.VirtualRun(run.job).run()
     return [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
 
 

@@ -20,7 +20,7 @@ def test_they_train_as_a_job_of_these_alone(tmp_path: Path, workers: str) -> Non
     def weights(*cluster: str) -> str:
         own = ["-m", "esync-outer", "-n", "mlp", "-b", "8", "--max-seconds", "2", "--log-base", str(tmp_path)]
         _, (run,) = simulate.parse([*own, "--dataset", "mnist", "-dd", str(tmp_path / "data"), *cluster])
-        return virtual_cluster.run(run.job)
+        return virtual_cluster.VirtualRun(run.job).run()
 
     fastest = weights("--workers", workers, "--fastest", "2")
     assert fastest == weights("--workers", "0.2717,0.0603") != weights("--workers", "0.2717,0.1603")

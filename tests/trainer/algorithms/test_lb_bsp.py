@@ -159,7 +159,7 @@ def simulated(folder: Path, mode: str, cluster: str, seconds: float) -> list[lis
     """The rounds of each worker."""
     flags = ["-m", mode, "-n", "none", "--cluster", cluster, "--max-seconds", str(seconds)]
     _, (one,) = simulate.parse([*flags, "--log-base", str(folder)])
-    virtual_cluster.run(one.job)
+    virtual_cluster.VirtualRun(one.job).run()
     paths = sorted((folder / "none" / mode / "virtual").iterdir())
     return [list(read_rounds(path, pytest.fail)) for path in paths]
 

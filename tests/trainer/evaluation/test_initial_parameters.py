@@ -128,9 +128,10 @@ def job_of(place: Path, name: str, *more: str):
 @pytest.mark.parametrize("mode", ["sync", "esync", "ssp"])
 def test_a_job_begins_with_the_parameters_of_another(place, mode, caplog):
     caplog.set_level("INFO")
-    virtual_cluster.run(job_of(place, "first", "-m", mode))
+    virtual_cluster.VirtualRun(job_of(place, "first", "-m", mode)).run()
     (model,) = (place / "first").rglob("final.json")
-    virtual_cluster.run(job_of(place, "second", "-m", mode, "-l", "1e-30", "-ll", "1e-30", "--init-from", str(model)))
+    job = job_of(place, "second", "-m", mode, "-l", "1e-30", "-ll", "1e-30", "--init-from", str(model))
+    virtual_cluster.VirtualRun(job).run()
     (tuned,) = (place / "second").rglob("final-*.params")
     before, after = (mx.nd.load(str(path)) for path in (next(model.parent.glob("final-*.params")), tuned))
     for name, array in before.items():
@@ -141,5 +142,5 @@ def test_a_job_begins_with_the_parameters_of_another(place, mode, caplog):
 def test_a_job_whose_model_is_missing_does_not_begin(place):
     job = job_of(place, "job", "-m", "sync", "--init-from", str(place / "missing.params"))
     with pytest.raises(SetupError, match="there is no such file"):
-        virtual_cluster.run(job)
+        virtual_cluster.VirtualRun(job).run()
     assert not [*(place / "job").rglob("run.json")]

@@ -313,7 +313,7 @@ def test_virtual_workers_may_not_train_the_same_layers(tmp_path, shared):
         1
     ]
     with pytest.raises(SetupError, match=r"my_job.py, network\(\): gives the same layers again"):
-        virtual_cluster.run(run.job)
+        virtual_cluster.VirtualRun(run.job).run()
 
 
 def test_without_a_test_part_the_last_network_is_saved_and_no_target_is_possible(tmp_path):

@@ -68,7 +68,7 @@ def simulated(folder: Path, path: Path, *flags: str) -> str:
     """The SHA-256 of the final weights of a simulation."""
     own = "--job", str(path), "--workers", "0.1,0.2", "--log-base", str(folder), "-b", "16"
     (run,) = simulate.parse([*own, *flags])[1]
-    return virtual_cluster.run(run.job)
+    return virtual_cluster.VirtualRun(run.job).run()
 
 
 def test_host_arrays_are_the_modules_own_memory_and_saved_is_a_plain_state_dict(tmp_path):

@@ -22,12 +22,12 @@ from trainer.simulation.virtual_clock import VirtualClock
     ],
 )
 def test_no_flow_gets_more_than_it_wants_nor_than_its_fair_share(wanted, capacity, shares):
-    assert fair_shares(wanted, capacity) == shares
+    assert fair_shares(wanted, capacity, [1] * len(wanted)) == shares
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 300))
 def test_a_link_is_used_up_or_no_flow_wants_more(wanted, capacity):
-    shares = fair_shares(wanted, capacity)
+    shares = fair_shares(wanted, capacity, [1] * len(wanted))
     assert sum(shares) == pytest.approx(min(sum(wanted), capacity))
     less = [share for share, want in zip(shares, wanted, strict=True) if share < want - 1e-9]
     assert all(share >= max(shares) - 1e-9 for share in less)
@@ -78,7 +78,9 @@ def fluid_ends_s(transfers: list[Sent], server: float) -> list[float]:
     now, left, ends = 0.0, {i: float(each.num_bytes) for i, each in enumerate(transfers)}, [0.0] * len(transfers)
     while left:
         sending = [i for i in left if transfers[i].begins_s <= now]
-        rates = dict(zip(sending, fair_shares([transfers[i].link for i in sending], server), strict=True))
+        rates = dict(
+            zip(sending, fair_shares([transfers[i].link for i in sending], server, [1] * len(sending)), strict=True)
+        )
         changes = [now + left[i] / rates[i] for i in sending]
         changes += [transfers[i].begins_s for i in left if i not in rates]
         passed, now = min(changes) - now, min(changes)

@@ -54,7 +54,7 @@ def run(place: Path, name: str, mode: str, rounds: int, *more: str, cluster: str
     if OWNERS[mode].name == "backup":
         words += ["--backup", "0"]
     _, (one,) = simulate.parse([*words, *more])
-    return virtual_cluster.run(one.job)
+    return virtual_cluster.VirtualRun(one.job).run()
 
 
 def folder_of(place: Path, name: str, mode: str) -> Path:
