@@ -11,7 +11,7 @@ import sys
 
 def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # scripts/common.sh
     from pathlib import Path  # after that: it takes a while

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
+from server.answers import MAX_BODY_BYTES
 from server.jobs import MAX_JOBS
 from server.policies import POLICIES
 
@@ -64,11 +65,14 @@ _NAMES = [".localhost", socket.gethostname(), *_given("ESYNC_HOSTS").replace(","
 ALLOWED_HOSTS = _NAMES if STATE_SERVER_TOKEN else ["*"]
 
 INSTALLED_APPS = ["server"]
+MIDDLEWARE: list[str] = []  # every worker asks after every local step, so each layer would be paid on every query
 SILENCED_SYSTEM_CHECKS = [
     "security.W001",  # SecurityMiddleware: what it would add, the page's headers have (server/views.py); no HTTPS here
     "security.W002",  # X-Frame-Options: the page's Content-Security-Policy says frame-ancestors 'none'
     "security.W003",  # CSRF: a POST with an Origin is refused (server/receiver.py); there are no cookies and no forms
 ]
+ROOT_URLCONF = "server.http"
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole process Chicago's
 
@@ -79,5 +83,9 @@ LOGGING = {
     "filters": {"limit": {"()": "server.log_limit.LogLimit"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["limit"]}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
-    "loggers": {"server": {"level": _LOG_LEVEL}},
+    "loggers": {
+        "server": {"level": _LOG_LEVEL},
+        "django.request": {"level": "ERROR"},  # a line for every query would bury everything else
+        "django.server": {"handlers": ["stderr"], "level": "ERROR", "propagate": False},
+    },
 }

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from server.errors import BadMessage, Conflict
 
+MAX_BODY_BYTES = 64 * 1024  # of a request; more is answered with 413
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 

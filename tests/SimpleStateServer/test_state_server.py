@@ -1,4 +1,5 @@
-"""The state server as a process of its own, spoken to over real HTTP as workers do."""
+"""The state server as a process of its own, spoken to over real HTTP as workers do: in its one loop (`serve`), and as
+published, under Django's `runserver`. Both must say the same."""
 
 import contextlib
 import datetime
@@ -20,9 +21,12 @@ TIMEOUT_S = 10
 _job_numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[StateServerProcess]:
-    with running_state_server() as process:
+WAYS = {"serve": ("serve",), "runserver": ("runserver", "--noreload")}
+
+
+@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
+def server(request: pytest.FixtureRequest) -> Iterator[StateServerProcess]:
+    with running_state_server(command=request.param) as process:
         yield process
         assert process.process.poll() is None, "the server must survive everything that the tests send"
 
@@ -496,8 +500,11 @@ def test_before_a_job_there_is_nothing_to_ask() -> None:
         assert get(server, "/healthz").status_code == 200
 
 
-def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_where_others_reach_it() -> None:
-    with running_state_server(host="0.0.0.0") as server:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_where_others_reach_it(
+    command: tuple[str, ...],
+) -> None:
+    with running_state_server(command=command, host="0.0.0.0") as server:
         assert server.log.read_text().count("warning: every program that reaches 0.0.0.0 can disturb jobs here") == 1
         owner, stranger = Worker(server.url, "a", token="s3cret"), Worker(server.url, "a")
         join = {"num_workers": 2, "address": "10.0.0.1", "port": 4000}
@@ -507,8 +514,9 @@ def test_a_job_begun_with_a_token_needs_it_on_a_server_without_one_which_warns_w
         assert post(server, "/init/").status_code == 200  # as published
 
 
-def test_with_a_token_every_post_needs_it() -> None:
-    with running_state_server(ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_with_a_token_every_post_needs_it(command: tuple[str, ...]) -> None:
+    with running_state_server(command=command, ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
         assert Worker(server.url, "a", token="s3cret").reset().status_code == 200
         before = state(server)
         wrong = ("Bearer wrong", "Bearer s3cre", "Bearer s3cretX", "s3cret", "Basic s3cret", "Bearer \xe9")
@@ -525,7 +533,8 @@ def test_with_a_token_every_post_needs_it() -> None:
         assert state(server)["policy"] == "journal"  # of ESYNC_POLICY
 
 
-def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone() -> None:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone(command: tuple[str, ...]) -> None:
     """A page elsewhere can have its own name lead to this server's address, and read what a browser gets."""
 
     def status(path: str, name: str) -> int:
@@ -535,7 +544,7 @@ def test_with_a_token_the_server_tells_of_jobs_by_its_own_names_alone() -> None:
         return answer.status_code
 
     hosts = {"ESYNC_TOKEN": "s3cret", "ESYNC_HOSTS": "page.example, tunnel.example"}
-    with running_state_server(**hosts) as server:
+    with running_state_server(command=command, **hosts) as server:
         here = socket.gethostname()
         own = ("localhost", "a.LOCALHOST:80", here, f"127.0.0.1:{server.port}", "[::1]:80", "10.0.0.3")
         evil = ("evil.example", f"{here}.evil.example", "127.0.0.1.evil.example", "a b", "@", "")

@@ -77,9 +77,10 @@ def running_state_server(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ESYNC_", "DJANGO_"))}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
+        journal = ("--journal", f"{folder}/journal") if "serve" in command else ()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", *command, "--journal", f"{folder}/journal", authority(host, port)],
+                [sys.executable, "manage.py", *command, *journal, authority(host, port)],
                 cwd=SERVER_FOLDER,
                 env={**inherited, "PYTHONUNBUFFERED": "1", **environment},
                 stdout=output,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from server.answers import Answer, Request
+from server.answers import MAX_BODY_BYTES, Answer, Request
 from server.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ConnectionLimits:
     idle_s: float = 300.0
     head_bytes: int = 16 * 1024  # of a request's line and headers
     headers: int = 100  # number of them
-    body_bytes: int = 64 * 1024  # of a request; more is answered with 413
+    body_bytes: int = MAX_BODY_BYTES
 
 
 class Connections:

@@ -1,22 +1,39 @@
-"""`manage.py runserver [ADDRESS:]PORT`, as published: `serve`, which also takes the flags of Django's `runserver`."""
+"""`manage.py runserver` as published, made fit for workers that keep their connection and ask after every step."""
 
+import socket
 from argparse import ArgumentParser
-from typing import Any
 
-from server.management.commands import serve
+from django.core.management.commands.runserver import Command as DjangoRunserver
+from django.core.servers.basehttp import WSGIServer
+
+from server.management.commands.serve import warning
 
 
-class Command(serve.Command):
-    """Serves until SIGTERM or SIGINT."""
+class StateServerWSGIServer(WSGIServer):
+    """Django's server, but answers leave at once and a whole cluster may connect at the same moment."""
+
+    request_queue_size = 1024  # Django's 10 drops connections when 32 workers start together
+
+    def server_bind(self) -> None:
+        """Binds; accepted connections inherit that they do not hold back small writes.
+
+        The server writes an answer's head and body separately. With Nagle's algorithm the second waits for the
+        client's delayed ACK of the first: 40 ms on every query of a kept connection.
+        """
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().server_bind()
+        if line := warning(self.server_address[0]):
+            print(line, flush=True)
+
+
+class Command(DjangoRunserver):
+    """Django's runserver with the port of the published state server."""
+
+    default_port = "10010"
+    server_cls = StateServerWSGIServer
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        """Django's flags without autoreload, which would lose the running jobs."""
         super().add_arguments(parser)
-        for flag in ("--noreload", "--nothreading"):
-            parser.add_argument(flag, action="store_true", help="as always: nothing is reloaded, and there is one loop")
-        parser.add_argument("-6", "--ipv6", action="store_true", help="without an ADDRESS at ::1")
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        address, port = serve.split_address(options["addrport"])
-        if options["ipv6"] and address == serve.DEFAULT_ADDRESS:
-            options["addrport"] = f"[::1]:{port}"
-        super().handle(*args, **options)
+        parser.print_usage = lambda file=None: None  # type: ignore[method-assign]  # an error is one line
+        parser.set_defaults(use_reloader=False)
