@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, Entry, entry_of, folder_name, owner_of
+from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, RESUME, Entry, entry_of, folder_name, owner_of
 from esync.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, Pace, doubts
 from trainer.run_logs.rounds import Round, Seconds, Warn
@@ -207,8 +207,8 @@ def doubts_of(runs: Sequence[Devices]) -> Doubts:
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
     """The device that has evaluated; None where none has.
 
-    Where workers were lost or came, several may have evaluated in turn: then the one with most rounds gets all
-    values.
+    Where workers were lost or came, or a job was started again, several may have evaluated in turn: then the one with
+    most rounds gets all values.
     """
     found = {key: device for key, device in devices.items() if device.values}
     if not found:
@@ -218,7 +218,9 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
         if device.metric != metric:
             warn(f"{host}/{name} has {device.metric.plural}; those of {metric.name} are used")
     found = {key: device for key, device in found.items() if device.metric == metric}
-    if len(found) > 1 and have_changed(devices.values()):
+    ranks = {device.rank for device in found.values()}  # of standalone devices all are 0
+    was_resumed = len(ranks) == len(found) and have_changed(devices.values(), RESUME.name)
+    if len(found) > 1 and (was_resumed or have_changed(devices.values())):
         curve = sorted(point for device in found.values() for point in device.curve)
         longest = max(found.values(), key=lambda device: len(device.rounds))
         return dataclasses.replace(
@@ -238,9 +240,9 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
     return found[host, name]
 
 
-def have_changed(devices: Iterable[Device]) -> bool:
-    """Returns whether workers left the job or came to it."""
-    return any(event.kind == MEMBERS.name for device in devices for event in device.events)
+def have_changed(devices: Iterable[Device], kind: str = MEMBERS.name) -> bool:
+    """Returns whether workers left the job or came to it, or there was an event of another kind."""
+    return any(event.kind == kind for device in devices for event in device.events)
 
 
 CLOSE = 10  # so many evaluations before, and so many times the gap to the last of them, tell a time by themselves

@@ -232,16 +232,20 @@ def test_the_evaluating_device_is_the_one_with_accuracies_the_longest_of_several
     assert warnings == ["2 devices have accuracies; those of a/gpu3 are used"]
 
 
-def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve():
+@pytest.mark.parametrize("kind", ["members", "resume"])
+def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve(kind):
     devices = {
-        ("a", "cpu0"): device(accuracy_list=[0.2], accuracy_time_list=[6.0], event_list=[[5.0, "members", ""]]),
-        ("a", "cpu1"): device(accuracy_list=[0.1, 0.3], accuracy_time_list=[4.0, 8.0]),
+        ("a", "cpu0"): device(rank=0, accuracy_list=[0.2], accuracy_time_list=[6.0], event_list=[[5.0, kind, ""]]),
+        ("a", "cpu1"): device(rank=1, accuracy_list=[0.1, 0.3], accuracy_time_list=[4.0, 8.0]),
     }
     found = metrics.evaluating_device(devices, pytest.fail)
     assert found is not None and found.curve == [(4.0, 0.1), (6.0, 0.2), (8.0, 0.3)] and not found.moved
     moved = Event(6.0, "evaluator", "evaluated in the worker from 6 s on")
     devices["a", "cpu1"] = dataclasses.replace(devices["a", "cpu1"], events=[moved])
     assert metrics.evaluating_device(devices, pytest.fail).moved == [moved.text]
+    if kind == "resume":  # devices that train alone, each resumed from its own checkpoint
+        alone = {key: dataclasses.replace(one, rank=0) for key, one in devices.items()}
+        assert metrics.evaluating_device(alone, lambda text: None) is alone["a", "cpu1"]
 
 
 # -------------------------------------------------------------------------------------------------- devices
