@@ -18,12 +18,10 @@ import msgspec
 
 import trainer  # noqa: F401  (the imports below need it)
 from flag_parser import FlagParser
-from utils import SetupError
-
-# isort: split
 from server.messages import Beat, Join, Left
 from server.rendezvous.membership import Group, decide
 from server.rendezvous.record import decision
+from utils import SetupError
 
 KINDS: dict[str, type[Join | Beat | Left]] = {"Join": Join, "Beat": Beat, "Left": Left}
 

@@ -19,6 +19,7 @@ import pytest
 from cluster_processes import ROOT
 
 from esync.clock import RealClock
+from server.messages import Member
 from trainer.collectives.connecting import Acceptor
 from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import TcpMesh
@@ -29,9 +30,6 @@ from trainer.rendezvous.joining import Start
 from trainer.rendezvous.silence import Silence
 from trainer.transport.collective import CollectiveTransport
 from utils import PeerLost
-
-# isort: split
-from server.messages import Member
 
 WAIT_S = 20.0
 
