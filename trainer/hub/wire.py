@@ -124,6 +124,7 @@ class Wire:
         self._address = f"{cluster.root_uri}:{cluster.root_port}"
         self.name = server_name(cluster)
         self._sending = threading.Lock()
+        self._broken: OSError | None = None  # why nothing can be sent, which the system tells once
         self.heard = time.monotonic()
         self._socket = _connected(cluster, timeout_s)
         try:
@@ -162,17 +163,24 @@ class Wire:
     def send(self, message: Message, arrays: Arrays = ()) -> None:
         """Raises OSError where the connection is lost, or nothing goes out for long."""
         with self._sending:
-            for piece in outgoing(message, arrays):
-                view, since = memoryview(piece), time.monotonic()
-                while view:
-                    try:
-                        count = self._socket.send(view)
-                    except TimeoutError as error:
-                        if error.errno is not None:
-                            raise
-                        self.check(since, "{} takes nothing of a message")
-                        continue
-                    view, since = view[count:], time.monotonic()
+            try:
+                for piece in outgoing(message, arrays):
+                    self._send(memoryview(piece))
+            except OSError as error:
+                self._broken = error
+                raise
+
+    def _send(self, view: memoryview) -> None:
+        since = time.monotonic()
+        while view:
+            try:
+                count = self._socket.send(view)
+            except TimeoutError as error:
+                if error.errno is not None:
+                    raise
+                self.check(since, "{} takes nothing of a message")
+                continue
+            view, since = view[count:], time.monotonic()
 
     def receive(self, on_tick: Callable[[], object] = lambda: None) -> tuple[Message, list[tuple[int, ...]]]:
         """The next message, and the shapes of the arrays that follow. `on_tick` is called while none comes. Raises
@@ -205,7 +213,7 @@ class Wire:
                 on_tick()
                 continue
             if not count:
-                raise EOFError
+                raise self._broken or EOFError
             self.heard = time.monotonic()
             view = view[count:]
 
