@@ -297,8 +297,8 @@ class Connections(ABC):
         connection.send(self._end)
 
     async def until_alone(self) -> None:
-        """Waits until the processes of the job have heard its end, and are gone; some seconds at most. The scheduler's
-        own connection does not count: it waits here."""
+        """Waits until the processes of the job have heard its end, and are gone; where some are late, LATE_S at most.
+        The scheduler's own connection does not count: it waits here."""
         begin = time.monotonic()
         while time.monotonic() < begin + (LATE_S if self._late > 0 else FAREWELL_S):
             if self._late <= 0 and all(join.role == "scheduler" for join in self._joins.values()):

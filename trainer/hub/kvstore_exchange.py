@@ -21,7 +21,8 @@ from trainer.engine import mx
 from trainer.hub.server_part import WANTS_STOP, Answer, Arrays, Message
 from trainer.transport.kvstore import KVStoreArrays
 
-VOTES_EVERY_S = 0.25  # between two looks at the votes to stop, each of which costs as much as a small array
+# Between two looks at the votes to stop, each of which costs as much as a small array; as long all train on.
+VOTES_EVERY_S = 0.25
 VOTE = 1e-3  # what a worker that wants to stop adds to the votes; small, since DCASGD squares it
 
 

@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -237,7 +238,7 @@ class Wire:
 
 
 def _connected(cluster: ClusterSpec, timeout_s: float) -> socket.socket:
-    """A connection to the server: over a Unix socket to a hub on this host, which alone has one of that name."""
+    """A connection to the server: over a Unix socket to a hub of this user on this host."""
     try:
         host = socket.gethostbyname(cluster.root_uri)
         if cluster.has_hub:
@@ -245,6 +246,9 @@ def _connected(cluster: ClusterSpec, timeout_s: float) -> socket.socket:
             try:
                 local.settimeout(timeout_s)
                 local.connect(local_name(host, cluster.root_port))
+                _, user, _ = struct.unpack("3i", local.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if user != os.getuid():  # anybody can take that name, also where the hub is on another host
+                    raise PermissionError
             except OSError:
                 local.close()
             else:

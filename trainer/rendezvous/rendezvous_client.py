@@ -29,7 +29,7 @@ from esync.protocol import Message
 from server.messages import Member
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub.server_link import ServerLink
-from trainer.hub.wire import BEAT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, log
+from trainer.hub.wire import BEAT_S, RETRY_S, SILENT_S, PlainScheduler, Wire, log, tell_failure
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
 from trainer.rendezvous.joining import Joining
@@ -90,7 +90,7 @@ class JobSession(ServerLink):
                 self._place = {"address": here, "port": self._acceptor.port}
         except SetupError as error:
             who = f"{self._cluster.role} on host {socket.gethostname()}"
-            wire.send({"failed": printable(f"{who} ended before the job began: {error}")})
+            tell_failure(self._cluster, f"{who} ended before the job began: {error}")
             raise
         return {**message, **self._place}
 
@@ -111,8 +111,7 @@ class JobSession(ServerLink):
                 self._note_complete()  # a plain MXNet scheduler does not send it
             return
         self._servers, here = [member for member in members if member.role == "server"], self._place["address"]
-        (scheduler,) = (member for member in members if member.role == "scheduler")
-        self._environment["DMLC_PS_ROOT_PORT"] = str(scheduler.port)
+        self._environment["DMLC_PS_ROOT_PORT"] = next(str(each.port) for each in members if each.role == "scheduler")
         if self._cluster.role == "scheduler":
             self._wire.send({"freed": True})
             self._environment["DMLC_PS_ROOT_URI"] = here  # MXNet's scheduler cannot listen at a host's name
@@ -136,7 +135,8 @@ class JobSession(ServerLink):
 
     def _give_up(self, text: str) -> None:
         if not self._is_over:
-            self.leave(text)  # else the others would take it for a crash
+            self._is_over = True
+            self._tell({"left": printable(text)})  # else the others would take it for a crash
             self._end(text, EXIT_PEER_LOST)
 
     def _obey(self, said: Message) -> None:

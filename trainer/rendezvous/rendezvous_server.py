@@ -32,7 +32,7 @@ from trainer.rendezvous.rendezvous_client import JOB
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 
 LOOK_S = 0.05  # between two looks at a plain MXNet program that waits
-LOOK_EVERY_S = 2.0  # between two checks that one still listens; as long it may refuse that
+LOOK_EVERY_S = 2.0  # between two checks that one still listens
 
 
 def _plain_name(connection: Connection) -> str:
@@ -63,7 +63,9 @@ class RendezvousServer(Connections):
             self._loop.run_forever()
 
     def close(self) -> None:
-        """Waits at most some seconds until the others have disconnected."""
+        """Waits until the others have heard of the end and disconnected, also late ones; some seconds at most."""
+        if self._late > 0:
+            log.warning("%s; the other processes are waited for, to be told", self._end["end"])
         asyncio.run_coroutine_threadsafe(self.until_alone(), self._loop).result()
 
     async def handle(self, connection: Connection, message: Message, arrays: Arrays) -> None:
@@ -200,7 +202,7 @@ class RendezvousServer(Connections):
             return
         while not self._is_free or connection not in self._plain:
             await asyncio.sleep(LOOK_S)
-            has_left = not self._is_free and is_readable(connection.socket)  # or says more, which is not answered yet
+            has_left = is_readable(connection.socket)  # or says more, which is not answered yet
             if has_left or len(self._plain - {connection}) >= self._most_strangers:
                 return
             self._plain.add(connection)  # a scanner has left by now
@@ -216,7 +218,7 @@ class RendezvousServer(Connections):
         """
         with contextlib.suppress(ConnectionError):
             while True:
-                (await tcp_proxy.connected(address, port, LOOK_EVERY_S)).close()
+                (await tcp_proxy.connected(address, port, SILENT_S)).close()
                 await asyncio.sleep(LOOK_EVERY_S)
         if self._state is State.RUNNING and "" not in self._left.values():
             self._finish(how_lost(_plain_name(connection), EOFError()), EXIT_PEER_LOST)

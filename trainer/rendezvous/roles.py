@@ -57,8 +57,9 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
             if cluster.role == "scheduler":
                 listener = addresses.listen(socket.gethostbyname(cluster.root_uri), cluster.root_port, _SCHEDULERS_PORT)
                 server = RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
-                on_exit.callback(server.close)
             library.check_kvstore(library.has_kvstore())
+        if cluster.role == "scheduler":
+            on_exit.callback(server.close)
 
         def end(text: str, code: int) -> None:
             on_exit.close()  # the others have to hear why
@@ -92,9 +93,8 @@ def tells_errors(cluster: ClusterSpec | None, config: Config | None = None) -> I
             elif config is not None:
                 from esync.http import HttpLink  # whose import takes long, and this is rare
 
-                clock = RealClock()
-                link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
-                Joining(link, clock, config.job_name, {}).leave(cause=why)
+                link = HttpLink(config.state_server_ip, config.state_server_port, RealClock(), config.query_delay)
+                Joining(link, RealClock(), config.job_name, {}).leave(cause=why)
         raise
 
 

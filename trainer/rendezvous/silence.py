@@ -28,7 +28,6 @@ class Silence:
         self._rounds_s.append(took_s)
 
     def add_gap(self, now: float, gap_s: float) -> None:
-        """Called by the detector's thread alone."""
         while self._gaps and self._gaps[-1][1] <= gap_s:
             self._gaps.pop()
         self._gaps.append((now, gap_s))

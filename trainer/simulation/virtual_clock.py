@@ -78,7 +78,7 @@ class VirtualEvent:
             self._clock.wake(*place)
 
     def clear(self) -> None:
-        """It is to happen once more."""
+        """It is to happen once more; called by the one that waits for it."""
         self._has_happened = False
 
     def is_set(self) -> bool:

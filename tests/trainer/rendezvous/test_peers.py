@@ -197,7 +197,7 @@ def test_a_sum_that_fails_for_a_lost_worker_leaves_the_report_to_the_detector(wa
     assert watched.told.is_set() and watched.lost == [1]
 
 
-def test_a_sum_that_fails_otherwise_stops_the_detector(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_sum_that_fails_otherwise_nobody_is_lost(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure_detector, "NOTICED_S", 0.01)
     watched.detector.report_before_close()
     watched.here[1].shutdown(socket.SHUT_RDWR)  # as the mesh does then

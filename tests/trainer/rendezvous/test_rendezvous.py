@@ -913,7 +913,7 @@ def registration(port):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends, monkeypatch):
+def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends, monkeypatch, quick):
     monkeypatch.setattr(rendezvous_server, "LOOK_EVERY_S", 0.05)
     job = Job(num_workers=2)
     with socket.create_server(("127.0.0.1", 0)) as listens, plain_program(job, "cpu0") as (plain, _, members):
