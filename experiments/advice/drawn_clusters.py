@@ -1,4 +1,4 @@
-"""Clusters that nobody has chosen, for a fair test of scripts/advise.sh: drawn by a seed that was committed before."""
+"""Draws clusters for a fair test of scripts/advise.sh, by a seed that was committed before the test."""
 
 import random
 from pathlib import Path

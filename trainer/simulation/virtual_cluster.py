@@ -43,7 +43,7 @@ from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
-from trainer.simulation.virtual_progress import NOBODY, Watcher
+from trainer.simulation.virtual_progress import NO_WATCHER, Watcher
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.counter import num_bytes
 from trainer.transport.protocol import Transport
@@ -62,7 +62,7 @@ class VirtualRun:
         self,
         job: VirtualJob,
         stop_requested: Callable[[], bool] = lambda: False,
-        watcher: Watcher = NOBODY,
+        watcher: Watcher = NO_WATCHER,
         learnt: Job | None = None,  # the job's data and functions; None: those that its flags name
     ) -> None:
         config, self._rows = job.config, job.cluster.workers

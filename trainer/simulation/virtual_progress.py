@@ -13,7 +13,7 @@ WIDTH = 30  # characters of the bar
 
 
 class Watcher:
-    """What follows a run in virtual time; `now` is that. This one does nothing."""
+    """Follows a run in virtual time, `now`. This base class does nothing."""
 
     def begins(self, now: float) -> None:
         """A worker begins to train."""
@@ -26,7 +26,7 @@ class Watcher:
         return evaluate
 
 
-NOBODY = Watcher()
+NO_WATCHER = Watcher()
 
 
 class ProgressLine(Watcher):
