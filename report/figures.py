@@ -77,7 +77,7 @@ def draw_curves(
     title = fill(title if is_one else f"{title}: {_runs_text([*map(len, curves.values())])}", figure, TEXT, less=0.6)
     axes.set_title(title, loc="left")
     axes.set_xlabel(label)
-    axes.set_ylabel(f"test {metric.name}")
+    axes.set_ylabel(metric.name if metric.name.startswith("test") else f"test {metric.name}")
     inches = 1.2 + 0.25 * figure.get_figwidth() + height_of(title, TEXT) + legend_of_curves(figure, axes)
     if kinds:
         # The note is its title: the layout of a legend below the axes ignores all other texts there.

@@ -53,13 +53,19 @@ class Membership:
         """N * n_k / n, N without lost workers: factor on its gradients, so that every sample counts alike."""
         return (self.num_workers - len(self.lost)) * self.share if self.sample_counts else 1.0
 
+    @property
+    def members(self) -> list[dict[str, Any]]:
+        """Rank, host and device of all workers, as run.json has them; empty: not known."""
+        parts = (place.rpartition(" on host ") for place in self.places)
+        return [{"rank": rank, "host": host, "device": device} for rank, (device, _, host) in enumerate(parts)]
+
     def name_of(self, rank: int) -> str:
         """A worker's name for people, such as "2 (gpu0 on host b)"."""
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
     def repeating(self, batch_size: int) -> str:
         """A warning if batches are larger than some workers' shares; empty on all but the first of them on a host."""
-        hosts = [place.rpartition(" on host ")[2] for place in self.places] or [""] * self.num_workers
+        hosts = [member["host"] for member in self.members] or [""] * self.num_workers
         few = {rank: count for rank, count in enumerate(self.sample_counts) if count < batch_size}
         if self.rank not in few or any(hosts[rank] == hosts[self.rank] for rank in few if rank < self.rank):
             return ""

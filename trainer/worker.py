@@ -8,7 +8,7 @@ import os
 import pkgutil
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             watch=partial(_watch, config, joined) if joined and not job.file.train else lambda measure: None,
         )
         context = Context(config, task, others, settings)
-        train(context, folder, joined.members if joined else None, signals.be_patient)
+        train(context, folder, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
     if folder.missing:  # the others do not need this worker any more
         raise Incomplete(folder.missing)
@@ -131,7 +131,6 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
 def train(
     context: Context,
     folder: RunFolder,
-    members: Sequence[dict[str, Any]] | None,  # rank, host and device of all workers, where they are known
     begins: Callable[[], None],  # called when all workers are there and training begins
     **more: Any,  # facts of the run, for the folder
 ) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def train(
     facts: dict[str, Any] = {
         "rank": membership.rank,
         "num_workers": membership.num_workers,
-        "members": members,
+        "members": membership.members or None,
         "parameter_bytes": trainer.parameters.num_bytes(),
         "partition_sha256": membership.partition_sha256,
         "metric": context.task.metric.about(),
@@ -254,14 +253,11 @@ def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> C
         @functools.lru_cache(maxsize=1)
         def of_generation(number: int) -> Membership:
             start = generations.taken.start
-            places = tuple(f"{member.device} on host {member.host}" for member in start.members)
-            return of_all(labels, len(start.members), config, places)[start.rank]
+            return of_all(labels, len(start.members), config, start.places)[start.rank]
 
         return lambda: of_generation(generations.taken.start.generation)
     rank, num_workers = (joined.place.rank, joined.place.num_workers) if joined else (0, 1)
-    members = (joined.members if joined else None) or []
-    places = tuple(f"{member['device']} on host {member['host']}" for member in members)
-    membership = of_all(labels, num_workers, config, places)[rank]
+    membership = of_all(labels, num_workers, config, joined.places if joined else ())[rank]
     if joined is None or not config.leaves_out:
         return lambda: membership
 

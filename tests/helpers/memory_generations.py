@@ -235,7 +235,7 @@ class Job:
         worker.generations = Generations(joining, connect, self.clock, joining.wait(0.0), begin)
         worker.leave = worker.generations.leave
         transport = CollectiveTransport(worker.generations.taken.connections.group, self.clock)
-        group = RendezvousInfo(transport, gather_over(transport), [], generations=worker.generations)
+        group = RendezvousInfo(transport, gather_over(transport), (), generations=worker.generations)
         context = self._context(number, transport, partial(Survivors, group))
         if self._policy:
             context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)

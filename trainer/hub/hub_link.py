@@ -251,12 +251,10 @@ def join(cluster: ClusterSpec, config: Config, setup: Mapping[str, str]) -> Iter
         server="the hub", hint=_HINT.format(link.address, config.mode), launched=launched,
     )  # fmt: skip
     link.begin_training(joining.wait(config.start_timeout))
-    start = link.start
-    members = [{"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(start.members)]
     try:
         sums = HubTransport(link, config, link.gather) if config.algorithm.transport is TransportKind.SUM else None
         yield RendezvousInfo(
-            sums, link.gather, members, hub=link, changes=lambda: link.changes, job_age_s=link.job_age_s,
+            sums, link.gather, link.start.places, hub=link, changes=lambda: link.changes, job_age_s=link.job_age_s,
             training=link.training,
         )  # fmt: skip
     except JobOver:

@@ -19,8 +19,7 @@ import numpy as np
 from config import HUB
 from trainer.engine import mx
 from trainer.hub.server_part import WANTS_STOP, Answer, Arrays, Message
-from trainer.transport.counter import num_bytes
-from trainer.transport.flat import Buffer, plan
+from trainer.transport.flat import buffers_of
 from trainer.transport.kvstore import KVStoreArrays
 
 # Between two looks at the votes to stop, each of which costs as much as a small array; as long all train on.
@@ -44,8 +43,11 @@ class KVStoreExchange:
 
     def begin(self, about: Message, model: Arrays, held: Callable[[], Arrays]) -> Answer:
         flags, self._shapes = about["flags"], [array.shape for array in model]
-        # Weight decay is the same for all of a key.
-        self._buffers = _buffers(model, [decays and flags["weight_decay"] > 0 for decays in about["decays"]])
+        # Arrays share keys: an update of a key takes MXNet's SGD 40 us or more, and its DCASGD 320 us. A key has one
+        # weight decay.
+        decays = [each and flags["weight_decay"] > 0 for each in about["decays"]]
+        alike = ([index for index, each in enumerate(decays) if each == those] for those in (True, False))
+        self._buffers = [buffer for indices in alike for buffer in buffers_of(model, of=indices)]
         self._votes = KVStoreArrays(self._store, len(self._buffers))
         if self.rank == 0:
             if flags["use_dcasgd"]:
@@ -54,16 +56,16 @@ class KVStoreExchange:
                     "in the paper",
                     HUB,
                 )
-            self._store.set_optimizer(_optimizer(flags, [decays for decays, _ in self._buffers]))
-        content = self._take(model)
-        self._model.broadcast(content)
-        self._give(model)
+            self._store.set_optimizer(_optimizer(flags, [decays[buffer.indices[0]] for buffer in self._buffers]))
+        self._model.broadcast([buffer.take(model) for buffer in self._buffers])
+        for buffer in self._buffers:
+            buffer.give(model)
         self._votes.broadcast([self._num_votes])
         return Answer({}, model)
 
     def ask(self, message: Message, arrays: Arrays, wants_stop: Callable[[], object], repeats: bool = False) -> Answer:
         memory = arrays or [np.empty(shape, np.float32) for shape in self._shapes]
-        content = self._take(memory)
+        content = [buffer.take(memory) for buffer in self._buffers]
         if arrays:
             self._model.push(content)
         if message[WANTS_STOP]:
@@ -73,29 +75,12 @@ class KVStoreExchange:
             self._votes.pull([self._num_votes])
         self._model.pull(content)
         mx.nd.waitall()
-        self._give(memory)
+        for buffer in self._buffers:
+            buffer.give(memory)
         return Answer({"stop": bool(self._num_votes[0] > 0)}, memory)
 
     def tell(self, message: Message, arrays: Arrays = ()) -> None:
         """Does nothing: a server with MXNet's own optimizer reads no message."""
-
-    def _take(self, arrays: Arrays) -> Arrays:
-        return [buffer.take(arrays) for _, buffer in self._buffers]
-
-    def _give(self, arrays: Arrays) -> None:
-        for _, buffer in self._buffers:
-            buffer.give(arrays)
-
-
-def _buffers(model: Arrays, decays: Sequence[bool]) -> list[tuple[bool, Buffer]]:
-    """The model in few keys, since an update of an array takes at least 40 us with MXNet's SGD, and 320 us with its
-    DCASGD. Of each buffer, whether weight decay acts on it."""
-    alike = ([index for index, decays_ in enumerate(decays) if decays_ == each] for each in (True, False))
-    return [
-        (decays[indices[0]], Buffer([indices[position] for position in group], model, num_bytes))
-        for indices in alike
-        for group in plan([num_bytes(model[index]) for index in indices])
-    ]
 
 
 def _optimizer(flags: Message, decays: Sequence[bool]) -> mx.optimizer.Optimizer:

@@ -41,6 +41,11 @@ class Start(Place, frozen=True):
         """Of all workers by rank, for messages."""
         return [member.called(rank) for rank, member in enumerate(self.members)]
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """As Membership.places."""
+        return tuple(f"{member.device} on host {member.host}" for member in self.members)
+
     def to_wire(self) -> Message:
         """The fields of JOIN and BEAT that tell a worker's place."""
         members = [msgspec.structs.astuple(member)[:-1] for member in self.members]  # all are workers

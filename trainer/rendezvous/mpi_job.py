@@ -40,12 +40,11 @@ def join(config: Config, setup: Mapping[str, str]) -> Iterator[RendezvousInfo]:
     all workers, flag or other key -> value; raises SetupError where it differs."""
     transport = CollectiveTransport(mpi.MpiGroup(mpi.world()), RealClock())
     gather = gather_over(transport)
-    member = {"rank": transport.rank, "host": socket.gethostname(), "device": config.device}
-    told = gather("set-ups", [member, setup]) or []
-    named = (("worker {rank} ({device} on host {host})".format_map(each), its) for each, its in told)
+    told = gather("set-ups", [f"{config.device} on host {socket.gethostname()}", setup]) or []
+    named = ((f"worker {rank} ({place})", its) for rank, (place, its) in enumerate(told))
     if found := verdict(differences(named)):
         raise SetupError(found)
     logging.info("mpiexec has started %d workers", transport.num_workers)
-    yield RendezvousInfo(transport, gather, [each for each, _ in told])
+    yield RendezvousInfo(transport, gather, tuple(place for place, _ in told))
     transport.wait_all()
     transport.barrier()

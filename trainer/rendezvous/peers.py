@@ -105,11 +105,8 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
                 logging.info("all %d workers are connected with each other", len(start.members))
             transport = CollectiveTransport(connections.group, RealClock())
             gather = gather_over(transport)
-            members = [
-                {"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(start.members)
-            ]
             yield RendezvousInfo(
-                transport, gather, members, generations=generations, add_round=silence.add_round, training=training
+                transport, gather, start.places, generations=generations, add_round=silence.add_round, training=training
             )
             if generations is None:
                 end_together(connections, transport.barrier)

@@ -32,7 +32,7 @@ class RendezvousInfo:
 
     transport: Transport | None  # of an algorithm that sums
     gather: Gather
-    members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
+    places: tuple[str, ...]  # as Membership.places
     hub: Exchange | None = None  # with the server part, on the hub or on MXNet's kvstore; with the hub, where it sums
     generations: Generations | None = None  # of a job without a parameter server that survives lost workers
     changes: Callable[[], Changes] = dict  # with the hub

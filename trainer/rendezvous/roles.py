@@ -124,10 +124,9 @@ def join(
         # `dist_sync` without an optimizer gives back the sum of all pushes.
         store = mx.kv.create("dist_sync" if is_sum else "dist_async")
         session.tell_rank(store.rank)
-        me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
-        members = session.gather("members", me)
+        places = session.gather("members", f"{device} on host {socket.gethostname()}") or ()
         transport_of_sums, hub = (KVStoreTransport(store), None) if is_sum else (None, KVStoreExchange(store))
-        yield RendezvousInfo(transport_of_sums, session.gather, members, hub=hub)
+        yield RendezvousInfo(transport_of_sums, session.gather, tuple(places), hub=hub)
         mx.nd.waitall()
         store._barrier()
     except Exception as error:

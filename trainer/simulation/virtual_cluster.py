@@ -109,11 +109,9 @@ class VirtualRun:
         return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == shown
 
     def _train(self, rank: int) -> None:
-        ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
-        members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in ranks]
         begins = lambda: self._watcher.begins(self._clock.now())  # noqa: E731
         more = {"virtual": self._job.about(rank), **self._counted_bytes}
-        facts = worker.train(self._contexts[rank], self._folders[rank], members or None, begins, **more)
+        facts = worker.train(self._contexts[rank], self._folders[rank], begins, **more)
         self._hashes[rank] = facts["final_weights_sha256"]
         if self._folders[rank].missing:
             raise Incomplete(self._folders[rank].missing)
@@ -124,7 +122,7 @@ class VirtualRun:
 
     def _all_memberships(self) -> list[Membership]:
         ranks, config = range(len(self._rows)), self._job.config
-        places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks)
+        places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks if len(ranks) <= FEW_WORKERS)
         labels = None if self._learnt is None else self._learnt.partitioned_by(config)
         return of_all(labels, len(ranks), config, places)
 

@@ -52,7 +52,7 @@ class Buffer:
         for array in mine:
             if array.dtype != np.float32:
                 raise TypeError(f"arrays to be added up are float32, not {np.dtype(array.dtype)}")
-        self._indices = list(indices)
+        self.indices = list(indices)
         self._edges = np.cumsum([0, *(array.size for array in mine)]).tolist()
         self._flat = np.zeros(self._edges[-1], np.float32) if len(mine) > 1 else None
         self.num_bytes = sum(map(size_of, mine))
@@ -63,7 +63,7 @@ class Buffer:
     def take(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """The content of its arrays: float32 (n,). They must not be used until `give`."""
         if self._flat is None:
-            return flat_view(arrays[self._indices[0]])
+            return flat_view(arrays[self.indices[0]])
         for index, begin, end in self._places():
             self._flat[begin:end] = arrays[index].reshape(-1)
         return self._flat
@@ -76,12 +76,16 @@ class Buffer:
             flat_view(arrays[index])[:] = self._flat[begin:end]
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
-        return zip(self._indices, self._edges, self._edges[1:], strict=False)
+        return zip(self.indices, self._edges, self._edges[1:], strict=False)
 
 
 def buffers_of(
-    arrays: Sequence[np.ndarray], size_of: Callable[[np.ndarray], int] = num_bytes, num_as_halves: int = 0
+    arrays: Sequence[np.ndarray],
+    size_of: Callable[[np.ndarray], int] = num_bytes,
+    num_as_halves: int = 0,  # as in Buffer
+    of: Sequence[int] | None = None,  # positions of those that are to be in a buffer; by default all
 ) -> list[Buffer]:
-    """The buffers of a list of arrays, in the order in which they are sent; `num_as_halves` as in Buffer."""
-    groups = plan([size_of(array) for array in arrays])
-    return [Buffer(indices, arrays, size_of, num_as_halves) for indices in groups]
+    """The buffers of a list of arrays, in the order in which they are sent."""
+    positions = range(len(arrays)) if of is None else of
+    groups = plan([size_of(arrays[position]) for position in positions])
+    return [Buffer([positions[each] for each in group], arrays, size_of, num_as_halves) for group in groups]
