@@ -84,8 +84,7 @@ class KVStoreExchange:
 
 
 def _optimizer(flags: Message, decays: Sequence[bool]) -> mx.optimizer.Optimizer:
-    """MXNet's, for the model's keys, from 0 on, and for that of the votes. `decays`: of each of the model's keys, whether
-    weight decay acts on it."""
+    """MXNet's, for the keys of the model, of which some have weight decay, and then that of the votes."""
     rate, decay = flags["learning_rate"], flags["weight_decay"] * flags["batch_size"]
     if flags["use_dcasgd"]:
         optimizer = mx.optimizer.DCASGD(lamda=flags["dcasgd_lambda"], learning_rate=rate, wd=decay)
