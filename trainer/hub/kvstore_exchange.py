@@ -37,7 +37,6 @@ class KVStoreExchange:
         self.push_s = self.pull_s = 0.0  # not measured
         self._model = KVStoreArrays(store)
         self.take_traffic = self._model.take_traffic
-        self._votes: KVStoreArrays
         self._num_votes = np.zeros(1, np.float32)
         self._looked = -math.inf  # when the votes were pulled last
 

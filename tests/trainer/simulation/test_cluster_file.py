@@ -261,6 +261,7 @@ def test_workers_are_given_in_one_way_only(capsys):
     assert "--cluster: not allowed with argument --workers" in capsys.readouterr().err
 
 
-def test_the_launcher_imports_no_mxnet():
-    program = "import sys, scripts.launch.local_cluster; sys.exit('mxnet' in sys.modules)"
+def test_launcher_and_simulation_import_no_mxnet():
+    modules = "scripts.launch.local_cluster, trainer.simulation.virtual_cluster"
+    program = f"import sys, {modules}; sys.exit('mxnet' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
