@@ -65,7 +65,7 @@ class Membership:
 
     def repeating(self, batch_size: int) -> str:
         """A warning if batches are larger than some workers' shares; empty on all but the first of them on a host."""
-        hosts = [member["host"] for member in self.members] or [""] * self.num_workers
+        hosts = [place.rpartition(" on host ")[2] for place in self.places] or [""] * self.num_workers
         few = {rank: count for rank, count in enumerate(self.sample_counts) if count < batch_size}
         if self.rank not in few or any(hosts[rank] == hosts[self.rank] for rank in few if rank < self.rank):
             return ""

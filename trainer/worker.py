@@ -119,7 +119,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             watch=partial(_watch, config, joined) if joined and not job.file.train else lambda measure: None,
         )
         context = Context(config, task, others, settings)
-        train(context, folder, signals.be_patient)
+        train(context, folder, signals.be_patient, members=membership().members or None)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
     if folder.missing:  # the others do not need this worker any more
         raise Incomplete(folder.missing)
@@ -144,7 +144,6 @@ def train(
     facts: dict[str, Any] = {
         "rank": membership.rank,
         "num_workers": membership.num_workers,
-        "members": membership.members or None,
         "parameter_bytes": trainer.parameters.num_bytes(),
         "partition_sha256": membership.partition_sha256,
         "metric": context.task.metric.about(),

@@ -89,6 +89,6 @@ def _optimizer(flags: Message, decays: Sequence[bool]) -> mx.optimizer.Optimizer
         optimizer = mx.optimizer.DCASGD(lamda=flags["dcasgd_lambda"], learning_rate=rate, wd=decay)
     else:
         optimizer = mx.optimizer.SGD(momentum=flags["momentum"], learning_rate=rate, wd=decay)
-    optimizer.set_wd_mult({**{index: float(decays_) for index, decays_ in enumerate(decays)}, len(decays): 0.0})
+    optimizer.set_wd_mult(dict(enumerate([*map(float, decays), 0.0])))
     optimizer.set_lr_mult({len(decays): 1 / rate})
     return optimizer

@@ -110,7 +110,8 @@ class VirtualRun:
 
     def _train(self, rank: int) -> None:
         begins = lambda: self._watcher.begins(self._clock.now())  # noqa: E731
-        more = {"virtual": self._job.about(rank), **self._counted_bytes}
+        members = self._memberships[rank].members if len(self._rows) <= FEW_WORKERS else None
+        more = {"members": members, "virtual": self._job.about(rank), **self._counted_bytes}
         facts = worker.train(self._contexts[rank], self._folders[rank], begins, **more)
         self._hashes[rank] = facts["final_weights_sha256"]
         if self._folders[rank].missing:
@@ -122,7 +123,7 @@ class VirtualRun:
 
     def _all_memberships(self) -> list[Membership]:
         ranks, config = range(len(self._rows)), self._job.config
-        places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks if len(ranks) <= FEW_WORKERS)
+        places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks)
         labels = None if self._learnt is None else self._learnt.partitioned_by(config)
         return of_all(labels, len(ranks), config, places)
 

@@ -124,12 +124,11 @@ class VirtualKVStore:
         self._server, self.rank, self.num_workers = server, rank, server.num_workers
 
     def sums(self, as_halves: bool = False) -> SummedArrays:
-        sums = VirtualSums(self._server, self.rank)
-        if not as_halves:
-            return sums
-        from trainer.transport.halved_sums import HalvedSums  # and MXNet, which networks of PyTorch do without
+        if as_halves:
+            from trainer.transport.halved_sums import HalvedSums  # and MXNet, which networks of PyTorch do without
 
-        return HalvedSums(sums, largest(self.num_workers))
+            return HalvedSums(VirtualSums(self._server, self.rank), largest(self.num_workers))
+        return VirtualSums(self._server, self.rank)
 
     def agree(self, numbers: Sequence[float]) -> list[float]:
         if self.rank == 0:
