@@ -15,7 +15,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,83 +43,12 @@ class _Peer:
         return PeerLost(f"{self.name} closed its connection{why}: it has ended, or it lost another worker")
 
 
-class _Sending:
-    """An outgoing message."""
+class _Transfer(NamedTuple):
+    """A message under way."""
 
-    event = selectors.EVENT_WRITE
-
-    def __init__(self, peer: _Peer, content: np.ndarray) -> None:
-        self.peer = peer
-        self._header = _HEADER.pack(peer.num_sent, content.nbytes)
-        self._content = _bytes_of(content)
-        self._done = -len(self._header)  # bytes of the content that were sent; below 0: of the header
-        peer.num_sent += 1
-
-    @property
-    def is_over(self) -> bool:
-        return self._done == len(self._content)
-
-    def advance(self) -> None:
-        """Sends what the socket takes; raises BlockingIOError if it takes nothing."""
-        rest = self._content[max(self._done, 0) :]
-        if self._done < 0:
-            self._done += self.peer.connection.sendmsg([self._header[self._done :], rest])
-        else:
-            self._done += self.peer.connection.send(rest)
-
-
-class _Receiving:
-    """An incoming message. `scratch`, float32 (CHUNK,), is for numbers that are added to the content; None: they
-    replace it."""
-
-    event = selectors.EVENT_READ
-
-    def __init__(self, peer: _Peer, content: np.ndarray, scratch: np.ndarray | None) -> None:
-        self.peer = peer
-        self._number = peer.num_received
-        peer.num_received += 1
-        self._content = content
-        self._header = bytearray(_HEADER.size)
-        self._target = memoryview(self._header)  # of the next bytes
-        self._filled = 0  # bytes of the target
-        self._done = -1  # numbers of the content that have come; -1: the header has not
-        self._scratch = scratch
-
-    @property
-    def is_over(self) -> bool:
-        return self._done == len(self._content)
-
-    def advance(self) -> None:
-        """Receives what has come; raises BlockingIOError if that is nothing."""
-        count = self.peer.connection.recv_into(self._target[self._filled :])
-        if not count:
-            raise self.peer.lost()
-        self.peer.num_bytes += count
-        self._filled += count
-        if self._filled == len(self._target):
-            self._target_is_full()
-
-    def _target_is_full(self) -> None:
-        if self._done < 0:
-            self._check_header()
-            self._done = 0
-        else:
-            count = self._filled // self._content.itemsize
-            if self._scratch is not None:
-                piece = self._content[self._done : self._done + count]
-                np.add(piece, self._scratch[:count], out=piece)
-            self._done += count
-        left = len(self._content) - self._done
-        chunk = self._content[self._done :] if self._scratch is None else self._scratch[: min(left, CHUNK)]
-        self._target, self._filled = _bytes_of(chunk), 0
-
-    def _check_header(self) -> None:
-        found, expected = _HEADER.unpack(self._header), (self._number, self._content.nbytes)
-        if found != expected:
-            raise JobError(
-                f"{self.peer.name} sent {found[1]} bytes as message {found[0]}, where {expected[1]} as message "
-                f"{expected[0]} were due: start all workers with the same flags and the same version of this program"
-            )
+    peer: _Peer
+    event: int  # for which it waits
+    steps: Iterator[bool]  # each tells whether bytes moved, as in `_send` and `_fill`
 
 
 class Awaited(NamedTuple):
@@ -184,21 +113,44 @@ class TcpMesh:
             raise
 
     def _exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
-        under_way: list[_Sending | _Receiving] = []
+        under_way: list[_Transfer] = []
         if to is not None:
-            under_way.append(_Sending(self._peers[to], out.array))
+            receiver = self._peers[to]
+            under_way.append(_Transfer(receiver, selectors.EVENT_WRITE, _send(receiver, out.array)))
+            receiver.num_sent += 1
         if source is not None:
-            under_way.append(receiving := _Receiving(self._peers[source], into.array, self._scratch if adds else None))
+            sender, scratch = self._peers[source], self._scratch if adds else None
+            under_way.append(_Transfer(sender, selectors.EVENT_READ, self._receive(sender, into.array, scratch)))
+            sender.num_received += 1
             self._source = source
         while under_way:
-            blocked = [each for each in under_way if not _advances(each)]
-            if len(blocked) == len(under_way):
-                self._wait(blocked)
-            under_way = [each for each in under_way if not each.is_over]
-            if source is not None and receiving.is_over:
-                self._source = None
+            moved = [next(each.steps, None) for each in under_way]
+            under_way = [each for each, has_moved in zip(under_way, moved, strict=True) if has_moved is not None]
+            if under_way and not any(moved):
+                self._wait(under_way)
 
-    def _wait(self, blocked: Sequence[_Sending | _Receiving]) -> None:
+    def _receive(self, peer: _Peer, content: np.ndarray, scratch: np.ndarray | None) -> Iterator[bool]:
+        """Receives a message, as `_fill`. `scratch`, float32 (CHUNK,), is for numbers that are added to the content;
+        None: they replace it."""
+        header = bytearray(_HEADER.size)
+        yield from _fill(peer, memoryview(header))
+        found, expected = _HEADER.unpack(header), (peer.num_received - 1, content.nbytes)
+        if found != expected:
+            raise JobError(
+                f"{peer.name} sent {found[1]} bytes as message {found[0]}, where {expected[1]} as message "
+                f"{expected[0]} were due: start all workers with the same flags and the same version of this program"
+            )
+        if scratch is None:
+            yield from _fill(peer, _bytes_of(content))
+        else:
+            for begin in range(0, len(content), CHUNK):
+                piece = content[begin : begin + CHUNK]
+                came = scratch[: len(piece)]
+                yield from _fill(peer, _bytes_of(came))
+                np.add(piece, came, out=piece)
+        self._source = None
+
+    def _wait(self, blocked: Sequence[_Transfer]) -> None:
         with selectors.PollSelector() as selector:
             events: dict[socket.socket, int] = {}
             for each in blocked:
@@ -234,12 +186,34 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.view(np.uint8).data
 
 
-def _advances(each: _Sending | _Receiving) -> bool:
-    """Whether bytes moved."""
-    try:
-        each.advance()
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise each.peer.lost(error) from None
-    return True
+def _send(peer: _Peer, content: np.ndarray) -> Iterator[bool]:
+    """Sends a message; after each system call yields whether the socket took some of it."""
+    header, view = _HEADER.pack(peer.num_sent - 1, content.nbytes), _bytes_of(content)
+    done = -len(header)  # bytes of the content that were sent; below 0: of the header
+    while done < len(view):
+        rest = view[max(done, 0) :]
+        try:
+            done += peer.connection.sendmsg([header[done:], rest]) if done < 0 else peer.connection.send(rest)
+        except BlockingIOError:
+            yield False
+        except OSError as error:
+            raise peer.lost(error) from None
+        else:
+            yield True
+
+
+def _fill(peer: _Peer, view: memoryview) -> Iterator[bool]:
+    """Receives as many bytes; after each system call yields whether some have come."""
+    while view:
+        try:
+            count = peer.connection.recv_into(view)
+        except BlockingIOError:
+            yield False
+            continue
+        except OSError as error:
+            raise peer.lost(error) from None
+        if not count:
+            raise peer.lost()
+        peer.num_bytes += count
+        view = view[count:]
+        yield True
