@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
-import selectors
 import socket
 import struct
 import threading
@@ -29,6 +28,7 @@ MOST_STRANGERS = 64  # open connections that belong to no mesh, beside those of 
 PAUSE_S = 0.05  # the shortest wait
 TEST = bytes(1 << 16)  # what follows a test's hello, and the answer's; an IP packet has fewer
 TEST_S = 3.0  # for these bytes, once the hello was answered: a slow link needs a second, a frozen worker sends no hello
+HELLO_S = 60.0  # for a caller's hello
 PROBE_S = 0.25  # for one probe whether a worker listens, and between two probes
 
 
@@ -63,16 +63,27 @@ def connect(
         if (rank, other) in calls or (other < rank and (other, rank) not in calls)
     ]
     expected = [other for other in range(len(addresses)) if other not in (rank, *called)]
+    acceptor.most = MOST_STRANGERS + len(addresses)
     with contextlib.ExitStack() as on_error:
         connections: dict[int, socket.socket] = {}
         for other in called:
             call = _call(addresses[other], names[other], deadline)
             connections[other] = on_error.enter_context(call)
             connections[other].sendall(_frame(job, rank, other))
-        came = acceptor.wait(job, rank, expected, deadline, names, addresses, connections)
-        for other, connection in came.items():
-            connections[other] = on_error.enter_context(connection)
-            connection.sendall(_frame(job, rank, other))
+        while missing := [other for other in expected if other not in connections]:
+            left_s = deadline - time.monotonic()
+            came = acceptor.take(job, rank, expected, connections, max(0.0, min(left_s, PROBE_S)))
+            for other, connection in came.items():
+                connections[other] = on_error.enter_context(connection)
+            for other in called:
+                _check_open(connections[other])
+            if not came and left_s <= 0:
+                late = ", ".join(names[other] for other in missing)
+                raise PeerLost(f"{late} did not call in time: see the logs there")
+            if not came:
+                _probe({other: addresses[other] for other in missing}, names)
+        for other in expected:
+            connections[other].sendall(_frame(job, rank, other))
         for other in called:
             _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
         on_error.pop_all()
@@ -88,7 +99,7 @@ def unanswered(address: Address, name: str, timeout_s: float) -> str:
     with connection:
         try:
             connection.sendall(_packed({"test": name}))
-            hello = _Handshake(connection).whole(time.monotonic() + timeout_s)
+            hello = _hello(connection, time.monotonic() + timeout_s)
         except TimeoutError:
             return "no answer"
         except (OSError, ValueError):  # of another program
@@ -98,29 +109,42 @@ def unanswered(address: Address, name: str, timeout_s: float) -> str:
         try:
             connection.settimeout(TEST_S)
             connection.sendall(TEST)
-            _receive_test(connection)
+            _received(connection, len(TEST), time.monotonic() + TEST_S)
         except OSError:  # it gives up at about the same time
             return "large packets do not pass"
     return ""
 
 
-def _receive_test(connection: socket.socket) -> None:
-    """Raises TimeoutError where it has not come in time, otherwise OSError."""
-    deadline, left = time.monotonic() + TEST_S, len(TEST)
-    while left:
+def _received(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """So many bytes; raises TimeoutError where they have not come in time, otherwise OSError."""
+    content = bytearray()
+    while len(content) < size:
         connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
-        came = len(connection.recv(left))
+        came = connection.recv(size - len(content))
         if not came:
             raise ConnectionError("closed")
-        left -= came
+        content += came
+    return bytes(content)
+
+
+def _hello(connection: socket.socket, deadline: float) -> object:
+    """Reads a hello, and no byte behind it; raises ValueError if the other side is no worker, otherwise as
+    `_received`."""
+    mark, length = _FRAME.unpack(_received(connection, _FRAME.size, deadline))
+    if mark != _MARK or not 0 < length <= MOST_BYTES:
+        raise ValueError("no worker")
+    try:
+        return json.loads(_received(connection, length, deadline))
+    except RecursionError:
+        raise ValueError("no worker") from None
 
 
 def _answer_test(connection: socket.socket, hello: bytes) -> None:
     """Sends what follows the hello only once all of the caller's has come: so it finds out about both directions."""
-    with connection, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
         connection.settimeout(TEST_S)
         connection.sendall(hello)
-        _receive_test(connection)
+        _received(connection, len(TEST), time.monotonic() + TEST_S)
         connection.sendall(TEST)
 
 
@@ -162,7 +186,7 @@ def _check_answer(
     """Reads the hello of the worker that was called."""
     where = f"{name} at {authority(*address)}"
     try:
-        hello = _Handshake(connection).whole(deadline)
+        hello = _hello(connection, deadline)
     except (OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise PeerLost(f"{where} does not answer") from None
@@ -180,51 +204,20 @@ def _sender(hello: object, job: str, to: int) -> int:
 
 
 def _check_open(connection: socket.socket) -> None:
-    """Raises PeerLost where the other side has closed the connection; reads nothing."""
+    """Raises PeerLost where the other side has closed the connection; reads nothing, and does not wait."""
+    connection.setblocking(False)
     try:
         has_ended = not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        has_ended = False
     except OSError:
         has_ended = True
     if has_ended:
         raise PeerLost("another worker hung up again: it has ended, or it did not reach all others")
 
 
-class _Handshake:
-    """A connection on which the hello has not come yet."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.hello: object = None  # once it is complete
-        self._wanted = _FRAME.size
-        self._bytes = b""
-
-    def whole(self, deadline: float) -> object:
-        """Waits for the hello; raises TimeoutError, otherwise as `read`."""
-        while self.hello is None:
-            self.connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
-            self.read()
-        return self.hello
-
-    def read(self) -> None:
-        """Reads no byte behind the hello; raises ValueError if it is no worker, OSError if it has hung up."""
-        came = self.connection.recv(self._wanted - len(self._bytes))
-        if not came:
-            raise ConnectionError("closed")
-        self._bytes += came
-        if len(self._bytes) == _FRAME.size == self._wanted:
-            mark, length = _FRAME.unpack(self._bytes)
-            if mark != _MARK or not 0 < length <= MOST_BYTES:
-                raise ValueError("no worker")
-            self._wanted += length
-        elif len(self._bytes) == self._wanted:
-            try:
-                self.hello = json.loads(self._bytes[_FRAME.size :])
-            except RecursionError:
-                raise ValueError("no worker") from None
-
-
 class Acceptor:
-    """Takes the calls to one worker, in a thread: those of workers wait here for `connect`, tests are answered."""
+    """Takes the calls to one worker, in threads: those of workers wait here for `connect`, tests are answered."""
 
     def __init__(self, listener: socket.socket, name: str = "") -> None:
         """`listener` is at the worker's address; the acceptor closes it. Others call `name` for a test; empty: none is
@@ -232,122 +225,82 @@ class Acceptor:
         self.port: int = listener.getsockname()[1]
         self._listener = listener
         self.name = name
-        self._most = MOST_STRANGERS
-        self._callers: list[_Handshake] = []  # whose hello has not come yet, the oldest first
-        self._lock = threading.Lock()
-        self._calls: list[_Handshake] = []  # of workers, until `connect` takes them; the oldest first
-        self._news, self._tell = socket.socketpair()  # a byte for each of these
-        self._stopped, self._stop = socket.socketpair()
-        for end in (listener, self._news, self._tell):
-            end.setblocking(False)
+        self.most = MOST_STRANGERS  # connections of each of the two kinds
+        self._callers: list[socket.socket] = []  # whose hello has not come yet, the oldest first
+        self._calls: list[tuple[socket.socket, object]] = []  # of workers, with the hello, until `connect` takes them
+        self._news = threading.Condition()  # of both
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
         self._thread.start()
 
-    def wait(
-        self,
-        job: str,
-        rank: int,
-        expected: Collection[int],
-        deadline: float,
-        names: Sequence[str],
-        places: Sequence[Address],
-        called: Mapping[int, socket.socket],
+    def take(
+        self, job: str, rank: int, expected: Collection[int], known: Collection[int], wait_s: float
     ) -> dict[int, socket.socket]:
-        """The connections of the expected ranks; raises PeerLost where one does not call in time. `places` are those of
-        all workers, by rank: one that has ended ends the wait. So does one of the `called`, the connections with other
-        workers by rank, that closes."""
-        self._most = MOST_STRANGERS + len(names)
+        """Waits for calls of the expected ranks that are not known yet; returns their connections, and hangs up on
+        strangers."""
         came: dict[int, socket.socket] = {}
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._news, selectors.EVENT_READ)
-            for connection in called.values():
-                selector.register(connection, selectors.EVENT_READ, connection)
-            while missing := self._take(job, rank, expected, came):
-                left_s = deadline - time.monotonic()
-                ready = selector.select(max(0.0, min(left_s, PROBE_S)))
-                if not ready and left_s <= 0:
-                    late = ", ".join(names[other] for other in missing)
-                    raise PeerLost(f"{late} did not call in time: see the logs there")
-                if not ready:
-                    _probe({other: places[other] for other in missing}, names)
-                for key, _ in ready:
-                    if key.fileobj is self._news:
-                        self._news.recv(1 << 12)
-                    else:
-                        selector.unregister(key.data)
-                        _check_open(key.data)
+
+        def has_come() -> bool:
+            waiting, self._calls = self._calls, []
+            for connection, hello in waiting:
+                other = _sender(hello, job, rank)
+                if other not in expected:
+                    connection.close()
+                elif other in known or other in came:  # its next connection
+                    self._calls.append((connection, hello))
+                else:
+                    connection.setblocking(True)
+                    came[other] = connection
+            return bool(came)
+
+        with self._news:
+            self._news.wait_for(has_come, wait_s)
         return came
 
-    def _take(self, job: str, rank: int, expected: Collection[int], came: dict[int, socket.socket]) -> list[int]:
-        """Takes the calls that are expected, one of each worker, and hangs up on strangers; returns the missing."""
-        with self._lock:
-            waiting, self._calls = self._calls, []
-            for call in waiting:
-                other = _sender(call.hello, job, rank)
-                if other not in expected:
-                    call.connection.close()
-                elif other in came:  # its next connection
-                    self._calls.append(call)
-                else:
-                    call.connection.setblocking(True)
-                    came[other] = call.connection
-        return [other for other in expected if other not in came]
-
     def _run(self) -> None:
-        with die_on_error("the acceptor of calls failed"), selectors.DefaultSelector() as selector:
-            for end in (self._listener, self._stopped):
-                selector.register(end, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._stopped:
-                        return
-                    if key.fileobj is self._listener:
-                        self._accept(selector)
-                    elif key.data in self._callers:  # else dropped since `select`
-                        self._hear(selector, key.data)
+        with die_on_error("the acceptor of calls failed"):
+            while not self._is_closed:
+                with contextlib.suppress(OSError):  # the caller has hung up already; `close` ends the wait likewise
+                    connection, _ = self._listener.accept()
+                    with self._news:
+                        self._callers.append(connection)
+                        if len(self._callers) > self.most:
+                            _end_reading(self._callers.pop(0))
+                    threading.Thread(target=self._hear, args=(connection,), name="call", daemon=True).start()
 
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        with contextlib.suppress(OSError):  # closed already
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            caller = _Handshake(connection)
-            self._callers.append(caller)
-            selector.register(connection, selectors.EVENT_READ, caller)
-        if len(self._callers) > self._most:
-            selector.unregister(self._callers[0].connection)
-            self._callers.pop(0).connection.close()
-
-    def _hear(self, selector: selectors.BaseSelector, caller: _Handshake) -> None:
-        """Reads what has come of a hello. Once it is whole, a worker's call is kept until `connect` takes it, a test is
-        answered, and all others end."""
-        try:
-            caller.read()
-            if caller.hello is None:
+    def _hear(self, connection: socket.socket) -> None:
+        """Reads a caller's hello. A worker's call is kept until `connect` takes it, a test is answered, and all others
+        end."""
+        hello: object = None
+        with contextlib.suppress(OSError, ValueError):  # it has hung up, or is no worker
+            hello = _hello(connection, time.monotonic() + HELLO_S)
+        with self._news:
+            if connection in self._callers:  # else dropped
+                self._callers.remove(connection)
+            if isinstance(hello, dict) and "job" in hello and not self._is_closed:
+                self._calls.append((connection, hello))
+                if len(self._calls) > self.most:
+                    self._calls.pop(0)[0].close()
+                self._news.notify_all()
                 return
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):  # it has hung up, or is no worker
-            pass
-        self._callers.remove(caller)
-        selector.unregister(caller.connection)
-        if isinstance(caller.hello, dict) and "job" in caller.hello:
-            with self._lock:
-                self._calls.append(caller)
-                if len(self._calls) > self._most:
-                    self._calls.pop(0).connection.close()
-            with contextlib.suppress(BlockingIOError):  # full of news
-                self._tell.send(b"x")
-        elif self.name and caller.hello == {"test": self.name}:
-            answer = (caller.connection, _packed({"test": self.name}))
-            threading.Thread(target=_answer_test, args=answer, name="test", daemon=True).start()
-        else:
-            caller.connection.close()
+        if self.name and hello == {"test": self.name}:
+            _answer_test(connection, _packed({"test": self.name}))
+        connection.close()
 
     def close(self) -> None:
         """Listens no more, and hangs up on all calls that `connect` has not taken."""
-        with contextlib.suppress(OSError):  # closed before
-            self._stop.send(b"x")
+        self._is_closed = True
+        _end_reading(self._listener)
         self._thread.join()
-        calls = [call.connection for call in (*self._callers, *self._calls)]
-        for each in (self._listener, *calls, self._news, self._tell, self._stopped, self._stop):
-            each.close()
+        self._listener.close()
+        with self._news:
+            for connection in self._callers:
+                _end_reading(connection)
+            for connection, _ in self._calls:
+                connection.close()
+
+
+def _end_reading(connection: socket.socket) -> None:
+    """Wakes the thread that waits there, which then closes it."""
+    with contextlib.suppress(OSError):  # closed before
+        connection.shutdown(socket.SHUT_RDWR)
