@@ -10,6 +10,7 @@ from config import (
     AMONG_WORKERS,
     CONTINUE,
     FIELDS,
+    FP16,
     HUB,
     KVSTORE,
     LEARNING_RATES,
@@ -24,7 +25,6 @@ from config import (
     titles_of,
 )
 from flag_parser import FlagParser
-from trainer.collectives.compression import check_flags as check_compression
 from trainer.jobs.sources import ignored_network
 from utils import SetupError, version_number
 
@@ -147,7 +147,6 @@ def _check_together(config: Config, num_workers: int | None) -> None:
         raise SetupError("--target-accuracy and --target are the same limit: leave one of them out")
     if config.on_worker_death == RESTART:
         _check_restart(config)
-    check_compression(config)
     _check_exchange(config)
     if config.on_worker_death == CONTINUE:
         _check_survival(config)
@@ -156,7 +155,12 @@ def _check_together(config: Config, num_workers: int | None) -> None:
 
 def _check_exchange(config: Config) -> None:
     """Whether the mode can have the exchange that was asked for."""
-    row, asked = config.algorithm, f"--exchange {config.exchange}"
+    row, asked, carries_fp16 = config.algorithm, f"--exchange {config.exchange}", (KVSTORE, *AMONG_WORKERS)
+    if config.compression == FP16 and config.transport not in carries_fp16:
+        raise SetupError(
+            f"--compression {FP16} does not go with --exchange {config.transport}: MPI and the hub add up numbers of "
+            f"one kind; leave it out, or take --exchange {one_of(carries_fp16)}"
+        )
     if config.exchange in (*AMONG_WORKERS, MPI) and row.transport is TransportKind.HUB:
         raise SetupError(f"{asked}: mode {config.mode} does not sum: it has a server, so leave --exchange out")
     if config.exchange == KVSTORE and not row.has_kvstore:

@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from esync.clock import Task
-from trainer.collectives.compression import largest
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.steps import sum_of
 from trainer.transport.counter import ByteCounter, num_bytes
-from trainer.transport.protocol import SummedArrays
+from trainer.transport.protocol import SummedArrays, largest
 
 
 class VirtualServer:
@@ -125,7 +124,7 @@ class VirtualKVStore:
 
     def sums(self, as_halves: bool = False) -> SummedArrays:
         if as_halves:
-            from trainer.transport.halved_sums import HalvedSums  # and MXNet, which networks of PyTorch do without
+            from trainer.transport.kvstore import HalvedSums  # and MXNet, which networks of PyTorch do without
 
             return HalvedSums(VirtualSums(self._server, self.rank), largest(self.num_workers))
         return VirtualSums(self._server, self.rank)

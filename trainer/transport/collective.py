@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from esync.clock import Clock, Result, Task
-from trainer.collectives.compression import largest
 from trainer.collectives.mesh import Group, Moved
 from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.flat import Buffer, buffers_of
+from trainer.transport.protocol import largest
 from utils import PeerLost
 
 

@@ -3,10 +3,23 @@
 A Transport makes broadcasts and sums over all workers: by MXNet's kvstore (kvstore.py), among the workers
 (collective.py), or on the hub (trainer/hub/sums.py). Algorithms with a server part of their own have an Exchange with
 it instead (trainer/hub/hub_trainer.py).
+
+With --compression fp16 numbers travel as IEEE half precision, 11 significant bits, rounded to nearest. They are summed
+in float32, and the sum is rounded once more before it comes back, so all workers get the same bits. Counts and
+BatchNorm's statistics always travel exactly.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+# Half of float16's greatest number, so that sums which are rounded several times stay below it too.
+LARGEST_SUM = 2.0**15
+
+
+def largest(num_workers: int, as_halves: bool = True) -> float:
+    """Magnitude up to which a worker's number can be part of any sum over `num_workers` workers."""
+    return LARGEST_SUM / num_workers if as_halves else math.inf
 
 
 class Counted(Protocol):
