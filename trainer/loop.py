@@ -68,7 +68,7 @@ class Loop:
         trainer.end()
         self._page.end()
         if run.checkpoints is not None:
-            run.checkpoints.close()
+            run.checkpoints.wait()
         self._evaluations.end()
         trainer.passes.end()  # the user's own loop may fail after its last step
         return reason
@@ -194,7 +194,7 @@ class Loop:
         trainer.measure.enter(CHECKPOINT)
         if trainer.membership.rank == 0:
             trainer.save_server()
-        checkpoints.save(trainer.rounds, trainer_state.state_of(trainer))
+        checkpoints.write(trainer.rounds, trainer_state.state_of(trainer))
 
     def _warm_up(self) -> None:
         """Three test steps that change no state. The first sets up memory and kernels. The step time is the shorter of

@@ -35,7 +35,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -79,9 +78,7 @@ from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.rendezvous_client import ALL_DONE, LAST_GATHER
 from trainer.rendezvous.silence import Silence
 from trainer.runtime.stop_signals import SignalWatch
-from trainer.survival.checkpoint_manager import Writer, wait_until_written
-from trainer.survival.checkpoint_rounds import SERVER
-from trainer.survival.checkpoints import Checkpoints
+from trainer.survival.checkpoint_manager import HubCheckpoints, wait_until_written
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, printable
 
 LOOK_S = 0.25
@@ -90,11 +87,6 @@ RECOVER_S = 5.0  # for the workers of a hub that was killed to come to the new o
 MOST_STATES = 4  # models that a worker's state has at most: with two of an optimizer, and one to spare
 SILENT = "it is frozen, its host or network is down, or large packets are lost on the way"
 LATE = "the others have gone on without this worker"
-
-
-def _own_checkpoints(said: Message) -> Checkpoints:
-    its = said["checkpoints"]
-    return Checkpoints(Path(its["folder"]), SERVER, its["job"], its["keep"])
 
 
 def _device_of(member: Member) -> tuple[str, str, str]:
@@ -140,7 +132,7 @@ class Hub(Connections):
         self._last_sum_s = 0.0  # when they did so last
         self._silence = Silence()
         self._saving: asyncio.Lock  # held while a checkpoint waits for the one before
-        self._writer: Writer | None = None
+        self._writer: HubCheckpoints | None = None
         self._again: dict[int, tuple[Connection, Message]] = {}  # workers of a hub that was killed, by rank
         self._asked: Connection | None = None  # of these, for its model
 
@@ -390,21 +382,19 @@ class Hub(Connections):
 
     async def _resumed(self, said: Message) -> Message:
         """The state of the checkpoint that the job resumes; empty in a new job. A slow disk does not stop the beats."""
-        checkpoints = said["checkpoints"] or {}
-        if checkpoints.get("load") is None:
+        if not (told := said["checkpoints"]):
             return {}
         try:
-            saved: Message = await asyncio.to_thread(_own_checkpoints(said).load, checkpoints["load"])
+            return await asyncio.to_thread(HubCheckpoints(told).resumed)
         except (Damaged, SetupError) as error:
-            raise Refused(f"the hub cannot resume its checkpoint in {checkpoints['folder']}: {error}") from None
-        return saved
+            raise Refused(f"the hub cannot resume its checkpoint in {told['folder']}: {error}") from None
 
     def _serve_part(self, said: Message, model: Arrays, kept: Message) -> None:
         """Makes the server part, which resumes what was `kept`."""
         config = config_in(said)
         # Of sums a hub that is started again has no model.
         self._shapes = [array.shape for array in model] or None
-        self._writer = Writer(_own_checkpoints(said)) if said["checkpoints"] else None
+        self._writer = HubCheckpoints(said["checkpoints"]) if said["checkpoints"] else None
         decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
         its = (config, self._num_workers, decays, counts, list(model), kept, time.monotonic)
         own = (lambda: any(each.is_sending for each in self._joins), self._memory_of_sum)

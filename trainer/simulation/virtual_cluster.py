@@ -208,8 +208,7 @@ class VirtualRun:
         server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
         assert kind is not TransportKind.NONE
         if kind is TransportKind.HUB or exchange == HUB:
-            checkpoints = self._contexts[0].run.checkpoints
-            hub = VirtualHub(self._clock, self._job.config, links, server_rate, self._size_of(), checkpoints)
+            hub = VirtualHub(self._clock, self._job.config, links, server_rate, self._size_of())
             for rank, context in enumerate(self._contexts):
                 context.peers.hub = at_hub = VirtualExchange(hub, rank)
                 if kind is TransportKind.SUM:

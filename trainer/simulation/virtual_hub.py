@@ -27,7 +27,7 @@ from trainer.hub.server_part import (
 )
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
-from trainer.survival.checkpoint_manager import CheckpointManager
+from trainer.survival.checkpoint_manager import HubCheckpoints
 from trainer.transport.counter import ByteCounter, num_bytes
 
 
@@ -46,21 +46,21 @@ class VirtualHub:
         links: Sequence[WorkerLink],  # of the workers, by rank
         bytes_per_s: float = math.inf,  # of the hub's own link, in each direction
         size_of: Callable[[np.ndarray], int] = num_bytes,  # bytes of an array in a transfer
-        checkpoints: CheckpointManager | None = None,  # of rank 0
     ) -> None:
         self.clock, self.size_of, self.num_workers = clock, size_of, len(links)
         self.up, self.down = Direction(clock, links, bytes_per_s), Direction(clock, links, bytes_per_s)
         self.answers: Answers = {}  # that no worker has taken yet
-        self._config, self._checkpoints = config, checkpoints
+        self._config = config
         self._checks = config.max_bad_steps > 0 and bool(config.algorithm.server)  # a worker checks what it sums
-        self._writer = checkpoints.for_server() if checkpoints is not None else None
+        self._writer: HubCheckpoints | None = None
         self._known: dict[str, Any] = {}  # what rank 0 has told, by label
         self.num_begun = 0  # workers; none trains before all have
         self.part: ServerPart
         self.name = secrets.token_hex(8)
 
     def begin(self, about: Message, model: Arrays) -> None:
-        saved = (self._checkpoints.of_server if self._checkpoints is not None else None) or {}
+        self._writer = HubCheckpoints(about["checkpoints"]) if about["checkpoints"] else None
+        saved = self._writer.resumed() if self._writer is not None else {}
         shown, kept = shown_and_kept(saved, [array.copy() for array in model])
         decays, counts = about["decays"], about["sample_counts"]
         self.part = serve(Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now))

@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import platform
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from config import AUTO, END, Config
@@ -68,7 +69,19 @@ class Writer:
             self._has_failed = False
 
 
-class CheckpointManager:
+class HubCheckpoints(Writer):
+    """The hub's own checkpoints, as rank 0 `told` of them (CheckpointManager.for_hub)."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        super().__init__(Checkpoints(Path(told["folder"]), SERVER, told["job"], told["keep"]))
+        self._resumed: int | None = told["load"]
+
+    def resumed(self) -> dict[str, Any]:
+        """The state that the hub resumes; empty: it begins anew. Raises as Checkpoints.load."""
+        return {} if self._resumed is None else self._checkpoints.load(self._resumed)
+
+
+class CheckpointManager(Writer):
     """A worker's checkpoints."""
 
     def __init__(self, config: Config, rank: int, num_workers: int, data_hash: str = "") -> None:
@@ -81,17 +94,16 @@ class CheckpointManager:
         # A worker that does not wait for the server may be several checkpoints ahead of it.
         beside = SERVER if self._has_servers else ""
         self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep, beside)
+        super().__init__(self._mine)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
         self._num_workers = num_workers
         self._sources: dict[int, Checkpoints] = {}  # by round: the process whose checkpoint this worker would resume
         self._every = config.ckpt_frequency
         self.goes_on = bool(config.resume)  # the job resumes, even if this worker has no checkpoint
-        self._writer = Writer(self._mine)
         self._rank = 0 if config.survives else rank
         self._round = 0  # after which this worker resumes
         self._server_rounds: dict[int, int] = {}  # of the server's checkpoint, by that which this worker would resume
         self.resumed: Any = None  # the state that this worker resumes; None where it begins
-        self._of_server: int | None = None  # round of the server's checkpoint that it resumes; on rank 0 alone
         self.is_from_another = False  # `resumed` is the checkpoint of another worker
 
     def good_rounds(self) -> list[int]:
@@ -133,8 +145,6 @@ class CheckpointManager:
             return
         self._round = round_
         self.resumed = self._load(round_)
-        if self._has_servers:
-            self._of_server = self._server_rounds[round_]
         logging.info("goes on after round %d", round_)
 
     def _others(self) -> list[Checkpoints]:
@@ -155,12 +165,12 @@ class CheckpointManager:
         self.is_from_another = source is not self._mine
         if self.is_from_another:
             logging.info("this worker has no checkpoint of round %d here: it takes that of %s", round_, source.name)
-            self._writer.write(round_, state)
+            self.write(round_, state)
         return state
 
     def begin(self) -> None:
         """Sets aside, as training begins, checkpoints of another job or of rounds that are done again."""
-        self._writer.wait()
+        self.wait()
         self.set_aside(self._round)
 
     def all_have_begun(self, came_late: bool) -> None:
@@ -179,27 +189,12 @@ class CheckpointManager:
         if self._has_servers:
             self._servers.set_aside(self._server_rounds.get(after, after))
 
-    def for_server(self) -> Writer:
-        return Writer(self._servers)
-
-    @property
-    def of_server(self) -> Any:
-        """The state that the server resumes; None where it begins anew, and on all but rank 0."""
-        return None if self._of_server is None else self._servers.load(self._of_server)
-
     def for_hub(self) -> dict[str, Any]:
-        """How the hub keeps its checkpoints, and which one it resumes, as JSON."""
-        return {**self._servers.about(), "load": self._of_server}
+        """How the hub keeps its checkpoints, and which one it resumes, as JSON: `HubCheckpoints`."""
+        return {**self._servers.about(), "load": self._server_rounds.get(self._round)}
 
     def is_due(self, round_: int, last: bool) -> bool:
         return last or round_ % self._every == 0
-
-    def save(self, round_: int, tree: Any) -> None:
-        """Begins to write a worker's state."""
-        self._writer.write(round_, tree)
-
-    def close(self) -> None:
-        self._writer.wait()
 
 
 def checkpoints_of(

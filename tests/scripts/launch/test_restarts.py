@@ -352,8 +352,8 @@ def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
 def test_a_checkpoint_knows_the_data_as_the_meeting_does(tmp_path):
     config = saving(tmp_path)
     began = CheckpointManager(config, 0, 1, data_hash="1a2b")
-    began.save(2, {"rounds": 2})
-    began.close()
+    began.write(2, {"rounds": 2})
+    began.wait()
     assert chosen(config, "1a2b").resumed == {"rounds": 2}
     with pytest.raises(SetupError, match="is of a job with the data 1a2b, here it is 3c4d: bring back the data"):
         CheckpointManager(config, 0, 1, data_hash="3c4d").good_rounds()
@@ -375,7 +375,7 @@ def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_
         save(config, worker_name(f"h1-{device}"), round_)
     manager = chosen(config)
     assert (manager.resumed, manager.is_from_another) == ({"rounds": 6}, True)
-    manager.close()
+    manager.wait()
     manager.all_have_begun(came_late=False)
     assert len([*tmp_path.glob("*.ckpt")]) == 3  # those that are away may come back
     for came_late, left in ((True, 3), (False, 0)):
@@ -399,15 +399,15 @@ def test_a_worker_that_is_ahead_of_its_server_keeps_the_round_that_both_have(tmp
     )
     server.save(5, {})
     for round_ in (5, 10, 15, 20):
-        manager.save(round_, {})
-    manager.close()
+        manager.write(round_, {})
+    manager.wait()
     found = {path.name: 0 for path in tmp_path.iterdir()}
     assert sorted(found) == [file_name("server", 5), *(file_name("worker-0", round_) for round_ in (5, 15, 20))]
     assert checkpoint_rounds.newest(found, {}, config, 1) == 5
     server.save(25, {})
     server.save(30, {})
-    manager.save(25, {})
-    manager.close()
+    manager.write(25, {})
+    manager.wait()
     assert sorted(path.name for path in tmp_path.glob("worker-*")) == [
         file_name("worker-0", round_) for round_ in (20, 25)
     ]
