@@ -9,8 +9,9 @@ round, their sum contained the updates of all, so the others copy the result. Jo
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -125,15 +126,11 @@ class Survivors(Company):
         self._loop = loop
         self._rounds_done = self._trainer.rounds  # of the checkpoint, if resumed
         while not self._until_met(first=True):
-            try:
+            with self._until_broken():
                 loop.come_together()
-            except PeerLost:
-                if not self.is_broken:
-                    raise
-                self._take_place()
-                self._rounds_done = self._trainer.rounds
-            else:
                 break
+            self._take_place()
+            self._rounds_done = self._trainer.rounds
         self._takes_part = True
         if (checkpoints := self._trainer.context.run.checkpoints) is not None:
             checkpoints.set_aside(self._trainer.rounds)  # those of rounds that the job has not done
@@ -144,18 +141,13 @@ class Survivors(Company):
 
     def exchange(self, wants_stop: bool) -> bool:
         while True:
-            try:
-                if self.is_broken:  # where this worker is alone, no exchange fails
-                    raise PeerLost("this generation of workers is over")
-                agreed = self._trainer.synchronize(wants_stop)
-            except PeerLost:
-                if not self.is_broken:
-                    raise
-                if self._regroup():
-                    return self._is_over
-                self._algorithm.exchange_failed()
-            else:
-                break
+            with self._until_broken():
+                if not self.is_broken:  # where this worker is alone, no exchange fails
+                    agreed = self._trainer.synchronize(wants_stop)
+                    break
+            if self._regroup():
+                return self._is_over
+            self._algorithm.exchange_failed()
         now, began = self._trainer.clock.now(), self._round_began
         self._round_began = now
         if began is not None:
@@ -176,12 +168,8 @@ class Survivors(Company):
         self._generations.joining.need_no_others()
         while True:
             was_evaluator = self._trainer.is_evaluator
-            try:
+            with self._until_broken():
                 end_together(self._generations.taken.connections, self._transport.barrier)
-            except PeerLost:
-                if not self.is_broken:
-                    raise
-            else:
                 return
             try:
                 self._regroup()
@@ -197,6 +185,15 @@ class Survivors(Company):
         if self._missed:
             notes["missed"], self._missed = self._missed, 0
         return notes
+
+    @contextlib.contextmanager
+    def _until_broken(self) -> Iterator[None]:
+        """Ends the block where the generation breaks in it."""
+        try:
+            yield
+        except PeerLost:
+            if not self.is_broken:
+                raise
 
     def _regroup(self) -> bool:
         """Joins the next generation, or raises JobError; returns whether one of its workers has finished the failed
@@ -224,12 +221,9 @@ class Survivors(Company):
     def _until_met(self, first: bool = False) -> bool:
         """As `_meet`; if the generation breaks meanwhile, in the next one."""
         while True:
-            try:
+            with self._until_broken():
                 return self._meet(first)
-            except PeerLost:
-                if not self.is_broken:
-                    raise
-                self._take_place()
+            self._take_place()
 
     def _meet(self, first: bool) -> bool:
         """All exchange reports and `arrange` how to continue; returns whether the job is running."""
