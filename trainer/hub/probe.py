@@ -115,30 +115,23 @@ class ProbeTrainer(HubTrainer):
             self.ask({GIVES: False}, ())
             return False
         model = np.concatenate([array.reshape(-1) for array in self.parameters.model()], dtype=np.float32)
+        times_s: dict[str, float] = {}  # of Found
         for turn in range(self.hub.num_workers):
             self._meet(turn)
             if turn == self.hub.rank:
                 seconds = min(MOST_ALONE_S, ALONE_S / self.hub.num_workers)
-                trips_s = self._times(partial(self.ask, {GIVES: False}, ()), TRIPS_S)
-                state_server_s = self._times(self._tell_state_server, TRIPS_S)
+                times_s["round_trip_s"] = self._mean_s(partial(self.ask, {GIVES: False}, ()), TRIPS_S)
+                times_s["state_server_s"] = self._mean_s(self._tell_state_server, TRIPS_S)
                 piece = self._piece(model)
-                pushes_s = self._times(partial(self.ask, {GIVES: False}, (piece,)), seconds)
-                pulls_s = self._times(partial(self.ask, {GIVES: True}, ()), seconds)
+                push, pull = partial(self.ask, {GIVES: False}, (piece,)), partial(self.ask, {GIVES: True}, ())
+                times_s["push_s"] = self._mean_s(push, seconds)
+                times_s["pull_s"] = self._mean_s(pull, seconds)
         self._meet(self.hub.num_workers)
-        pushes_together_s = self._times(partial(self.ask, {GIVES: False}, (piece,)), TOGETHER_S, fewest=1, busy_s=0.0)
+        times_s["push_together_s"] = self._mean_s(push, TOGETHER_S, fewest=1, busy_s=0.0)
         self._meet(self.hub.num_workers + 1)
-        pulls_together_s = self._times(partial(self.ask, {GIVES: True}, ()), TOGETHER_S, fewest=1, busy_s=0.0)
-        self._found = Found(
-            tuple(self._steps_s[UNCOUNTED:]),
-            rest_s=statistics.fmean(self._rests_s[UNCOUNTED:]),
-            round_trip_s=statistics.fmean(trips_s),
-            state_server_s=statistics.fmean(state_server_s),
-            sent_bytes=piece.nbytes,
-            push_s=statistics.fmean(pushes_s),
-            pull_s=statistics.fmean(pulls_s),
-            push_together_s=statistics.fmean(pushes_together_s),
-            pull_together_s=statistics.fmean(pulls_together_s),
-        )
+        times_s["pull_together_s"] = self._mean_s(pull, TOGETHER_S, fewest=1, busy_s=0.0)
+        rest_s = statistics.fmean(self._rests_s[UNCOUNTED:])
+        self._found = Found(tuple(self._steps_s[UNCOUNTED:]), rest_s=rest_s, sent_bytes=piece.nbytes, **times_s)
         return True
 
     def notes(self) -> dict[str, Any]:
@@ -159,10 +152,10 @@ class ProbeTrainer(HubTrainer):
             size *= 4
         return model[:size]
 
-    def _times(
+    def _mean_s(
         self, transfer: Callable[[], object], seconds: float, fewest: int = TRANSFERS, busy_s: float = BUSY_S
-    ) -> list[float]:
-        """Of transfers, for so long. Their mean counts what a quota takes; a median does not."""
+    ) -> float:
+        """Of transfers, for so long. The mean counts what a quota takes; a median does not."""
         until, found = self.clock.now() + seconds, list[float]()
         while len(found) < fewest or self.clock.now() < until:
             busy_until = time.thread_time() + busy_s
@@ -171,7 +164,7 @@ class ProbeTrainer(HubTrainer):
             begin = self.clock.now()
             transfer()
             found.append(self.clock.now() - begin)
-        return found
+        return statistics.fmean(found)
 
     def _tell_state_server(self) -> None:
         self.context.state.send(self.context.state.note(self.rounds, self.steps, self.step_s, 0.0))
