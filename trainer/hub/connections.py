@@ -305,14 +305,18 @@ class Connections(ABC):
                 break
             await asyncio.sleep(0.02)
 
-    def _gathered_by_all(self, label: str, rank: int, value: Any) -> list[Any] | None:
-        """Notes a worker's value; returns those of all by rank, once all are there."""
+    def _gather(self, label: str, rank: int, value: Any) -> None:
+        """Notes a worker's value; sends those of all by rank to all, once all are there."""
         values = self._gathered.setdefault(label, {})
         values[rank] = value
-        if len(values) < self._num_workers:
-            return None
-        del self._gathered[label]
-        return [values[rank] for rank in range(self._num_workers)]
+        if len(values) == self._num_workers:
+            del self._gathered[label]
+            self._all_gathered(label, [values[rank] for rank in range(self._num_workers)])
+
+    def _all_gathered(self, label: str, values: list[Any]) -> None:
+        for connection in self._joins:
+            if connection.rank is not None:
+                connection.send({"gathered": values})
 
     def start(self, work: Any) -> asyncio.Task[Any]:
         """Runs a coroutine beside; an error in it ends the process."""

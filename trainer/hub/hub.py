@@ -187,7 +187,10 @@ class Hub(Connections):
             case {"failed": str(why)}:
                 self._fail(why)
             case {"gather": str(label), "value": value} if rank is not None:
-                self._gather(connection, rank, label, value)
+                if label in self._known_values:  # it comes to a job at work
+                    connection.send({"gathered": self._known_values[label]})
+                else:
+                    self._gather(label, rank, value)
             case {"begin": dict(said)} if rank is not None:
                 connection.is_asking, connection.since = True, time.monotonic()
                 connection.heard = math.inf  # a slow disk is not its silence
@@ -299,18 +302,12 @@ class Hub(Connections):
         self._members[rank] = member
         return Assignment(Call.START, Place(1, rank, tuple(self._members), self._job)), f"worker {rank}"
 
-    def _gather(self, connection: Connection, rank: int, label: str, value: Any) -> None:
-        if label in self._known_values:  # it comes to a job at work
-            connection.send({"gathered": self._known_values[label]})
-            return
-        if (values := self._gathered_by_all(label, rank, value)) is None:
-            return
+    def _all_gathered(self, label: str, values: list[Any]) -> None:
         self._known_values[label] = values
         if label == LAST_GATHER:
             self._note_survival()
             self._began = time.monotonic()
-        for other in self._there.values():
-            other.send({"gathered": values})
+        super()._all_gathered(label, values)
 
     def _note_survival(self) -> None:
         self._survives = self._flag("on_worker_death") == CONTINUE

@@ -86,7 +86,10 @@ class RendezvousServer(Connections):
             case {"gather": str(label), "value": value} if rank is not None and not any(
                 rank in values for values in self._gathered.values()
             ):
-                self._gather(connection, rank, label, value)
+                if self._cannot_gather:
+                    connection.send({"gathered": None})
+                else:
+                    self._gather(label, rank, value)
             case _:
                 raise _not_now(message)
 
@@ -95,14 +98,6 @@ class RendezvousServer(Connections):
         taken = [other.rank for other in self._joins]
         is_first = join.role == WORKER and connection.rank is None
         return is_first and self._state is State.RUNNING and 0 <= rank < self._num_workers and rank not in taken
-
-    def _gather(self, connection: Connection, rank: int, label: str, value: Any) -> None:
-        if self._cannot_gather:
-            connection.send({"gathered": None})
-        elif (values := self._gathered_by_all(label, rank, value)) is not None:
-            for each in self._joins:
-                if each.rank is not None:
-                    each.send({"gathered": values})
 
     def _join(self, connection: Connection, join: Any) -> None:
         """A process is there, and asks again until the job begins. Raises Refused where the job has enough of this
