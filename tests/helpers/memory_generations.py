@@ -35,7 +35,6 @@ from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rendezvous.generations import Generations
 from trainer.rendezvous.joining import Joining, Member, Start
-from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.simulation.in_process import InProcessLink, InProcessServer
 from trainer.simulation.network import WorkerLink
@@ -235,7 +234,7 @@ class Job:
         worker.generations = Generations(joining, connect, self.clock, joining.wait(0.0), begin)
         worker.leave = worker.generations.leave
         transport = CollectiveTransport(worker.generations.taken.connections.group, self.clock)
-        group = RendezvousInfo(transport, gather_over(transport), (), generations=worker.generations)
+        group = RendezvousInfo(transport, transport.gather, (), generations=worker.generations)
         context = self._context(number, transport, partial(Survivors, group))
         if self._policy:
             context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)

@@ -113,7 +113,7 @@ class Hub(Connections):
         self._members: list[Member] = []  # by rank, from RUNNING on
         self._there: dict[int, Connection] = {}  # by rank, the connected
         self._setup: Mapping[str, str] = {}  # of the workers
-        self._survives, self._min_workers = False, 1
+        self._survives = False
         self._done: set[int] = set()  # ranks of workers that have left in order
         self._changes: dict[int, Change] = {}
         self._num_changes = 0
@@ -305,13 +305,9 @@ class Hub(Connections):
     def _all_gathered(self, label: str, values: list[Any]) -> None:
         self._known_values[label] = values
         if label == LAST_GATHER:
-            self._note_survival()
+            self._survives = self._flag("on_worker_death") == CONTINUE
             self._began = time.monotonic()
         super()._all_gathered(label, values)
-
-    def _note_survival(self) -> None:
-        self._survives = self._flag("on_worker_death") == CONTINUE
-        self._min_workers = int(self._flag("min_workers") or 1)
 
     def _flag(self, field: str) -> str:
         return self._setup.get(names_of(field)[0], "")
@@ -457,7 +453,7 @@ class Hub(Connections):
             self._members[rank] = self._joins[connection].member
         self._setup = self._joins[next(iter(self._again.values()))[0]].setup
         self._known_values = newest["gathered"]
-        self._note_survival()
+        self._survives = self._flag("on_worker_death") == CONTINUE
         self._began = time.monotonic() - newest["age_s"]
         self._changes = changes_in(newest["changes"])
         self._num_changes = max((change.serial for change in self._changes.values()), default=0)
@@ -572,12 +568,12 @@ class Hub(Connections):
         gone = lost_of(self._changes) | self._done
         if self._state is State.OVER or rank in self._there or rank in gone:  # it is back, or was about to be
             return
-        left = self._num_workers - len(lost_of(self._changes)) - 1
         if not self._survives:
             self._finish(why, EXIT_PEER_LOST)
             return
-        if left < self._min_workers and (left or not on_request):
-            text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
+        left, least = self._num_workers - len(lost_of(self._changes)) - 1, int(self._flag("min_workers") or 1)
+        if left < least and (left or not on_request):
+            text = f"{why}; {left} worker(s) are left, and --min-workers is {least}"
             self._finish(text, EXIT_OK if on_request else EXIT_PEER_LOST)
             return
         self._changes[rank] = self._next(is_lost=True)

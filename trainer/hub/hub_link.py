@@ -116,7 +116,7 @@ class HubLink(ServerLink, ByteCounter):
 
         with self._reading:
             try:
-                if self._is_back and not repeats:  # the thread that watches has noticed the loss
+                if self._is_back and not repeats:  # the connection was lost since the last answer
                     return self._begin_again()
                 self._is_back = False
                 if self._memory is not None and arrays:
@@ -130,20 +130,15 @@ class HubLink(ServerLink, ByteCounter):
                 answer = self._answer(said, self._spare_like(arrays) if repeats and SHARED not in said else arrays)
             except (EOFError, OSError) as error:
                 self._come_back(error)
-                if not repeats:
-                    return self._begin_again()
-                answer = None
-        if answer is None:
-            return self.ask(message, arrays, wants_stop, repeats)
+                return self.ask(message, arrays, wants_stop, repeats)
         self.pull_s = time.monotonic() - came
         self.push_s = max(0.0, came - begin - said["waited_s"])
         return answer
 
     def tell(self, message: Message, arrays: Arrays = ()) -> None:
         # Not before this worker is back where another thread comes back. The next question notices a loss.
-        with self._reading, contextlib.suppress(OSError):
-            if self._wire is not None:
-                self._wire.send({"tell": message}, arrays)
+        with self._reading:
+            self._tell({"tell": message}, arrays)
 
     # ------------------------------------------------------------------------------------------------- inside
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from esync.protocol import Message, NoAnswer, Reply, Timeouts
+from trainer.hub.server_part import Arrays
 from trainer.hub.wire import CONNECT_S, SILENT_S, Wire, error_of_end, how_lost, log, server_name
 from trainer.rendezvous.cluster import ClusterSpec
 from utils import JobError, PeerLost, die_on_error, printable
@@ -27,7 +28,7 @@ class ServerLink:
         self.address = f"{cluster.root_uri}:{cluster.root_port}"
         self._name = server_name(cluster)
         self._wire: Wire | None = None
-        self._reading = threading.Lock()  # held by the thread that reads, or connects again
+        self._reading = threading.RLock()  # held by the thread that reads, or connects again
         self._has_begun = self._is_over = False
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
@@ -77,12 +78,12 @@ class ServerLink:
         self._tell({"left": printable(why), "goes_on": goes_on})
         self.drop()
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: Message, arrays: Arrays = ()) -> None:
         """The thread that watches notices a loss of the connection."""
         wire = self._wire
         if wire is not None:
             with contextlib.suppress(OSError):
-                wire.send(message)
+                wire.send(message, arrays)
 
     def _connected_wire(self) -> Wire:
         if self._wire is None:

@@ -117,8 +117,6 @@ def shaped(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarr
 
 def in_shapes(saved: Arrays, like: Arrays) -> list[np.ndarray]:
     """Copies of saved arrays, none or all, in these shapes. Version 0.6.0 kept small neighbours as one."""
-    if [array.shape for array in saved] == [array.shape for array in like]:
-        return [array.copy() for array in saved]
     if not saved:
         return []
     flat = np.concatenate([array.reshape(-1) for array in saved], dtype=np.float32)

@@ -17,7 +17,6 @@ from esync.clock import RealClock
 from server.setups import differences, verdict
 from trainer.collectives import mpi
 from trainer.rendezvous.cluster import WORKER, ClusterSpec
-from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.transport.collective import CollectiveTransport
 from utils import SetupError
@@ -39,12 +38,10 @@ def join(config: Config, setup: Mapping[str, str]) -> Iterator[RendezvousInfo]:
     """Joins the others as a worker. Leaving the block waits for every worker's end. `setup` is what must be the same on
     all workers, flag or other key -> value; raises SetupError where it differs."""
     transport = CollectiveTransport(mpi.MpiGroup(mpi.world()), RealClock())
-    gather = gather_over(transport)
-    told = gather("set-ups", [f"{config.device} on host {socket.gethostname()}", setup]) or []
+    told = transport.gather("set-ups", [f"{config.device} on host {socket.gethostname()}", setup])
     named = ((f"worker {rank} ({place})", its) for rank, (place, its) in enumerate(told))
     if found := verdict(differences(named)):
         raise SetupError(found)
     logging.info("mpiexec has started %d workers", transport.num_workers)
-    yield RendezvousInfo(transport, gather, tuple(place for place, _ in told))
-    transport.wait_all()
+    yield RendezvousInfo(transport, transport.gather, tuple(place for place, _ in told))
     transport.barrier()

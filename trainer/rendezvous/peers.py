@@ -9,14 +9,12 @@ Where a worker is lost (failure_detector.py), and the job does not survive that,
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from config import Config
 from esync.clock import RealClock
@@ -30,7 +28,7 @@ from trainer.rendezvous.failure_detector import TcpConnections, connected
 from trainer.rendezvous.generations import Generations, end_together
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import end_process
-from trainer.rendezvous.rendezvous_info import Gather, RendezvousInfo, Training
+from trainer.rendezvous.rendezvous_info import RendezvousInfo, Training
 from trainer.rendezvous.silence import LONGEST_S, Silence
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_BUG, EXIT_PEER_LOST, PROCESS, PeerLost
@@ -41,17 +39,6 @@ CONNECT_S = 60.0  # for all to be connected once all have joined
 # the wait for one that does not come.
 SILENT_SHARE, TEST_SHARE, PATIENCE_SHARE = 0.75, 0.15, 0.25
 SHORTEST_TEST_S = 0.3  # a worker answers beside its training
-
-
-def gather_over(transport: CollectiveTransport) -> Gather:
-    """Gathers JSON values by the transport's group."""
-
-    def gather(label: str, value: Any) -> list[Any]:
-        content = json.dumps(value).encode()
-        group = transport.group
-        return list(map(json.loads, transport.begin(lambda: group.all_gather(content), label).result()))
-
-    return gather
 
 
 @contextlib.contextmanager
@@ -104,7 +91,7 @@ def join(config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: L
                 acceptor.close()
                 logging.info("all %d workers are connected with each other", len(start.members))
             transport = CollectiveTransport(connections.group, RealClock())
-            gather = gather_over(transport)
+            gather = transport.gather
             yield RendezvousInfo(
                 transport, gather, start.places, generations=generations, add_round=silence.add_round, training=training
             )

@@ -9,7 +9,9 @@ ones as pulled. A parameter server's traffic counts likewise, so totals over all
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -131,9 +133,10 @@ class CollectiveTransport:
     def barrier(self) -> None:
         self.begin(self.group.barrier, "barrier").result()
 
-    def wait_all(self) -> None:
-        if self._last is not None:
-            self._last.result()
+    def gather(self, label: str, value: Any) -> list[Any]:
+        """As Gather."""
+        content, group = json.dumps(value).encode(), self.group
+        return list(map(json.loads, self.begin(lambda: group.all_gather(content), label).result()))
 
     def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Starts a background task that uses the group; it runs after all tasks started before."""

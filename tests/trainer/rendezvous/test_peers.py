@@ -18,7 +18,6 @@ from trainer.collectives.schedules import ring
 from trainer.collectives.tcp import Awaited
 from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import TcpConnections
-from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.silence import Silence
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
@@ -245,6 +244,6 @@ def test_the_longest_gap_between_heartbeats_counts_for_a_minute_and_only_the_new
 def test_what_each_brings_all_have_by_rank(clock: VirtualClock, number: int) -> None:
     network = MemoryNetwork(clock, [WorkerLink(1e6, 0.01)] * number)
     values = [{"rank": rank, "name": "é" * rank, "number": 1 / 3} for rank in range(number)]
-    ways = [gather_over(in_memory(network, ring, rank)) for rank in range(number)]
+    ways = [in_memory(network, ring, rank).gather for rank in range(number)]
     tasks = [clock.start(partial(way, "values", value), "worker") for way, value in zip(ways, values, strict=True)]
     assert [task.result() for task in tasks] == [values] * number

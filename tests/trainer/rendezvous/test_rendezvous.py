@@ -729,7 +729,7 @@ def test_a_process_that_fell_silent_is_named_on_every_process(quick):
     _, members = running_job()
     time.sleep(3.0)
     assert not any(member.end for member in members)
-    members[3].session._wire.send = lambda message: None
+    members[3].session._wire.send = lambda message, arrays: None
     name = rf"worker 1 \(cpu1 on host {socket.gethostname()}, 127.0.0.1:\d+\)"
     all_end(members, f"no sign of life from {name} for 2 s: it is")
 
