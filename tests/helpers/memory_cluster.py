@@ -27,7 +27,7 @@ from trainer.datasets.samples import Samples
 from trainer.emulation import Slowdown
 from trainer.engine import mx
 from trainer.hub.server_part import JOB, Answer, Arrays, Message
-from trainer.hub.sums import HubTransport
+from trainer.hub.sums import HubSums
 from trainer.loop import Loop
 from trainer.membership import Change, Membership, lost_of
 from trainer.simulation.in_process import InProcessServer
@@ -199,7 +199,7 @@ def train(
     if kind is not TransportKind.SUM:
         place = {}.get
     elif exchange == HUB:
-        place = lambda rank: HubTransport(VirtualExchange(hub, rank), flags, hub.gather)  # noqa: E731
+        place = lambda rank: HubSums(VirtualExchange(hub, rank), flags, hub.gather)  # noqa: E731
     elif exchange == KVSTORE:
         place = partial(VirtualKVStore, VirtualServer(clock, links, server_bytes_per_s))
     else:
@@ -250,7 +250,7 @@ def train(
 
             exchange = Returning(hub, rank)
             return {
-                "transport": HubTransport(exchange, flags, hub.gather) if kind is TransportKind.SUM else None,
+                "transport": HubSums(exchange, flags, hub.gather) if kind is TransportKind.SUM else None,
                 "hub": exchange,
                 "job_age_s": clock.now,
                 "changes": lambda: changes | mine,

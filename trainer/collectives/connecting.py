@@ -139,15 +139,6 @@ def _hello(connection: socket.socket, deadline: float) -> object:
         raise ValueError("no worker") from None
 
 
-def _answer_test(connection: socket.socket, hello: bytes) -> None:
-    """Sends what follows the hello only once all of the caller's has come: so it finds out about both directions."""
-    with contextlib.suppress(OSError):
-        connection.settimeout(TEST_S)
-        connection.sendall(hello)
-        _received(connection, len(TEST), time.monotonic() + TEST_S)
-        connection.sendall(TEST)
-
-
 def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:
     """Raises PeerLost for workers that no longer listen at these places, by rank; a probe does not disturb them."""
     refusing = []
@@ -283,9 +274,13 @@ class Acceptor:
                     self._calls.pop(0)[0].close()
                 self._news.notify_all()
                 return
-        if self.name and hello == {"test": self.name}:
-            _answer_test(connection, _packed({"test": self.name}))
-        connection.close()
+        with connection, contextlib.suppress(OSError):
+            if self.name and hello == {"test": self.name}:
+                connection.settimeout(TEST_S)
+                connection.sendall(_packed({"test": self.name}))
+                # What follows comes only once all of the caller's has: so it finds out about both directions.
+                _received(connection, len(TEST), time.monotonic() + TEST_S)
+                connection.sendall(TEST)
 
     def close(self) -> None:
         """Listens no more, and hangs up on all calls that `connect` has not taken."""

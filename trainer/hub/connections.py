@@ -131,11 +131,8 @@ class Connection:
 
     def _take(self, count: int) -> None:
         """The kernel has taken so many bytes."""
-        rest = self._unsent[0][count:]
-        if rest:
-            self._unsent[0] = rest
-        else:
-            self._unsent.popleft()
+        if rest := self._unsent.popleft()[count:]:
+            self._unsent.appendleft(rest)
 
     def _give_up(self) -> None:
         self._unsent.clear()

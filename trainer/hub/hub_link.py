@@ -22,7 +22,7 @@ from trainer.hub.frames import bytes_of
 from trainer.hub.server_link import ServerLink
 from trainer.hub.server_part import ANEW, KEPT, SHARED, WANTS_STOP, Answer, Arrays, shaped
 from trainer.hub.shared_memory import SharedMemory
-from trainer.hub.sums import HubTransport
+from trainer.hub.sums import HubSums
 from trainer.hub.wire import BEAT_S, CONNECT_S, RETRY_S, Wire, how_lost
 from trainer.membership import Change, changes_in
 from trainer.rendezvous import addresses
@@ -247,7 +247,7 @@ def join(cluster: ClusterSpec, config: Config, setup: Mapping[str, str]) -> Iter
     )  # fmt: skip
     link.begin_training(joining.wait(config.start_timeout))
     try:
-        sums = HubTransport(link, config, link.gather) if config.algorithm.transport is TransportKind.SUM else None
+        sums = HubSums(link, config, link.gather) if config.algorithm.transport is TransportKind.SUM else None
         yield RendezvousInfo(
             sums, link.gather, link.start.places, hub=link, changes=lambda: link.changes, job_age_s=link.job_age_s,
             training=link.training,

@@ -166,17 +166,25 @@ class SumServer:
 
 
 class HubSums:
-    """SummedArrays on the hub."""
+    """One worker's transport, of TransportKind.SUM only, and its SummedArrays: there is one list of them."""
 
     largest = math.inf
 
-    def __init__(self, exchange: Exchange, config: Config) -> None:
-        self._exchange, self._config = exchange, config
+    def __init__(self, exchange: Exchange, config: Config, gather: Callable[[str, Any], Any]) -> None:
+        self._exchange, self._config, self._gather = exchange, config, gather
+        self.rank, self.num_workers = exchange.rank, exchange.num_workers
         self.take_traffic = exchange.take_traffic
         self.gives = False  # this worker is to `give` its state
         self.taken: tuple[Message, Arrays] | None = None  # another one's state, in place of the last sum
         self._number = 0
         self._sent: Arrays = ()
+
+    def sums(self, as_halves: bool = False) -> HubSums:
+        return self
+
+    def agree(self, numbers: Sequence[float]) -> list[float]:
+        agreed: list[float] = self._gather("numbers", list(numbers) if self.rank == 0 else None)[0]
+        return agreed
 
     def broadcast(self, arrays: Sequence[np.ndarray], exact: int = 0) -> None:
         """As SummedArrays; a worker that comes to a job at work has `taken` a state instead."""
@@ -218,18 +226,3 @@ class HubSums:
         if STATE in said:
             self._number, self.taken = said[NUMBER], (said[STATE], answer.arrays)
         return STATE in said
-
-
-class HubTransport:
-    """One worker's transport, of TransportKind.SUM only."""
-
-    def __init__(self, exchange: Exchange, config: Config, gather: Callable[[str, Any], Any]) -> None:
-        self._exchange, self._config, self._gather = exchange, config, gather
-        self.rank, self.num_workers = exchange.rank, exchange.num_workers
-
-    def sums(self, as_halves: bool = False) -> HubSums:
-        return HubSums(self._exchange, self._config)
-
-    def agree(self, numbers: Sequence[float]) -> list[float]:
-        agreed: list[float] = self._gather("numbers", list(numbers) if self.rank == 0 else None)[0]
-        return agreed

@@ -28,7 +28,7 @@ from trainer.emulation import Speed, pace_of
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings
-from trainer.hub.sums import HubTransport
+from trainer.hub.sums import HubSums
 from trainer.jobs.job import Job, job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
@@ -212,7 +212,7 @@ class VirtualRun:
             for rank, context in enumerate(self._contexts):
                 context.peers.hub = at_hub = VirtualExchange(hub, rank)
                 if kind is TransportKind.SUM:
-                    context.peers.transport = HubTransport(at_hub, self._job.config, hub.gather)
+                    context.peers.transport = HubSums(at_hub, self._job.config, hub.gather)
             return
         place: Callable[[int], Transport]
         if exchange == KVSTORE:

@@ -24,7 +24,7 @@ from trainer.hub.hub import Hub
 from trainer.hub.hub_link import HubLink
 from trainer.hub.server_part import KEPT, WANTS_STOP, about
 from trainer.hub.shared_memory import SharedMemory
-from trainer.hub.sums import NUMBER, HubTransport
+from trainer.hub.sums import NUMBER, HubSums
 from trainer.hub.wire import HELLO, SILENT_S, Wire, local_name
 from trainer.membership import Change, lost_of
 from trainer.rendezvous import addresses
@@ -129,7 +129,7 @@ class Worker:
 
     def begin_to_sum(self, value=0.0):
         """As `begin`, in a mode whose workers sum."""
-        self.sums = HubTransport(self.link, self.config, self.link.gather).sums()
+        self.sums = HubSums(self.link, self.config, self.link.gather)
         arrays = model(value)
         self.sums.broadcast(arrays)
         self.link.gather("loads", 1)

@@ -19,7 +19,7 @@ from transport_worker import SCENARIOS, seen, two
 
 from config import Config
 from trainer.collectives.schedules import SUMS
-from trainer.hub.sums import HubTransport
+from trainer.hub.sums import HubSums
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_hub import VirtualExchange, VirtualHub
@@ -61,7 +61,7 @@ def through_memory(scenario: str, folder: Path) -> Saw:
 def through_the_hub(scenario: str, folder: Path) -> Saw:
     clock, config = VirtualClock(), Config()
     hub = VirtualHub(clock, config, LINKS)
-    return in_this_process(scenario, clock, lambda rank: HubTransport(VirtualExchange(hub, rank), config, hub.gather))
+    return in_this_process(scenario, clock, lambda rank: HubSums(VirtualExchange(hub, rank), config, hub.gather))
 
 
 def through_a_collective(name: str) -> Callable[[str, Path], Saw]:
