@@ -28,17 +28,13 @@ from trainer.membership import Change, changes_in
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.joining import Joining, Start
-from trainer.rendezvous.rendezvous_client import LAST_GATHER, end_process
+from trainer.rendezvous.rendezvous_client import HINT, LAST_GATHER, end_process
 from trainer.rendezvous.rendezvous_info import RendezvousInfo, Training
 from trainer.transport.counter import ByteCounter
 from utils import EXIT_BUG, PROCESS, JobOver, PeerLost
 
 COME_BACK_S = 120.0  # for the hub to be started again
 _JOB = "hub"  # the name of the one job that a hub has
-_HINT = (
-    ". Check that the missing ones run, and have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {}, which is the hub's "
-    "address in mode {}, and that no firewall closes that port"
-)
 
 
 class HubLink(ServerLink, ByteCounter):
@@ -241,9 +237,10 @@ def join(cluster: ClusterSpec, config: Config, setup: Mapping[str, str]) -> Iter
     link = HubLink(cluster, config)
     device = {"host": socket.gethostname(), "device": config.device}
     launched = os.environ.get(PROCESS, "").partition(" ")[0]
+    where = f"{link.address}, which is the hub's address in mode {config.mode}"
     joining = Joining(
         link, RealClock(), _JOB, {"num_workers": cluster.num_workers, "device": device, "setup": setup},
-        server="the hub", hint=_HINT.format(link.address, config.mode), launched=launched,
+        server="the hub", hint=HINT.format(where), launched=launched,
     )  # fmt: skip
     link.begin_training(joining.wait(config.start_timeout))
     try:

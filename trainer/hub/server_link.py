@@ -32,14 +32,12 @@ class ServerLink:
         self._has_begun = self._is_over = False
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link, for JOIN and LEFT."""
+        """As Link, for JOIN. That this process waits no more is told by the end of its connection."""
+        if message["msg_type"] != "JOIN":
+            return Reply(200, {})
         try:
             if self._wire is None:
                 self._wire = Wire(self._cluster, min(CONNECT_S, timeouts.answer_s), self._mode)
-            if message["msg_type"] != "JOIN":
-                if cause := message.get("cause"):
-                    self._wire.send({"failed": cause})
-                return Reply(200, {})
             self._wire.send({"join": self.joining(self._wire, message)})
             said = self._next("response")
         except EOFError:

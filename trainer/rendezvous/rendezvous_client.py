@@ -43,7 +43,8 @@ LAST_GATHER = "loads"
 ALL_DONE = "all workers are done"
 TRY_S = 5.0  # one try to connect with another process
 TEST_EVERY_S = 5.0  # between two connections to the same port during the job
-_HINT = (
+# What a reminder adds, with the address of the server at which the processes meet
+HINT = (
     ". Check that the missing ones run, have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {}, and that no firewall closes "
     "that port"
 )
@@ -226,7 +227,7 @@ def join(
     session = JobSession(cluster, environment, start_timeout_s, end, on_complete)
     joining = Joining(
         session, RealClock(), JOB, about, lambda other: unanswered((other.address, other.port), other.name, TRY_S),
-        "the scheduler", _HINT.format(session.address),
+        "the scheduler", HINT.format(session.address),
     )  # fmt: skip
     members: Sequence[Member] = ()
     try:

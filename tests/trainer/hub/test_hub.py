@@ -25,7 +25,7 @@ from trainer.hub.hub_link import HubLink
 from trainer.hub.server_part import KEPT, WANTS_STOP, about
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import NUMBER, HubSums
-from trainer.hub.wire import HELLO, SILENT_S, Wire, local_name
+from trainer.hub.wire import HELLO, SILENT_S, Wire, local_name, tell_failure
 from trainer.membership import Change, lost_of
 from trainer.rendezvous import addresses
 from trainer.rendezvous.cluster import ClusterSpec
@@ -252,7 +252,7 @@ def test_a_failure_before_the_job_begins_is_told_to_the_others():
         with pytest.raises(SetupError, match="no such data"):
             waiting.meet()
 
-    together(wait, lambda: failing.joining.leave(cause="no such data"))
+    together(wait, lambda: tell_failure(failing.link._cluster, "no such data", "wbsp"))
 
 
 @pytest.mark.parametrize(("of_hub", "of_worker"), [("a", "b"), ("a", ""), ("", "b")])
