@@ -30,7 +30,7 @@ from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.rendezvous_client import HINT, LAST_GATHER, end_process
 from trainer.rendezvous.rendezvous_info import RendezvousInfo, Training
-from trainer.transport.counter import ByteCounter
+from trainer.transport.protocol import ByteCounter
 from utils import EXIT_BUG, PROCESS, JobOver, PeerLost
 
 COME_BACK_S = 120.0  # for the hub to be started again

@@ -45,8 +45,7 @@ from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_progress import NO_WATCHER, Watcher
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
-from trainer.transport.counter import num_bytes
-from trainer.transport.protocol import Transport
+from trainer.transport.protocol import Transport, num_bytes
 from utils import Incomplete, SetupError, allow_open_files
 
 # Up to this number each keeps the memory of its passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.

@@ -28,7 +28,7 @@ from trainer.hub.server_part import (
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.checkpoint_manager import HubCheckpoints
-from trainer.transport.counter import ByteCounter, num_bytes
+from trainer.transport.protocol import ByteCounter, num_bytes
 
 
 def own(answer: Answer) -> Answer:

@@ -20,8 +20,7 @@ from esync.clock import Task
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.steps import sum_of
-from trainer.transport.counter import ByteCounter, num_bytes
-from trainer.transport.protocol import SummedArrays, largest
+from trainer.transport.protocol import ByteCounter, SummedArrays, largest, num_bytes
 
 
 class VirtualServer:

@@ -20,7 +20,7 @@ from trainer.collectives.schedules import ScheduleMaker
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.transport.collective import CollectiveTransport
-from trainer.transport.counter import num_bytes
+from trainer.transport.protocol import num_bytes
 from utils import PeerLost
 
 HELD = 1 << 20  # bytes of a message that the kernels take before the receiver reads

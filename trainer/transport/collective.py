@@ -17,9 +17,8 @@ import numpy as np
 
 from esync.clock import Clock, Result, Task
 from trainer.collectives.mesh import Group, Moved
-from trainer.transport.counter import ByteCounter, num_bytes
 from trainer.transport.flat import Buffer, buffers_of
-from trainer.transport.protocol import largest
+from trainer.transport.protocol import ByteCounter, largest, num_bytes
 from utils import PeerLost
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from trainer.steps import flat_view
-from trainer.transport.counter import num_bytes
+from trainer.transport.protocol import num_bytes
 
 IN_PLACE = 1 << 20  # bytes from which an array is a buffer of its own
 FULL = 4 << 20  # bytes from which a buffer takes no more arrays

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from trainer.engine import array_of, memory_of, mx, shared_with_mxnet
-from trainer.transport.counter import ByteCounter
-from trainer.transport.protocol import SummedArrays, largest
+from trainer.transport.protocol import ByteCounter, SummedArrays, largest
 
 NUMBERS_KEY = 1_000_000  # far from the model's own keys
 MULTIPLE_PRECISION = 1  # a command: float16 arrays are added up in float32

@@ -1,4 +1,4 @@
-"""The transport's protocol: all that a trainer knows of how arrays travel.
+"""The transport's protocol: all that a trainer knows of how arrays travel. And how each transport counts their bytes.
 
 A Transport makes broadcasts and sums over all workers: by MXNet's kvstore (kvstore.py), among the workers
 (collective.py), or on the hub (trainer/hub/sums.py). Algorithms with a server part of their own have an Exchange with
@@ -10,9 +10,13 @@ BatchNorm's statistics always travel exactly.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
+import numpy as np
+
+num_bytes: Callable[[np.ndarray], int] = attrgetter("nbytes")  # size of an array's content
 # Half of float16's greatest number, so that sums which are rounded several times stay below it too.
 LARGEST_SUM = 2.0**15
 
@@ -27,6 +31,38 @@ class Counted(Protocol):
 
     def take_traffic(self) -> dict[str, int]:
         """Bytes pushed and pulled since the last call, by their names in the round logs."""
+
+
+class ByteCounter:
+    """The traffic of SummedArrays, or of an Exchange."""
+
+    def __init__(self, size_of: Callable[[np.ndarray], int] = num_bytes) -> None:
+        """`size_of` tells the bytes that an array counts."""
+        self._size_of = size_of
+        self._bytes_pushed = 0
+        self._bytes_pulled = 0
+
+    def count_pushed(self, arrays: Sequence[np.ndarray]) -> int:
+        """Counts arrays that leave; returns their bytes."""
+        size = sum(map(self._size_of, arrays))
+        self._bytes_pushed += size
+        return size
+
+    def count_pulled(self, arrays: Sequence[np.ndarray]) -> int:
+        """Counts arrays that come; returns their bytes."""
+        size = sum(map(self._size_of, arrays))
+        self._bytes_pulled += size
+        return size
+
+    def count_moved(self, sent: int, received: int) -> None:
+        """Counts bytes of pieces of arrays over this worker's own link."""
+        self._bytes_pushed += sent
+        self._bytes_pulled += received
+
+    def take_traffic(self) -> dict[str, int]:
+        traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
+        self._bytes_pushed = self._bytes_pulled = 0
+        return traffic
 
 
 class SummedArrays(Counted, Protocol):

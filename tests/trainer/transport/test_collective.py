@@ -17,8 +17,8 @@ from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.transport import flat
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
-from trainer.transport.counter import num_bytes
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
+from trainer.transport.protocol import num_bytes
 from utils import PeerLost
 
 # ------------------------------------------------------------------------------------------------- flat buffers

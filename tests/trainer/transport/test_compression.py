@@ -26,8 +26,7 @@ from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_kvstore import VirtualKVStore, VirtualServer
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.trainer import Trainer
-from trainer.transport.counter import num_bytes
-from trainer.transport.protocol import Transport
+from trainer.transport.protocol import Transport, num_bytes
 from utils import DIVERGED, JobError
 
 EXCHANGES = (KVSTORE, *AMONG_WORKERS)
