@@ -71,13 +71,11 @@ class HubLink(ServerLink, ByteCounter):
         self._join = {**message, "port": addresses.chosen_port() or 0}
         return self._join
 
-    def on_response(self, said: Message) -> None:
-        if "changes" in said:
-            self.changes, self._job_began = changes_in(said["changes"]), time.monotonic() - said["age_s"]
-
     def begin_training(self, start: Start) -> None:
         """This worker has its place; from here on a thread watches the connection."""
         self.start, self.rank = start, start.rank
+        if (changes := self._joined.get("changes")) is not None:  # the others train already
+            self.changes, self._job_began = changes_in(changes), time.monotonic() - self._joined["age_s"]
         self.watch()
 
     def gather(self, label: str, value: Any) -> list[Any]:

@@ -28,6 +28,7 @@ class ServerLink:
         self.address = f"{cluster.root_uri}:{cluster.root_port}"
         self._name = server_name(cluster)
         self._wire: Wire | None = None
+        self._joined: Message = {}  # the newest answer to JOIN, with what came beside it
         self._reading = threading.RLock()  # held by the thread that reads, or connects again
         self._has_begun = self._is_over = False
 
@@ -45,7 +46,7 @@ class ServerLink:
         except OSError as error:  # keep-alive got no answer, or there is no route any more
             why = f"the connection broke: {error.strerror or error}"
         else:
-            self.on_response(said)
+            self._joined = said
             return Reply(200, said["response"])
         self.drop()
         log.warning("%s: %s; trying again", self._name, why)
@@ -54,9 +55,6 @@ class ServerLink:
     def joining(self, wire: Wire, message: Message) -> Message:
         """JOIN, with what this process adds to it. Raises SetupError where it cannot take part."""
         return message
-
-    def on_response(self, said: Message) -> None:
-        """Reads what comes with the answer to JOIN."""
 
     def watch(self) -> None:
         """The job has begun: a thread looks after the connection from here on."""
