@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -25,14 +26,17 @@ from server.rendezvous.membership import decide
 from server.setups import differences, join_names
 from trainer.hub.connections import Connection, Connections, Refused, State
 from trainer.hub.server_part import Arrays, Message
-from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, how_lost, log
-from trainer.rendezvous import tcp_proxy
+from trainer.hub.wire import BEAT_S, SCHEDULER, SILENT, SILENT_S, ZERO_MQ, how_lost, log
 from trainer.rendezvous.cluster import WORKER
 from trainer.rendezvous.rendezvous_client import JOB
 from utils import EXIT_PEER_LOST, EXIT_SETUP, die_on_error, printable
 
 LOOK_S = 0.05  # between two looks at a plain MXNet program that waits
 LOOK_EVERY_S = 2.0  # between two checks that one still listens
+LISTEN_S = 30.0  # for MXNet's own scheduler to listen
+CHUNK = 1 << 16  # bytes
+# The first ten bytes of a ZeroMQ connection: 0xff, a length of 8 bytes, and 0x7f
+GREETING = re.compile(ZERO_MQ + rb"\0{7}.\x7f", re.DOTALL)
 
 
 def _plain_name(connection: Connection) -> str:
@@ -187,7 +191,7 @@ class RendezvousServer(Connections):
 
     async def serve_guest(self, connection: Connection, first: bytes) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
-        if not tcp_proxy.GREETING.fullmatch(first):
+        if not GREETING.fullmatch(first):
             return
         if connection.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(connection.address)
@@ -201,7 +205,7 @@ class RendezvousServer(Connections):
             if has_left or len(self._plain - {connection}) >= self._most_strangers:
                 return
             self._plain.add(connection)  # a scanner has left by now
-        address = await tcp_proxy.forward(first, connection.socket, self._address, self._scheduler_port)
+        address = await _forwarded(first, connection.socket, self._address, self._scheduler_port)
         await connection.free()
         if address:
             await self._watch_plain(connection, *address)
@@ -213,7 +217,7 @@ class RendezvousServer(Connections):
         """
         with contextlib.suppress(ConnectionError):
             while True:
-                (await tcp_proxy.connected(address, port, SILENT_S)).close()
+                (await _connected(address, port, SILENT_S)).close()
                 await asyncio.sleep(LOOK_EVERY_S)
         if self._state is State.RUNNING and "" not in self._left.values():
             self._finish(how_lost(_plain_name(connection), EOFError()), EXIT_PEER_LOST)
@@ -224,3 +228,56 @@ def _not_now(message: object) -> Refused:
         f"this process sent what it may not send, or not now: {message!r:.200}; bring the same version of this program "
         "to every host"
     )
+
+
+def _listens_at(sent: bytes) -> tuple[str, int] | None:
+    """The host and port at which a plain program listens, from its registration: fields 3 and 4 of ps-lite's protobuf
+    PBNode (meta.proto). None where the bytes hold none."""
+    for found in re.finditer(rb"\x1a([\x01-\x7f])([\w.:-]+)\x20", sent):
+        if len(found[2]) == found[1][0]:
+            port = 0
+            for shift, byte in enumerate(sent[found.end() : found.end() + 3]):
+                port |= (byte & 0x7F) << 7 * shift
+                if byte < 0x80:
+                    return found[2].decode(), port
+    return None
+
+
+async def _forwarded(first: bytes, program: socket.socket, address: str, port: int) -> tuple[str, int] | None:
+    """Copies both ways, after the program's `first` bytes, until one side closes, as the program does once it is
+    registered over another connection. Returns host and port at which the program listens, if it sent them. Raises
+    OSError where MXNet's scheduler does not listen."""
+    loop, sent = asyncio.get_running_loop(), bytearray()  # by the program, at first
+
+    async def copy(chunk: bytes, source: socket.socket, sink: socket.socket, noted: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while chunk:
+                await loop.sock_sendall(sink, chunk)
+                chunk = await loop.sock_recv(source, CHUNK)
+                noted.extend(chunk if len(noted) < CHUNK else b"")
+        for each in (source, sink):  # which ends the other direction
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    with await _connected(address, port, LISTEN_S) as scheduler:
+        greeting = await loop.sock_recv(scheduler, CHUNK)
+        await asyncio.gather(copy(first, program, scheduler, sent), copy(greeting, scheduler, program, bytearray()))
+    return _listens_at(bytes(sent))
+
+
+async def _connected(address: str, port: int, within_s: float) -> socket.socket:
+    """A connection with the MXNet that listens there; raises ConnectionError where none does in time."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within_s
+    while True:
+        found = socket.socket()
+        found.setblocking(False)
+        try:
+            await asyncio.wait_for(loop.sock_connect(found, (address, port)), end - loop.time())
+        except (OSError, asyncio.TimeoutError):  # the latter is no OSError before Python 3.11
+            found.close()
+        else:
+            return found
+        if loop.time() > end:
+            raise ConnectionError(f"MXNet does not listen at {address}:{port}")
+        await asyncio.sleep(0.05)

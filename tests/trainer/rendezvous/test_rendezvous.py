@@ -34,7 +34,7 @@ from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub import connections, server_link, wire as wire_module
 from trainer.hub.frames import LENGTH, length_in, read
 from trainer.hub.wire import HELLO, Wire, tell_failure
-from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server, tcp_proxy
+from trainer.rendezvous import addresses, joining, rendezvous_client, rendezvous_server
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
@@ -957,7 +957,7 @@ def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_ma
 
 
 def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):
-    monkeypatch.setattr(tcp_proxy, "LISTEN_S", 0.1)
+    monkeypatch.setattr(rendezvous_server, "LISTEN_S", 0.1)
     job = Job(num_workers=2)
     with socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) as plain:
         plain.sendall(GREETING)
