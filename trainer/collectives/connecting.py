@@ -85,7 +85,8 @@ def connect(
         for other in expected:
             connections[other].sendall(_frame(job, rank, other))
         for other in called:
-            _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
+            where = f"{names[other]} at {authority(*addresses[other])}"
+            _check_answer(connections[other], job, rank, other, where, deadline)
         on_error.pop_all()
     return TcpMesh(rank, connections, names)
 
@@ -171,11 +172,8 @@ def _call(address: Address, name: str, deadline: float) -> socket.socket:
         raise PeerLost(f"{name} at {authority(*address)} is not reached ({error})") from None
 
 
-def _check_answer(
-    connection: socket.socket, job: str, rank: int, other: int, address: Address, name: str, deadline: float
-) -> None:
+def _check_answer(connection: socket.socket, job: str, rank: int, other: int, where: str, deadline: float) -> None:
     """Reads the hello of the worker that was called."""
-    where = f"{name} at {authority(*address)}"
     try:
         hello = _hello(connection, deadline)
     except (OSError, ValueError) as error:

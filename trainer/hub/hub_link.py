@@ -166,7 +166,7 @@ class HubLink(ServerLink, ByteCounter):
         shapes = [tuple(shape) for shape in said["shapes"]]
         if SHARED in said and self._memory is not None:
             shapes = [array.shape for array in sent]
-            arrays = shaped(self._memory.slot(said[SHARED]), shapes)
+            arrays = shaped(self._memory.slots[said[SHARED]], shapes)
         else:
             fits = shapes == [array.shape for array in sent] and all(array.flags.c_contiguous for array in sent)
             arrays = list(sent) if fits else [np.empty(shape, np.float32) for shape in shapes]

@@ -27,7 +27,8 @@ class SharedMemory:
         self._bytes = mmap.mmap(descriptor, 0)
         if self._bytes[: len(token) // 2] != bytes.fromhex(token):
             raise ValueError("it is of another process")
-        self._slots = np.frombuffer(self._bytes, np.float32, offset=mmap.PAGESIZE).reshape(-1, self.size)
+        # Numbers (size,) each, behind the token
+        self.slots = np.frombuffer(self._bytes, np.float32, offset=mmap.PAGESIZE).reshape(-1, self.size)
 
     @classmethod
     def made(cls, size: int, num_workers: int) -> SharedMemory | None:
@@ -50,19 +51,15 @@ class SharedMemory:
                 os.close(descriptor)
         return None
 
-    def slot(self, index: int) -> np.ndarray:
-        """Numbers (size,)."""
-        return self._slots[index]
-
     def sum(self, number: int) -> np.ndarray:
-        return self.slot(number % _NUM_SUMS)
+        return self.slots[number % _NUM_SUMS]
 
     def upload(self, rank: int) -> np.ndarray:
-        return self.slot(_NUM_SUMS + rank)
+        return self.slots[_NUM_SUMS + rank]
 
     def slot_of(self, arrays: Arrays) -> int | None:
         """The slot in which these arrays stand; None: they are elsewhere, or there are none."""
         if not arrays:
             return None
-        begin, slots = arrays[0].__array_interface__["data"][0], self._slots.__array_interface__["data"][0]
-        return (begin - slots) // (4 * self.size) if 0 <= begin - slots < self._slots.nbytes else None
+        begin, slots = arrays[0].__array_interface__["data"][0], self.slots.__array_interface__["data"][0]
+        return (begin - slots) // (4 * self.size) if 0 <= begin - slots < self.slots.nbytes else None

@@ -599,7 +599,7 @@ def test_the_memory_of_another_process_is_not_taken():
     path, token, size = memory.place
     found = SharedMemory.found([path, token, size])
     memory.upload(1)[...] = 3.0
-    assert values_of([found.slot(3)]) == [3.0] and values_of([found.sum(0), found.sum(1), found.upload(0)]) == [0.0]
+    assert values_of([found.slots[3]]) == [3.0] and values_of([found.sum(0), found.sum(1), found.upload(0)]) == [0.0]
     assert memory.slot_of([memory.sum(3)[:4]]) == 1 and memory.slot_of([np.zeros(3, np.float32)]) is None
     assert SharedMemory.found([path, "00" * 16, size]) is None
     assert SharedMemory.found(["/proc/self/fd/999", token, size]) is None
