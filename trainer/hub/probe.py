@@ -21,7 +21,7 @@ from algorithm_row import AlgorithmFlags
 from esync.measure import GLOBAL_AGGREGATE
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
-from trainer.hub.server_part import WANTS_STOP, Answer, Answers, Arrays, Message, Served
+from trainer.hub.server_part import WANTS_STOP, Answer, Answers, Arrays, Message, Served, ServerPart
 from trainer.network import Batch
 
 NOTE = "probe"  # in the round's log
@@ -51,7 +51,7 @@ class Found:
     pull_together_s: float
 
 
-class EchoServer:
+class EchoServer(ServerPart):
     """Answers each worker at once."""
 
     def __init__(self, job: Served, settings: AlgorithmFlags) -> None:
@@ -66,12 +66,6 @@ class EchoServer:
 
     def joined(self, rank: int) -> Answer:
         return Answer({})
-
-    def lost(self, rank: int) -> Answers:
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 class ProbeTrainer(HubTrainer):

@@ -58,9 +58,11 @@ class ServerPart(Protocol):
     def lost(self, rank: int) -> Answers:
         """A worker is lost, or comes back on another connection before its loss was seen; may come twice. The others go
         on."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: plain values and arrays, the model's under SHOWN."""
+        return {}
 
 
 @dataclass(frozen=True)
