@@ -85,11 +85,6 @@ def arrange(reports: Sequence[WorkerReport]) -> Arrangement:
     return Arrangement(bool(training), source, behind, newcomers)
 
 
-def members_of(start: Start) -> dict[str, str]:
-    """The workers that have started: name on the state server -> name in messages."""
-    return {member.name: name for member, name in zip(start.members, start.names, strict=True)}
-
-
 class Survivors(Company):
     """The workers of a job that survives lost ones, and that others may join."""
 
@@ -106,7 +101,7 @@ class Survivors(Company):
         self._is_over = False  # the last round is done, on this worker or on the source
         self._missed = 0  # rounds that the others have done without this worker, in training; 0 once they are logged
         self._events: list[dict[str, str]] = []
-        self._members = members_of(self._generations.taken.start)
+        self._start = self._generations.taken.start  # of the newest generation that the log has
 
     @property
     def is_broken(self) -> bool:
@@ -294,10 +289,10 @@ class Survivors(Company):
 
     def _note(self, start: Start, newcomers: Sequence[int]) -> None:
         """Notes in the round's log which workers have joined or left since the last generation."""
-        present = {member.name for member in start.members}
-        parts = [f"{name} is gone" for key, name in self._members.items() if key not in present]
+        present, before, self._start = {member.name for member in start.members}, self._start, start
+        was_there = zip(before.members, before.names, strict=True)
+        parts = [f"{name} is gone" for member, name in was_there if member.name not in present]
         parts += [f"{start.names[rank]} has come" for rank in newcomers]
-        self._members = members_of(start)
         text = "; ".join([f"generation {start.generation}: {len(present)} worker(s)", *parts])
         logging.info("%s, after round %d", text, self._rounds_done)
         self._events.append({"kind": MEMBERS.name, "text": text})
