@@ -23,18 +23,7 @@ import numpy as np
 from server.errors import BadMessage, Conflict
 from server.messages import Join
 from server.rendezvous.membership import Group
-from trainer.hub.frames import (
-    LENGTH,
-    LONGEST,
-    LONGEST_OF_STRANGER,
-    PIECE,
-    NotAFrame,
-    bytes_of,
-    length_in,
-    num_numbers,
-    outgoing,
-    read,
-)
+from trainer.hub import frames
 from trainer.hub.server_part import Arrays, Message, Sink
 from trainer.hub.wire import HELLO, SAME_TOKEN, log, own_token, proof, proves, set_up
 from trainer.membership import Change
@@ -109,7 +98,7 @@ class Connection:
     def send(self, message: Message, arrays: Arrays = ()) -> None:
         """Sends a frame behind those before it, what the kernel takes of it at once. The arrays must not change until
         it has arrived. The reader of this connection hears of its loss."""
-        self._unsent.extend(map(memoryview, outgoing(message, arrays)))
+        self._unsent.extend(map(memoryview, frames.outgoing(message, arrays)))
         if self._flushing is None or self._flushing.done():
             try:
                 while self._unsent:
@@ -145,25 +134,25 @@ class Connection:
         into: Callable[[Message, Sequence[tuple[int, ...]]], Sink | None] = lambda message, shapes: None,
     ) -> tuple[Message, Arrays]:
         """The next frame; arrays of these shapes `may_come` with the message, and go `into` what takes them, if there
-        is any. Raises EOFError or OSError where the connection is lost, NotAFrame where something else comes."""
-        length = length_in(await self.exactly(LENGTH.size), longest)
-        message, found = read(await self.exactly(length))
+        is any. Raises EOFError or OSError where the connection is lost, frames.NotAFrame where something else comes."""
+        length = frames.length_in(await self.exactly(frames.LENGTH.size), longest)
+        message, found = frames.read(await self.exactly(length))
         if found and not may_come(message, found):
-            raise NotAFrame(f"it sends {num_numbers(found)} numbers, and the model has others")
+            raise frames.NotAFrame(f"it sends {frames.num_numbers(found)} numbers, and the model has others")
         try:
             sink = into(message, found) if found else None
-            if sink is None and 4 * num_numbers(found) >= LARGE:
+            if sink is None and 4 * frames.num_numbers(found) >= LARGE:
                 self.heard = math.inf  # it is not read, so it is not silent
                 self._end_turn = await self._turns.next()
                 self.heard = time.monotonic()
             arrays = [] if sink is not None else [np.empty(shape, np.float32) for shape in found]
         except (MemoryError, ValueError):
-            raise NotAFrame("it sends arrays for which there is no room") from None
+            raise frames.NotAFrame("it sends arrays for which there is no room") from None
         self.is_receiving, self.is_streaming = bool(found), sink is not None
         if sink is not None:
-            await self._stream(sink, num_numbers(found))
+            await self._stream(sink, frames.num_numbers(found))
         for array in arrays:
-            await self._fill(bytes_of(array))
+            await self._fill(frames.bytes_of(array))
         self.is_receiving = self.is_streaming = False
         return message, arrays
 
@@ -177,8 +166,8 @@ class Connection:
     async def _stream(self, sink: Sink, left: int) -> None:
         """Gives so many numbers to the sink, while the processor has them at hand."""
         if self._scratch is None:
-            self._scratch = np.empty(PIECE // 4, np.float32)
-        scratch, position, held = bytes_of(self._scratch), 0, 0  # bytes of a number that has not come whole
+            self._scratch = np.empty(frames.PIECE // 4, np.float32)
+        scratch, position, held = frames.bytes_of(self._scratch), 0, 0  # bytes of a number that has not come whole
         while left:
             held += await self._some(scratch[held : 4 * left])
             count = held // 4
@@ -188,7 +177,7 @@ class Connection:
 
     async def _fill(self, view: memoryview) -> None:
         while view:
-            view = view[await self._some(view[:PIECE]) :]
+            view = view[await self._some(view[: frames.PIECE]) :]
 
     async def _some(self, view: memoryview) -> int:
         """Reads what has come, at least a byte; returns how many."""
@@ -370,7 +359,7 @@ class Connections(ABC):
                 await self.serve_guest(connection, first)
             while first == HELLO:
                 message, arrays = said or await connection.receive(
-                    LONGEST, self.may_come, partial(self.into, connection)
+                    frames.LONGEST, self.may_come, partial(self.into, connection)
                 )
                 await self.handle(connection, message, arrays)
                 del said, message, arrays  # the next ones need room
@@ -378,7 +367,7 @@ class Connections(ABC):
                 said = None
         except (EOFError, OSError, asyncio.TimeoutError) as error:  # the last is no OSError before Python 3.11
             how = error
-        except (NotAFrame, Refused, BadMessage, Conflict) as error:
+        except (frames.NotAFrame, Refused, BadMessage, Conflict) as error:
             sent = "this process sent a wrong message: " * isinstance(error, (BadMessage, Conflict))
             how = Refused(printable(f"{sent}{error}"))
             log.warning("warning: a connection from %s was ended: %s", connection.address, how)
@@ -393,11 +382,11 @@ class Connections(ABC):
             return hello, None
         challenge = secrets.token_hex(16) if self._token else ""
         connection.send({"welcome": self.instance, "challenge": challenge})
-        shown, _ = await connection.receive(LONGEST_OF_STRANGER, lambda message, shapes: False)
+        shown, _ = await connection.receive(frames.LONGEST_OF_STRANGER, lambda message, shapes: False)
         nonce, to = str(shown.get("nonce", "")), str(shown.get("to", ""))
         if to != self._kind:
             raise Refused(f"here is {self._whole}, and no {to}: give every process the same -m and --exchange")
         if self._token and not proves(shown, self._token, b"process", challenge, nonce):
             raise Refused(f"this process has another ESYNC_TOKEN than the {self._kind}, or none: {SAME_TOKEN}")
         connection.send({"proof": proof(self._token, b"server", challenge, nonce) if challenge else ""})
-        return hello, await connection.receive(LONGEST, self.may_come)
+        return hello, await connection.receive(frames.LONGEST, self.may_come)

@@ -49,26 +49,10 @@ from server.rendezvous.record import recorded
 from server.setups import PROGRAM, differences, join_names, verdict
 from trainer import version
 from trainer.array_tree import Damaged
+from trainer.hub import server_part
 from trainer.hub.connections import Connection, Connections, Refused, State
 from trainer.hub.frames import num_numbers
-from trainer.hub.server_part import (
-    JOB,
-    KEPT,
-    SHARED,
-    STATE,
-    Answer,
-    Answers,
-    Arrays,
-    Message,
-    Served,
-    ServerPart,
-    Sink,
-    config_in,
-    marked,
-    serve as serve_part,
-    shaped,
-    shown_and_kept,
-)
+from trainer.hub.server_part import JOB, KEPT, SHARED, STATE, Answer, Answers, Arrays, Message, Served, ServerPart, Sink
 from trainer.hub.shared_memory import SharedMemory
 from trainer.hub.sums import SumServer
 from trainer.hub.wire import BEAT_S, HUB, SILENT_S, error_of_end, how_lost, local_name
@@ -179,7 +163,7 @@ class Hub(Connections):
                 if SHARED in rest:
                     arrays = self._shared_upload(connection, rank, asked)
                 self._version += 1
-                self._send_all(self._part.act(rank, marked(rank, asked, arrays, self._checks), arrays))
+                self._send_all(self._part.act(rank, server_part.marked(rank, asked, arrays, self._checks), arrays))
             case {"wish": dict(wish)} if rank is not None and self._part is not None:
                 self._send_all(self._part.act(rank, wish, ()))
             case {"join": dict(join), **rest}:
@@ -316,7 +300,7 @@ class Hub(Connections):
 
     def _begin(self, rank: int, said: Message, model: Arrays, saved: Message) -> None:
         if self._part is None and rank == 0:
-            shown, kept = shown_and_kept(saved, model)
+            shown, kept = server_part.shown_and_kept(saved, model)
             self._serve_part(said, shown, kept)
         if len(self._begins) == self._num_workers:  # it comes to a job at work
             self._note_return(rank)
@@ -354,7 +338,7 @@ class Hub(Connections):
             raise Refused("this process has no memory in common with the hub")
         connection.shares, slot = True, self._memory.upload(rank)
         if (sink := self.into(connection, {"ask": asked}, self._shapes)) is None:
-            return shaped(slot, self._shapes)
+            return server_part.shaped(slot, self._shapes)
         sink(0, slot)
         return ()
 
@@ -384,14 +368,14 @@ class Hub(Connections):
 
     def _serve_part(self, said: Message, model: Arrays, kept: Message) -> None:
         """Makes the server part, which resumes what was `kept`."""
-        config = config_in(said)
+        config = server_part.config_in(said)
         # Of sums a hub that is started again has no model.
         self._shapes = [array.shape for array in model] or None
         self._writer = HubCheckpoints(said["checkpoints"]) if said["checkpoints"] else None
         decays, counts = tuple(said["decays"]), tuple(said["sample_counts"])
         its = (config, self._num_workers, decays, counts, list(model), kept, time.monotonic)
         own = (lambda: any(each.is_sending for each in self._joins), self._memory_of_sum)
-        self._part = serve_part(Served(*its, *own))
+        self._part = server_part.serve(Served(*its, *own))
         self._sums = self._part if isinstance(self._part, SumServer) else None
         self._checks = config.max_bad_steps > 0 and self._sums is None  # a worker checks what it sums
 

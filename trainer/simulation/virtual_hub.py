@@ -11,20 +11,8 @@ from typing import Any
 import numpy as np
 
 from config import Config
-from trainer.hub.server_part import (
-    JOB,
-    SAVE,
-    WANTS_STOP,
-    Answer,
-    Answers,
-    Arrays,
-    Message,
-    Served,
-    ServerPart,
-    marked,
-    serve,
-    shown_and_kept,
-)
+from trainer.hub import server_part
+from trainer.hub.server_part import JOB, SAVE, WANTS_STOP, Answer, Answers, Arrays, Message, Served, ServerPart
 from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.survival.checkpoint_manager import HubCheckpoints
@@ -61,12 +49,13 @@ class VirtualHub:
     def begin(self, about: Message, model: Arrays) -> None:
         self._writer = HubCheckpoints(about["checkpoints"]) if about["checkpoints"] else None
         saved = self._writer.resumed() if self._writer is not None else {}
-        shown, kept = shown_and_kept(saved, [array.copy() for array in model])
+        shown, kept = server_part.shown_and_kept(saved, [array.copy() for array in model])
         decays, counts = about["decays"], about["sample_counts"]
-        self.part = serve(Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now))
+        job = Served(self._config, self.num_workers, decays, counts, shown, kept, self.clock.now)
+        self.part = server_part.serve(job)
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> None:
-        answers = self.part.act(rank, marked(rank, message, arrays, self._checks), arrays)
+        answers = self.part.act(rank, server_part.marked(rank, message, arrays, self._checks), arrays)
         self.answers |= {each: own(answer) for each, answer in answers.items()}
         self.clock.changed()  # those that wait look whether they want to stop, too
 
