@@ -127,8 +127,7 @@ class Checkpoints:
                 with contextlib.suppress(FileNotFoundError):  # another worker has done it
                     path.replace(self.folder / EARLIER / path.name)
         except OSError as error:
-            why = error.strerror
-            logging.warning("warning: the checkpoints in %s cannot be set aside: %s", self.folder, why)
+            logging.warning("warning: the checkpoints in %s cannot be set aside: %s", self.folder, error.strerror)
 
 
 @functools.lru_cache

@@ -148,11 +148,13 @@ class Survivors(Company):
         if began is not None:
             self._add_round(now - began)
         self._rounds_done = self._trainer.rounds
-        if self._trainer.pauses and not agreed:
-            self._pause()
-            if self._trainer.has_left:
-                self._trainer.finished = LEFT
+        if self._trainer.pauses and not agreed:  # all have agreed to regroup after this round
+            if self._trainer.context.peers.leaves():
+                self._trainer.has_left, self._trainer.finished = True, LEFT
+                self._generations.leave()  # now: the others wait for it
                 return True
+            self._generations.pause()
+            self._regroup()
         return agreed
 
     def part(self) -> None:
@@ -174,12 +176,9 @@ class Survivors(Company):
                 self._loop.evaluate_last()
 
     def notes(self) -> dict[str, Any]:
-        notes: dict[str, Any] = {}
-        if self._events:
-            notes["events"], self._events = self._events, []
-        if self._missed:
-            notes["missed"], self._missed = self._missed, 0
-        return notes
+        notes = {"events": self._events, "missed": self._missed}
+        self._events, self._missed = [], 0
+        return {name: value for name, value in notes.items() if value}
 
     @contextlib.contextmanager
     def _until_broken(self) -> Iterator[None]:
@@ -197,15 +196,6 @@ class Survivors(Company):
         before = self._rounds_done
         self._until_met()
         return self._rounds_done > before
-
-    def _pause(self) -> None:
-        """All have agreed to regroup after this round."""
-        if self._trainer.context.peers.leaves():
-            self._trainer.has_left = True
-            self._generations.leave()  # now: the others wait for it
-            return
-        self._generations.pause()
-        self._regroup()
 
     # -------------------------------------------------------------------------------------------- a new generation
 
