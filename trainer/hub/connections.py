@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -72,8 +71,8 @@ class Turns:
 class Connection:
     """With one process."""
 
-    def __init__(self, connection: socket.socket, address: str, port: int, turns: Turns) -> None:
-        self.socket, self.address, self.port, self._turns = connection, address, port, turns
+    def __init__(self, connection: socket.socket, address: str, port: int, server: Connections) -> None:
+        self.socket, self.address, self.port, self._server = connection, address, port, server
         self.rank: int | None = None  # of the worker, once it has one
         self.heard = time.monotonic()  # when the last piece came
         self._gap_s = 0.0  # the longest time between two pieces since the last look
@@ -81,9 +80,8 @@ class Connection:
         self.is_streaming = False  # them, into a sink
         self._scratch: np.ndarray | None = None  # made where it is needed
         self.came_back = Change()  # in the place of a lost one
-        self.is_asking = False  # the worker waits for an answer
+        self.asked: float | None = None  # when the worker's question had come; None: it waits for no answer
         self.shares = False  # memory with the hub
-        self.since = 0.0  # when its question had come
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[memoryview] = deque()  # pieces that the kernel does not take yet
         self._flushing: asyncio.Task[None] | None = None
@@ -127,23 +125,19 @@ class Connection:
         self._unsent.clear()
         self.close()
 
-    async def receive(
-        self,
-        longest: int,
-        may_come: Callable[[Message, Sequence[tuple[int, ...]]], bool],
-        into: Callable[[Message, Sequence[tuple[int, ...]]], Sink | None] = lambda message, shapes: None,
-    ) -> tuple[Message, Arrays]:
-        """The next frame; arrays of these shapes `may_come` with the message, and go `into` what takes them, if there
-        is any. Raises EOFError or OSError where the connection is lost, frames.NotAFrame where something else comes."""
+    async def receive(self, is_stranger: bool = False) -> tuple[Message, Arrays]:
+        """The next frame; its arrays go into what takes them, if there is any. A stranger's is short, and has none.
+        Raises EOFError or OSError where the connection is lost, frames.NotAFrame where something else comes."""
+        longest = frames.LONGEST_OF_STRANGER if is_stranger else frames.LONGEST
         length = frames.length_in(await self.exactly(frames.LENGTH.size), longest)
         message, found = frames.read(await self.exactly(length))
-        if found and not may_come(message, found):
+        if found and (is_stranger or not self._server.may_come(message, found)):
             raise frames.NotAFrame(f"it sends {frames.num_numbers(found)} numbers, and the model has others")
         try:
-            sink = into(message, found) if found else None
+            sink = self._server.into(self, message, found) if found else None
             if sink is None and 4 * frames.num_numbers(found) >= LARGE:
                 self.heard = math.inf  # it is not read, so it is not silent
-                self._end_turn = await self._turns.next()
+                self._end_turn = await self._server.turns.next()
                 self.heard = time.monotonic()
             arrays = [] if sink is not None else [np.empty(shape, np.float32) for shape in found]
         except (MemoryError, ValueError):
@@ -320,7 +314,7 @@ class Connections(ABC):
     def accept(self) -> None:
         """Accepts connections for ever."""
         asyncio.get_running_loop().set_exception_handler(self._die)
-        self._turns = Turns()
+        self.turns = Turns()
         for listener in self._listeners:
             listener.setblocking(False)
             self.start(self._accept(listener))
@@ -338,7 +332,7 @@ class Connections(ABC):
                 accepted, place = await loop.sock_accept(listener)
                 self._num_local += listener.family == socket.AF_UNIX
                 host, port = (place[0], place[1]) if isinstance(place, tuple) else (self._address, self._num_local)
-                self.start(self._serve(Connection(accepted, host, port, self._turns)))
+                self.start(self._serve(Connection(accepted, host, port, self)))
             except OSError as error:  # no more files, or it has gone already
                 log.warning("warning: a connection was not accepted: %s", error.strerror or error)
                 await asyncio.sleep(0.1)
@@ -358,9 +352,7 @@ class Connections(ABC):
             if first != HELLO:
                 await self.serve_guest(connection, first)
             while first == HELLO:
-                message, arrays = said or await connection.receive(
-                    frames.LONGEST, self.may_come, partial(self.into, connection)
-                )
+                message, arrays = said or await connection.receive()
                 await self.handle(connection, message, arrays)
                 del said, message, arrays  # the next ones need room
                 connection.end_turn()
@@ -382,11 +374,11 @@ class Connections(ABC):
             return hello, None
         challenge = secrets.token_hex(16) if self._token else ""
         connection.send({"welcome": self.instance, "challenge": challenge})
-        shown, _ = await connection.receive(frames.LONGEST_OF_STRANGER, lambda message, shapes: False)
+        shown, _ = await connection.receive(is_stranger=True)
         nonce, to = str(shown.get("nonce", "")), str(shown.get("to", ""))
         if to != self._kind:
             raise Refused(f"here is {self._whole}, and no {to}: give every process the same -m and --exchange")
         if self._token and not proves(shown, self._token, b"process", challenge, nonce):
             raise Refused(f"this process has another ESYNC_TOKEN than the {self._kind}, or none: {SAME_TOKEN}")
         connection.send({"proof": proof(self._token, b"server", challenge, nonce) if challenge else ""})
-        return hello, await connection.receive(frames.LONGEST, self.may_come)
+        return hello, await connection.receive()

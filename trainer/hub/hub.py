@@ -159,7 +159,7 @@ class Hub(Connections):
             case {"beat": _}:
                 return
             case {"ask": dict(asked), **rest} if rank is not None and self._part is not None:
-                connection.is_asking, connection.since = True, time.monotonic()
+                connection.asked = time.monotonic()
                 if SHARED in rest:
                     arrays = self._shared_upload(connection, rank, asked)
                 self._version += 1
@@ -176,7 +176,7 @@ class Hub(Connections):
                 else:
                     self._gather(label, rank, value)
             case {"begin": dict(said)} if rank is not None:
-                connection.is_asking, connection.since = True, time.monotonic()
+                connection.asked = time.monotonic()
                 connection.heard = math.inf  # a slow disk is not its silence
                 saved = await self._resumed(said) if rank == 0 and self._part is None else None
                 connection.heard = time.monotonic()
@@ -200,9 +200,8 @@ class Hub(Connections):
                 self._silence.add_round(self._last_sum_s - before)
         for rank, answer in answers.items():
             connection = self._there.get(rank)
-            if connection is not None and connection.is_asking:  # else it has come back since it asked
-                connection.is_asking = False
-                waited_s = time.monotonic() - connection.since
+            if connection is not None and connection.asked is not None:  # else it has come back since it asked
+                waited_s, connection.asked = time.monotonic() - connection.asked, None
                 said = {"answer": answer.message, "waited_s": waited_s, "version": self._version}
                 slot = self._memory.slot_of(answer.arrays) if self._memory and connection.shares else None
                 connection.send(said if slot is None else {**said, SHARED: slot}, answer.arrays if slot is None else ())
