@@ -66,6 +66,7 @@ class TcpMesh:
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], names: Sequence[str] = ()) -> None:
         self.rank = rank
         self.num_workers = len(connections) + 1
+        self.connections = connections
         self.patience_s: float | None = None  # how long to wait where no byte moves; None: for ever
         self._source: int | None = None  # rank from which a message is being received
         self.idle_since = time.monotonic()  # infinite while something is exchanged, and once nothing more can be
@@ -80,11 +81,6 @@ class TcpMesh:
             for option, value in KEEP_ALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
             self._peers[other] = _Peer(names[other] if names else f"worker {other}", connection)
-
-    @property
-    def connections(self) -> dict[int, socket.socket]:
-        """By rank."""
-        return {rank: peer.connection for rank, peer in self._peers.items()}
 
     def num_begun(self, rank: int) -> int:
         """Messages that this worker has begun to send there. Any thread may call it, as `awaited`."""
@@ -167,9 +163,9 @@ class TcpMesh:
         """Shuts the connections down, which ends the waits of other workers and of other threads of this process. They
         stay open, since such a thread may still use them."""
         self.idle_since = math.inf
-        for peer in self._peers.values():
+        for connection in self.connections.values():
             with contextlib.suppress(OSError):  # the other side has closed it
-                peer.connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """As `interrupt`, and closes the connections. Afterwards nothing here leads back to this object, so that its
@@ -177,8 +173,8 @@ class TcpMesh:
         self.interrupt()
         if self._error is not None:
             self._error.__traceback__ = self._error.__context__ = None
-        for peer in self._peers.values():
-            peer.connection.close()
+        for connection in self.connections.values():
+            connection.close()
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

@@ -43,7 +43,7 @@ def connected(
     algorithm: ScheduleMaker,  # of the sums
     connect_s: float,  # until all are connected
     start: Start,
-) -> tuple[TcpMesh, Group, dict[int, socket.socket]]:
+) -> tuple[TcpMesh, Group, Mapping[int, socket.socket]]:
     """Connects a worker with the others of one generation, for exchanges and for heartbeats, as TcpConnections takes
     them. Raises JobError if not all of them could be reached."""
     places = [(member.address, member.port) for member in start.members]

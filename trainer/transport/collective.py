@@ -101,25 +101,18 @@ class CollectiveTransport:
     """One worker's transport, of TransportKind.SUM only. `size_of` tells an array's bytes of traffic."""
 
     def __init__(self, group: Group, clock: Clock, size_of: Callable[[np.ndarray], int] = num_bytes) -> None:
-        self.group = group
         self.clock = clock
         self.size_of = size_of
         self._last: Task[object] | None = None
-
-    @property
-    def rank(self) -> int:
-        return self.group.rank
-
-    @property
-    def num_workers(self) -> int:
-        return self.group.num_workers
+        self.go_over_to(group)
 
     def go_over_to(self, group: Group) -> None:
-        """Switches to another group, once the last task of the old one has failed or is done."""
+        """Switches to a group, once the last task of the one before has failed or is done."""
         if self._last is not None:
             with contextlib.suppress(PeerLost):
                 self._last.result()
         self._last, self.group = None, group
+        self.rank, self.num_workers = group.rank, group.num_workers
 
     def sums(self, as_halves: bool = False) -> CollectiveSums:
         return CollectiveSums(self, as_halves)

@@ -93,13 +93,8 @@ class Transport(Protocol):
     """A worker's connection to the others. Where one of them is lost, a call that waits for others raises PeerLost, or
     ends the process as PeerLost does: MXNet's kvstore cannot be interrupted."""
 
-    @property
-    def rank(self) -> int:
-        """From 0."""
-
-    @property
-    def num_workers(self) -> int:
-        """At present."""
+    rank: int  # from 0
+    num_workers: int  # at present, as the rank
 
     def sums(self, as_halves: bool = False) -> SummedArrays:
         """A list of arrays to be summed; `as_halves`: they travel as float16, where the transport can have that."""
