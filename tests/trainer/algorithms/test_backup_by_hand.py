@@ -15,9 +15,9 @@ from memory_cluster import ZERO, Trained, Worker, batch, dense, gradient, normal
 from algorithms import TransportKind
 from config import Config
 from flag_values import parse_schedule
-from trainer.algorithms.backup import Versions
 from trainer.context import Context
 from trainer.emulation import Slowdown
+from trainer.hub.server_part import KEPT, WANTS_STOP, Served, serve
 from trainer.simulation.network import WorkerLink
 from trainer.steps import Rule
 from trainer.trainer import Trainer
@@ -152,19 +152,26 @@ def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_p
 @given(st.integers(1, 6), st.data())
 def test_each_version_takes_as_many_as_are_no_spare_and_every_gradient_counts_or_is_dropped(num_workers, data) -> None:
     num_backup = data.draw(st.integers(0, num_workers - 1))
-    versions, counted, answered = Versions(num_workers, num_backup), Counter[int](), Counter[int]()
+    config = Config(mode="backup", backup=num_backup)
+    server = serve(Served(config, num_workers, (False,), (), [np.zeros(1, np.float32)], {}, lambda: 0.0))
+    version, held, dropped = 0, [0] * num_workers, [0] * num_workers
+    counted, answered = Counter[int](), Counter[int]()
     free, late_since = set(range(num_workers)), 0
     for _ in range(data.draw(st.integers(0, 40))):
         rank = data.draw(st.sampled_from(sorted(free)))  # never empty: who waits are fewer than are needed
-        was_late, before = versions.given[rank] < versions.version, versions.version
-        arrival = versions.arrive(rank)
-        free = (free - {rank}) | {*arrival.answered}
-        assert was_late == (arrival.answered == (rank,) and not arrival.apply)
-        assert versions.version == before + bool(arrival.apply)
-        assert len(arrival.apply) in (0, num_workers - num_backup)
-        late_since = 0 if arrival.apply else late_since + was_late
+        was_late, before, batches = held[rank] < version, version, server.state()["batches"]
+        answers = server.act(rank, {WANTS_STOP: False}, [np.zeros(1, np.float32)])
+        free = (free - {rank}) | {*answers}
+        version, num_applied = server.state()["version"], server.state()["batches"] - batches
+        assert was_late == ([*answers] == [rank] and not num_applied)
+        assert version == before + bool(num_applied)
+        assert num_applied in (0, num_workers - num_backup)
+        assert len(answers) == num_applied + was_late
+        late_since = 0 if num_applied else late_since + was_late
         assert late_since <= num_backup
-        assert all(versions.given[other] == versions.version for other in arrival.answered)
-        counted.update(arrival.apply)
-        answered.update(arrival.answered)
-    assert all(counted[rank] + dropped == answered[rank] for rank, dropped in enumerate(versions.dropped))
+        for other, answer in answers.items():
+            held[other], dropped[other] = answer.message[KEPT]["version"], answer.message["dropped"]
+            assert held[other] == version
+        counted.update([*answers] if num_applied else ())
+        answered.update([*answers])
+    assert all(counted[rank] + dropped[rank] == answered[rank] for rank in range(num_workers))

@@ -24,7 +24,6 @@ from round_records import read_rounds
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO, Config
-from trainer.algorithms.backup import Arrival, Versions
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.evaluation.evaluating import Candidate, Choice
@@ -167,32 +166,6 @@ def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
     first = ZERO - 0.2 * gradient(ZERO, batch(0))
     weight = first - 0.2 * gradient(ZERO, batch(1)) - 0.2 * gradient(first, batch(0))
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
-
-
-def test_backup_workers_are_fewer_and_then_none() -> None:
-    versions = Versions(num_workers=3, num_backup=1)
-    assert versions.arrive(0) == Arrival()
-    assert versions.remove_worker(2) == Arrival()  # it was spare
-    assert versions.arrive(1) == Arrival((0, 1), (0, 1))
-    assert versions.arrive(0) == Arrival()
-    assert versions.remove_worker(1) == Arrival((0,), (0,))  # no other gradient can come
-
-
-def test_a_gradient_of_a_lost_worker_that_waits_does_not_count() -> None:
-    versions = Versions(num_workers=4, num_backup=1)
-    assert (versions.arrive(0), versions.arrive(1), versions.remove_worker(1)) == (Arrival(), Arrival(), Arrival())
-    assert versions.arrive(2) == Arrival()
-    assert versions.arrive(3) == Arrival((0, 2, 3), (0, 2, 3))
-
-
-def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answered() -> None:
-    versions = Versions(num_workers=2, num_backup=0)
-    assert (versions.remove_worker(1), versions.arrive(0)) == (Arrival(), Arrival((0,), (0,)))
-    versions.want_stop()
-    assert versions.arrive(0) == Arrival((0,), (0,)) and versions.over
-    versions.add_worker(1)
-    assert versions.arrive(1) == Arrival((), (1,))  # no other gradient can come
-    assert (versions.version, versions.dropped) == (2, [0, 0])
 
 
 # ------------------------------------------------------------------------------------------------ who does what
