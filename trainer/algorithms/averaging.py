@@ -36,7 +36,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self.global_statistics: list[np.ndarray] = []  # BatchNorm's
         self._outer = OuterMomentum(settings.outer_momentum, bool(settings.outer_nesterov))
         self._norm = Normalisation(normalise, context.run.rule.momentum)
-        self.numbers = self._norm.numbers(0.0)  # summed too; before the first sum their count alone matters
+        self.numbers = self._norm.numbers(0.0)  # before the first sum their names alone matter
         self._updates: list[np.ndarray] = []  # of the round; kept, since new memory takes time
 
     def begin_round(self) -> None:

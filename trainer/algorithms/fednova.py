@@ -10,7 +10,7 @@ begins at zero in each round, as in the paper. Weight decay is a part of the los
 nothing to either sum. Equal |a_k| give the plain mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from trainer.steps import Stepper
 
@@ -38,11 +38,11 @@ class Normalisation:
         """Of this worker's update; 1 without a complete step."""
         return (self._norm or 1.0) if self._is_on else 1.0
 
-    def numbers(self, weight: float) -> list[float]:
+    def numbers(self, weight: float) -> dict[str, float]:
         """This worker's term of tau_eff, which the workers sum."""
-        return [weight * self._norm] if self._is_on else []
+        return {"norm": weight * self._norm} if self._is_on else {}
 
-    def divisor_of_all(self, weight_of_all: float, sums: Sequence[float]) -> float:
+    def divisor_of_all(self, weight_of_all: float, sums: Mapping[str, float]) -> float:
         """Of the sum of the updates. With W the sum of the weights and S that of `numbers` the mean is the sum / W and
         tau_eff is S / W. Their product is the sum / (W * W / S)."""
-        return weight_of_all * weight_of_all / sums[0] if self._is_on and sums[0] else weight_of_all
+        return weight_of_all * weight_of_all / sums["norm"] if sums.get("norm") else weight_of_all

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,33 +13,10 @@ from trainer.hub.sums import HubSums
 from trainer.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class Piggyback:
-    """One worker's numbers, or their sums. None does not travel."""
-
-    stop: float  # 1: this worker wants all to stop
-    weight: float  # of this worker in the mean; 0: its arrays are zeros
-    numbers: tuple[float, ...] = ()  # the algorithm's own
-    samples: float | None = None  # trained on by this worker; None with a constant step size
-    pause: float | None = None  # 1: this worker wants all to regroup; None in a job that does not survive losses
-
-    def packed(self) -> np.ndarray:
-        """Float32 (length,), of the same length on all workers of a job."""
-        known = (each for each in (self.samples, self.pause) if each is not None)
-        return np.array([self.stop, self.weight, *self.numbers, *known], np.float32)
-
-    def unpacked(self, sums: Sequence[float]) -> Piggyback:
-        """The sums from an array of the form of `packed`. Raises ValueError if the array has another length."""
-        names = [name for name in ("samples", "pause") if getattr(self, name) is not None]
-        stop, weight, *rest = sums
-        numbers, known = rest[: len(self.numbers)], rest[len(self.numbers) :]
-        return replace(self, stop=stop, weight=weight, numbers=tuple(numbers), **dict(zip(names, known, strict=True)))
-
-
 class SynchronousTrainer(Trainer):
     """Sums arrays over all workers at the end of a round.
 
-    The sum has extra numbers (Piggyback). All read the same sums, so all stop after the same round.
+    The sum has extra numbers. All read the same sums, so all stop after the same round.
     """
 
     def __init__(self, context: Context) -> None:
@@ -49,7 +25,8 @@ class SynchronousTrainer(Trainer):
         self.transport = context.peers.transport
         self.exchange = self.sums = self.transport.sums(context.run.as_halves)
         self._hub = self.sums if isinstance(self.sums, HubSums) else None
-        self.numbers: list[float] = []  # the algorithm's extra ones, of constant length; each sum replaces them
+        # The algorithm's own extra numbers, of the same names in each round; each sum replaces them.
+        self.numbers: dict[str, float] = {}
 
     def broadcast(self) -> None:
         statistics = self.parameters.statistics()
@@ -76,8 +53,7 @@ class SynchronousTrainer(Trainer):
     def broadcast_arrays(self, statistics: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
         """The arrays in the order of their keys, as in `sum_over_workers`, and how many of the last are never
         compressed."""
-        numbers = self._piggyback(False, 0.0).packed()
-        exact = [*statistics, np.zeros_like(numbers)]
+        exact = [*statistics, np.zeros(len(self._numbers(False, 0.0)), np.float32)]
         return [*self.parameters.weights, *exact], len(exact)
 
     def set_global_model(self) -> None:
@@ -118,32 +94,31 @@ class SynchronousTrainer(Trainer):
         if not weight:
             for array in arrays:
                 array[:] = 0
-        mine = self._piggyback(wants_stop, weight)
-        numbers = mine.packed()
+        mine = self._numbers(wants_stop, weight)
+        numbers = np.array([*mine.values()], np.float32)
         self.computed()
         self.measure.enter(stage)
         self.clock.sleep(self.emulation.link_delay_s())  # first, so that no worker gets them too early
         self.sums.begin_sum([*arrays, numbers])
         self.take_sum([*arrays, numbers])
-        of_all = mine.unpacked(numbers.tolist())
-        self.numbers = list(of_all.numbers)
+        of_all = dict(zip(mine, numbers.tolist(), strict=True))
+        self.numbers = {name: of_all[name] for name in self.numbers}
         if self._hub is not None and self._hub.taken is not None:  # the others have gone on without this worker
             begun, self.rounds = self.rounds, self._take_over(*self._hub.taken)
             self.measure.skip(self.rounds - begun)
-        self.pauses, self.weight_of_all = bool(of_all.pause), of_all.weight
-        if of_all.samples is not None:
-            self.seen.update(self.seen.of_all + round(of_all.samples), self.seen.own)
-        return bool(of_all.stop)
+        self.pauses, self.weight_of_all = bool(of_all.get("pause")), of_all["weight"]
+        if "samples" in of_all:
+            self.seen.update(self.seen.of_all + round(of_all["samples"]), self.seen.own)
+        return bool(of_all["stop"])
 
-    def _piggyback(self, wants_stop: bool, weight: float) -> Piggyback:
-        """This worker's numbers for the sum of this round."""
-        return Piggyback(
-            float(wants_stop),
-            weight,
-            tuple(self.numbers),
-            None if self.context.run.rule.schedule.is_constant else float(self.seen.own),
-            None if (pause := self.company.wants_pause) is None else float(pause),
-        )
+    def _numbers(self, wants_stop: bool, weight: float) -> dict[str, float]:
+        """What this worker adds to the sum of this round beside the arrays, under the same names on all workers."""
+        numbers = {"stop": float(wants_stop), "weight": weight, **self.numbers}
+        if not self.context.run.rule.schedule.is_constant:
+            numbers["samples"] = float(self.seen.own)
+        if (pause := self.company.wants_pause) is not None:  # the job survives losses
+            numbers["pause"] = float(pause)
+        return numbers
 
     def computed(self) -> None:
         """Called when the arrays of the sum are computed and under way."""
