@@ -6,15 +6,14 @@ The negated mean is the gradient of an outer optimiser with learning rate eps an
 divides each update by its number of local steps (fednova.py).
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from algorithm_row import Averaging
 from esync.measure import GLOBAL_UPDATE
-from trainer.algorithms.batch_norm import with_estimated_statistics
 from trainer.algorithms.fednova import Normalisation
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
@@ -69,8 +68,24 @@ class ModelAveragingTrainer(SynchronousTrainer):
             self._norm.add_step(self.schedule_factor)
         return is_complete
 
-    def global_model(self) -> AbstractContextManager[None]:
-        return with_estimated_statistics(self, self._settings.estimate_statistics)
+    @contextlib.contextmanager
+    def global_model(self) -> Iterator[None]:
+        """With --estimate-statistics, BatchNorm's running statistics are the averaged model's own meanwhile.
+
+        A mean of running variances is not the variance under the mean of the weights. With a few steps a round the two
+        hardly differ; with a hundred the model may be no better than chance (results/reproduction/README.md). Training
+        continues with the averaged ones.
+        """
+        batches = self._settings.estimate_statistics
+        averaged = self.parameters.statistics() if batches else []
+        for batch in self.context.task.batches.look(batches if averaged else 0):
+            self.passes.forward(batch)
+            self.passes.backward()  # moves the statistics, and no weights
+            self.wait_for_gradients()
+        try:
+            yield
+        finally:
+            self.parameters.set_statistics(averaged)
 
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_UPDATE)
