@@ -56,6 +56,7 @@ class Trainer:
         self.begin = Begin()
         self.rounds = 0  # begun so far, also before a resume
         self.steps = 0  # local ones in this round
+        self.local_steps = 0  # of a round, each with a log entry of its own; 0: a single one, or `ready` decides
         self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
         self.step_s = 0.0  # of the last complete local step, at first of a test step, or of the slowest worker
         self.step_is_bad = False  # this step is skipped, because its gradients are not finite
@@ -88,8 +89,11 @@ class Trainer:
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """Called after each local step that was not abandoned: whether the round's local steps are done."""
-        return True
+        """Called after each local step that was not abandoned: whether the round's local steps are done. By default by
+        `local_steps`."""
+        if self.local_steps:
+            self.measure.next_step()
+        return self.steps >= self.local_steps
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Called once a round, and again, from the start, with other workers if one is lost before the exchange is

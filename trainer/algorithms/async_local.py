@@ -43,6 +43,7 @@ ROW = Algorithm(
 end_of_head(globals())
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,27 +53,18 @@ from trainer.algorithms.outer_momentum import DelayedNesterov
 from trainer.algorithms.server_policies import UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
-from trainer.hub.server_part import BAD, KEPT, SHOWN, WANTS_STOP, Answer, Answers, Arrays, Message, Served, in_shapes
+from trainer.hub.server_part import BAD, KEPT, SHOWN, WANTS_STOP, Answer, Answers, Arrays, Message, Served
 from trainer.network import Batch
 
 
-class LocalSteps:
-    """How many local steps each worker takes: H_k = max(1, floor(H * v_k / max v)) with DyLU, else H."""
-
-    def __init__(self, most: int, is_dynamic: bool, num_workers: int) -> None:
-        """`most` is H, `is_dynamic` DyLU."""
-        self._most, self._is_dynamic = most, is_dynamic
-        self.times_s = [math.inf] * num_workers  # by rank, of a local step; infinite: not known, or the worker is lost
-
-    def of(self, rank: int) -> int:
-        """H_k; 1 as long as this worker's time is not known."""
-        if not self._is_dynamic:
-            return self._most
-        own_s = self.times_s[rank]
-        if math.isinf(own_s):
-            return 1
-        share = min(self.times_s) / own_s if own_s else 1.0  # v_k / max v
-        return max(1, math.floor(self._most * share * (1 + 1e-6)))  # times are not exact: 0.1 / 0.3 is a third
+def dynamic_steps(most: int, rank: int, times_s: Sequence[float]) -> int:
+    """H_k = max(1, floor(H * v_k / max v)) of a worker; `most` is H. `times_s`: seconds of a local step, by rank;
+    infinite: not known, or the worker is lost."""
+    own_s = times_s[rank]
+    if math.isinf(own_s):
+        return 1
+    share = min(times_s) / own_s if own_s else 1.0  # v_k / max v
+    return max(1, math.floor(most * share * (1 + 1e-6)))  # times are not exact: 0.1 / 0.3 is a third
 
 
 class AsyncLocalServer:
@@ -81,17 +73,13 @@ class AsyncLocalServer:
     keeps_uploads = False
 
     def __init__(self, job: Served, settings: Settings) -> None:
-        saved, outer = job.saved, job.saved.get("outer", {})
-        self._delays_momentum = bool(settings.delay_momentum)
-        self._job, self._model, self._weights = job, job.model, job.model[: job.num_weights]
-        self._outer = DelayedNesterov(settings.global_lr, settings.outer_momentum)
-        self._outer.begin(
-            self._weights,
-            {name: in_shapes(kept, self._weights) if isinstance(kept, list) else kept for name, kept in outer.items()},
-        )
-        self._local_steps = LocalSteps(settings.sync_every, bool(settings.dylu), job.num_workers)
-        if len(times_s := saved.get("times_s", ())) == job.num_workers:  # else the ranks are other workers
-            self._local_steps.times_s = list(times_s)
+        saved, times_s = job.saved, job.saved.get("times_s", ())
+        self._settings, self._job = settings, job
+        self._model, self._weights = job.model, job.model[: job.num_weights]
+        outer = saved.get("outer", {})
+        self._outer = DelayedNesterov(settings.global_lr, settings.outer_momentum, self._weights, outer)
+        # By rank, of a local step; infinite: not known, or the worker is lost. Of a checkpoint ranks may be others'.
+        self._times_s = list(times_s) if len(times_s) == job.num_workers else [math.inf] * job.num_workers
         self._samples, self._stop = saved.get("samples", 0), False  # of all uploads; all stop
         self._there = set(range(job.num_workers))  # ranks of workers that are not lost
 
@@ -100,12 +88,12 @@ class AsyncLocalServer:
         if not arrays:  # its answer is on its way
             return {}
         report, num_weights = UploadReport(*message["report"]), self._job.num_weights
-        self._local_steps.times_s[rank] = report.step_s
+        self._times_s[rank] = report.step_s
         if BAD not in message and report.samples:
             self._samples += report.samples
             num_workers = len(self._there)
             # The period P is the number of workers, or 1.
-            self._outer.apply(self._weights, arrays[:num_weights], num_workers if self._delays_momentum else 1)
+            self._outer.apply(self._weights, arrays[:num_weights], num_workers if self._settings.delay_momentum else 1)
             for statistics, update in zip(self._model[num_weights:], arrays[num_weights:], strict=True):
                 statistics += update / num_workers
         for array, target in zip(self._model, arrays, strict=True):
@@ -118,20 +106,17 @@ class AsyncLocalServer:
 
     def lost(self, rank: int) -> Answers:
         self._there.discard(rank)
-        self._local_steps.times_s[rank] = math.inf
+        self._times_s[rank] = math.inf
         return {}
 
     def _answer(self, rank: int, model: Arrays) -> Answer:
-        message = {
-            KEPT: {"samples": self._samples},
-            "stop": self._stop,
-            "local_steps": self._local_steps.of(rank),  # H_k of the worker's next round
-        }
-        return Answer(message, model)
+        most = self._settings.sync_every
+        steps = dynamic_steps(most, rank, self._times_s) if self._settings.dylu else most  # of the worker's next round
+        return Answer({KEPT: {"samples": self._samples}, "stop": self._stop, "local_steps": steps}, model)
 
     def state(self) -> dict[str, Any]:
-        times_s = [*self._local_steps.times_s]
-        return {SHOWN: self._model, "samples": self._samples, "times_s": times_s, "outer": self._outer.state()}
+        by_rank = {"times_s": [*self._times_s]}
+        return {SHOWN: self._model, "samples": self._samples, **by_rank, "outer": self._outer.state()}
 
 
 class AsyncLocalTrainer(HubTrainer):
@@ -143,12 +128,11 @@ class AsyncLocalTrainer(HubTrainer):
         super().__init__(context)
         self._learning_rate = settings.local_lr
         self._base: Arrays = []  # the local model at the begin of the round
-        self._local_steps = 1
         self._samples = 0  # of the round's good steps
 
     def broadcast(self) -> None:
         said = self.begin_at_hub()
-        self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
+        self._base, self.local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.of_all = max(self.seen.of_all, said[KEPT]["samples"])  # it may have taken the place of a lost worker
 
     def begin_round(self) -> None:
@@ -159,10 +143,6 @@ class AsyncLocalTrainer(HubTrainer):
         self._samples += 0 if self.step_is_bad else self.step_samples
         return is_complete
 
-    def ready(self) -> bool:
-        self.measure.next_step()  # each local step and the upload have log entries of their own, as local SGD's have
-        return self.steps >= self._local_steps
-
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
@@ -172,7 +152,7 @@ class AsyncLocalTrainer(HubTrainer):
         report = UploadReport(self.steps, self._samples, self.step_s, 0.0)
         said, model = self.ask({"report": report, WANTS_STOP: wants_stop}, update)
         self.parameters.replace(model)
-        self._base, self._local_steps = self.parameters.copied(), said["local_steps"]
+        self._base, self.local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.update(said[KEPT]["samples"], self._samples)
         return bool(said["stop"])
 

@@ -160,11 +160,7 @@ class DecoupledTrainer(WBSPTrainer):
 
     def __init__(self, context: Context, settings: Settings) -> None:
         super().__init__(context, settings)
-        self._sync_every = settings.sync_every  # H
-
-    def ready(self) -> bool:
-        self.measure.next_step()  # each local step and the upload have log entries of their own, as local SGD's have
-        return self.steps >= self._sync_every
+        self.local_steps = settings.sync_every  # H
 
     def update_of(self, model: Arrays, base: Arrays) -> list[np.ndarray]:
         """Differences of weights, and the statistics as they are: a difference from old ones could make a variance

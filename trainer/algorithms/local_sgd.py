@@ -24,8 +24,4 @@ class LocalSGDTrainer(ModelAveragingTrainer):
 
     def __init__(self, context: Context, settings: FixedAveraging) -> None:
         super().__init__(context, settings)
-        self._sync_every = settings.sync_every  # H
-
-    def ready(self) -> bool:
-        self.measure.next_step()  # each local step and the aggregation have log entries of their own, as ESync's have
-        return self.steps >= self._sync_every
+        self.local_steps = settings.sync_every  # H

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.hub.server_part import in_shapes
 from trainer.steps import pieces
 
 
@@ -65,18 +66,14 @@ class DelayedNesterov:
     P falls when a worker is lost: B may then hold more updates than P, and their mean counts.
     """
 
-    def __init__(self, rate: float, momentum: float) -> None:
-        self._rate, self._momentum = rate, momentum  # eps, beta
-        self._num_buffered = 0  # updates in B
-        self._buffers: list[np.ndarray] = []  # B
-        self._velocities: list[np.ndarray] = []  # m
-
-    def begin(self, weights: Sequence[np.ndarray], saved: Mapping[str, Any]) -> None:
+    def __init__(self, rate: float, momentum: float, weights: Sequence[np.ndarray], saved: Mapping[str, Any]) -> None:
         """Begins with these weights; `saved` is the `state` that it resumes, empty if there is none."""
-        zeros = [np.zeros(weight.shape, dtype=np.float32) for weight in weights]
-        self._num_buffered = saved.get("num_buffered", 0)
-        self._buffers = saved.get("buffers", zeros)
-        self._velocities = saved.get("velocities", [zero.copy() for zero in zeros])
+        self._rate, self._momentum = rate, momentum  # eps, beta
+        self._num_buffered = saved.get("num_buffered", 0)  # updates in B
+        self._buffers, self._velocities = (  # B, m
+            in_shapes(saved.get(name, ()), weights) or [np.zeros_like(weight) for weight in weights]
+            for name in ("buffers", "velocities")
+        )
 
     def state(self) -> dict[str, Any]:
         return {"num_buffered": self._num_buffered, "buffers": self._buffers, "velocities": self._velocities}

@@ -14,7 +14,7 @@ from memory_cluster import CLOSE, ZERO, Trained, Worker, batch, dense, gradient,
 
 from algorithms import TransportKind
 from config import Config
-from trainer.algorithms.async_local import LocalSteps
+from trainer.algorithms.async_local import dynamic_steps
 from trainer.algorithms.outer_momentum import DelayedNesterov
 
 ETA, EPS, BETA = 0.5, 0.3, 0.6
@@ -34,9 +34,7 @@ def applied(weight: np.ndarray, outer: DelayedNesterov, *updates: tuple[float, i
 
 def begun(weight: np.ndarray, saved: Mapping[str, Any] | None = None) -> DelayedNesterov:
     """eps = beta = 1/2."""
-    outer = DelayedNesterov(0.5, 0.5)
-    outer.begin([weight], saved or {})
-    return outer
+    return DelayedNesterov(0.5, 0.5, [weight], saved or {})
 
 
 def test_the_momentum_comes_with_each_pth_update_and_is_of_all_p() -> None:
@@ -76,10 +74,7 @@ def test_where_a_worker_is_lost_the_mean_of_what_is_there_goes_into_the_momentum
 def test_local_steps_are_in_proportion_to_the_speed(
     most: int, times_s: Sequence[float], expected: tuple[int, ...]
 ) -> None:
-    steps, all_alike = (LocalSteps(most, is_dynamic, len(times_s)) for is_dynamic in (True, False))
-    steps.times_s = all_alike.times_s = list(times_s)
-    assert tuple(map(steps.of, range(len(times_s)))) == expected
-    assert tuple(map(all_alike.of, range(len(times_s)))) == (most,) * len(times_s)
+    assert tuple(dynamic_steps(most, rank, times_s) for rank in range(len(times_s))) == expected
 
 
 # -------------------------------------------------------------------------------------------- in virtual time
