@@ -55,12 +55,6 @@ class Outcome:
     answered: tuple[int, ...]  # ranks that continue after it
 
 
-def phase_under(order: str, current: int, bsp: bool) -> int:
-    """Index of the phase that gradients count for: the current one, or the next ASP phase while a straggler makes a BSP
-    phase ASP (greedy). `bsp`: the job runs under BSP."""
-    return current if bsp or order[current] == "0" else order.index("0", current)
-
-
 class Schedule:
     """The job's place in its phases. Call `arrive` for every gradient, in the order of arrival."""
 
@@ -86,10 +80,11 @@ class Schedule:
         self.processed_at = [batches] * num_workers  # by rank, `batches` after its last applied or dropped gradient
         self.dropped = [0] * num_workers  # by rank, number of gradients that arrived when no part was left
         self._parts = num_workers  # of a step
-        self._ranks = frozenset(range(num_workers))  # that are not lost
+        self.ranks = frozenset(range(num_workers))  # that are not lost
         self._arrived: set[int] = set()  # and wait
         self._out_of_step: set[int] = set()
-        self._stop_wanted = False
+        # A worker wants the job to end: it ends after this round, or with the next gradient under ASP.
+        self.stop_wanted = False
         self._enter_phase()
 
     @property
@@ -98,27 +93,19 @@ class Schedule:
         return sum(phase.done for phase in self.phases) // self._parts
 
     @property
-    def num_left(self) -> int:
-        """Workers that are not lost."""
-        return len(self._ranks)
-
-    @property
     def policy_applies(self) -> bool:
         """Whether the policy tells workers to stay in step: in a BSP phase, even while a straggler makes it ASP."""
         return not self.over and self.phases[self.current].bsp
 
     @property
-    def leaves_out(self) -> bool:
-        return self.policy == "elastic"
+    def counts_for(self) -> int:
+        """Index of the phase that gradients count for: the current one, or the next ASP phase while a straggler makes a
+        BSP phase ASP (greedy)."""
+        return self.current if self.protocol is SyncProtocol.BSP else self._asp_index
 
-    def want_stop(self) -> None:
-        """A waiting worker wants the job to end: it ends after this round, or with the next gradient under ASP."""
-        self._stop_wanted = True
-
-    def arrive(self, rank: int, out_of_step: bool, wants_stop: bool) -> Outcome:
+    def arrive(self, rank: int, out_of_step: bool) -> Outcome:
         """A worker's gradient has arrived; `out_of_step`: the policy told the worker not to stay in step."""
         (self._out_of_step.add if out_of_step else self._out_of_step.discard)(rank)
-        self._stop_wanted |= wants_stop
         self._arrived.add(rank)
         if self.protocol is SyncProtocol.BSP and not self.over:
             return self._arrive_under_bsp()
@@ -126,50 +113,50 @@ class Schedule:
 
     def remove_worker(self, rank: int) -> Outcome:
         """A worker is lost. The others no longer wait for its gradient."""
-        self._ranks -= {rank}
+        self.ranks -= {rank}
         for group in (self._arrived, self._out_of_step, self.left_out):
             group.discard(rank)
-        if self.left_out == self._ranks:  # they could never end the phase
+        if self.left_out == self.ranks:  # they could never end the phase
             self.left_out.clear()
         if self.over or not self._arrived:
             return Outcome((), ())
         if self.protocol is SyncProtocol.BSP:
             return self._arrive_under_bsp()
-        closes = self.protocol is SyncProtocol.CLOSING and self._arrived == self._ranks
+        closes = self.protocol is SyncProtocol.CLOSING and self._arrived == self.ranks
         return Outcome((), self._close_asp() if closes else ())
 
     def add_worker(self, rank: int) -> None:
         """A lost worker is back, and the others wait for its gradient again."""
-        self._ranks |= {rank}
+        self.ranks |= {rank}
 
     def _arrive_under_asp(self, rank: int) -> Outcome:
-        phase = self._asp_phase
+        phase = self.phases[self._asp_index]
         apply = (rank,) if phase.left else ()
         phase.done += len(apply)
         self.dropped[rank] += 1 - len(apply)
         self._mark_processed((rank,), len(apply))
         if self.protocol is SyncProtocol.ASP and not self.over:
-            self.over = self._stop_wanted
+            self.over = self.stop_wanted
             if not self.over and self._asp_must_close():
                 self.protocol = SyncProtocol.CLOSING
         if self.protocol is SyncProtocol.CLOSING and not self.over:
-            return Outcome(apply, self._close_asp() if self._arrived == self._ranks else ())
+            return Outcome(apply, self._close_asp() if self._arrived == self.ranks else ())
         self._arrived.discard(rank)
         return Outcome(apply, (rank,))
 
     def _arrive_under_bsp(self) -> Outcome:
-        members = self._ranks - self.left_out
+        members = self.ranks - self.left_out
         complete = self._arrived >= members
-        to_asp = self.policy == "greedy" and bool(self._out_of_step) and self._asp_phase.left >= len(self._ranks)
+        to_asp = self.policy == "greedy" and bool(self._out_of_step) and self._asp_left >= len(self.ranks)
         if not complete and not to_asp:
             return Outcome((), ())
         ranks = tuple(sorted(self._arrived & members))
         self.phases[self.current].done += self._parts if complete else len(ranks)
         self._mark_processed(ranks, len(ranks))
-        self.over = self._stop_wanted
+        self.over = self.stop_wanted
         if not self.phases[self.current].left:
             self._enter_phase()
-        elif self.leaves_out and members - self._out_of_step:  # not all of them
+        elif self.policy == "elastic" and members - self._out_of_step:  # not all of them
             self.left_out |= self._out_of_step
         if to_asp and self.protocol is SyncProtocol.BSP and not self.over:
             self.protocol = SyncProtocol.ASP
@@ -184,28 +171,32 @@ class Schedule:
             self.processed_at[rank] = self.batches
 
     @property
-    def _asp_phase(self) -> Phase:
-        """The phase whose parts are done under ASP: the first ASP phase from the current one on, else the last one."""
-        rest = self.phases[min(self.current, len(self.phases) - 1) :]
-        return next((phase for phase in rest if not phase.bsp), rest[-1])
+    def _asp_index(self) -> int:
+        """Of the phase whose parts are done under ASP: the first ASP phase from the current one on, else the last."""
+        last = len(self.phases) - 1
+        return next((index for index in range(self.current, last) if not self.phases[index].bsp), last)
+
+    @property
+    def _asp_left(self) -> int:
+        return self.phases[self._asp_index].left
 
     def _asp_must_close(self) -> bool:
         in_bsp_phase = self.phases[self.current].bsp  # greedy, while a straggler lasts
-        return self._asp_phase.left < len(self._ranks) or (in_bsp_phase and not self._out_of_step)
+        return self._asp_left < len(self.ranks) or (in_bsp_phase and not self._out_of_step)
 
     def _close_asp(self) -> tuple[int, ...]:
         """All workers have ended ASP; returns those that continue."""
-        self.over = self._stop_wanted
+        self.over = self.stop_wanted
         self._enter_phase()
         self._arrived.clear()
-        return tuple(sorted(self._ranks))
+        return tuple(sorted(self.ranks))
 
     def _enter_phase(self) -> None:
-        """Continues with the first phase that has parts left."""
+        """Continues with the first phase that has parts left; without one in the last, which is done."""
         self.left_out.clear()
-        while self.current < len(self.phases) and not self.phases[self.current].left:
-            self.current += 1
-        if self.current == len(self.phases):
-            self.finished = self.over = True
-        else:
+        with_parts = [index for index, phase in enumerate(self.phases) if phase.left]
+        self.current = next(iter(with_parts), len(self.phases) - 1)
+        if with_parts:
             self.protocol = SyncProtocol.BSP if self.phases[self.current].bsp else SyncProtocol.ASP
+        else:
+            self.finished = self.over = True

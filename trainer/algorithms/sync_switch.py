@@ -116,7 +116,7 @@ import numpy as np
 from esync.measure import GLOBAL_AGGREGATE, Smoothed
 from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
-from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
+from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
@@ -174,6 +174,7 @@ class Status(NamedTuple):
     over: bool  # the job has ended for all workers
     finished: bool  # all phases are done
     phase: int  # index of the current one
+    counts_for: int  # index of the phase that gradients count for (Schedule.counts_for)
     bsp: bool  # the job runs under BSP
     steps: int  # done in all phases
     dropped: int  # number of this worker's gradients that were not applied
@@ -205,11 +206,10 @@ class SyncSwitchServer:
         self._in_step, self._reasons = [True] * num_workers, [""] * num_workers
         self._left_out: set[int] = set()  # ranks, as all have heard
         self._told: set[int] = set()  # those of them that have heard it, and do not wait again yet
-        self._lost: set[int] = set()
 
     def act(self, rank: int, message: Message, arrays: Arrays) -> Answers:
         if message[WANTS_STOP]:
-            self._schedule.want_stop()
+            self._schedule.stop_wanted = True
         if GOES_ON_WAITING in message:
             self._told.discard(rank)
             waits = rank in self._schedule.left_out and not self._schedule.over
@@ -223,19 +223,16 @@ class SyncSwitchServer:
         return self._answers(self._arrive(rank, report).answered)
 
     def joined(self, rank: int) -> Answer:
-        if rank in self._lost:
-            self._lost.discard(rank)
-            self._schedule.add_worker(rank)
+        self._schedule.add_worker(rank)
         self._told.discard(rank)
         return self._answer(rank, self._model.arrays)
 
     def lost(self, rank: int) -> Answers:
-        if rank in self._lost:
+        if rank not in self._schedule.ranks:
             return {}
-        self._lost.add(rank)
         self._told.discard(rank)
         self._policy.remove_worker(rank)
-        phase = self._phase_of_gradients
+        phase = self._schedule.counts_for
         answers = self._answers(self._applied(self._schedule.remove_worker(rank), phase).answered)
         self._arrived.pop(rank, None)
         return answers
@@ -251,17 +248,8 @@ class SyncSwitchServer:
             decision = self._policy.decide(rank, now)
             out_of_step = decision.action is Action.TRAIN
             self._in_step[rank], self._reasons[rank] = not out_of_step, decision.reason
-        phase = self._phase_of_gradients  # before it may be the next one
-        return self._applied(self._schedule.arrive(rank, out_of_step, wants_stop=False), phase)
-
-    @property
-    def _phase(self) -> int:
-        return min(self._schedule.current, len(self._schedule.phases) - 1)
-
-    @property
-    def _phase_of_gradients(self) -> int:
-        is_bsp = self._schedule.protocol is SyncProtocol.BSP
-        return phase_under(self._settings.switch_order, self._phase, is_bsp)
+        phase = self._schedule.counts_for  # before it may be the next one
+        return self._applied(self._schedule.arrive(rank, out_of_step), phase)
 
     def _applied(self, outcome: Outcome, phase: int) -> Outcome:
         """Makes one update of the gradients that are to be applied, summed in the order of ranks, not of arrival; the
@@ -269,7 +257,7 @@ class SyncSwitchServer:
         if not (count := len(outcome.apply)):
             return outcome
         rule, uploads = self._rules[phase], [self._arrived.pop(rank) for rank in outcome.apply]
-        share = count / self._schedule.num_left
+        share = count / len(self._schedule.ranks)
         samples = sum(number for number, _ in uploads)
         self._samples[phase] += samples
         of_phase = self._samples[phase]
@@ -300,7 +288,8 @@ class SyncSwitchServer:
         status = Status(
             schedule.over,
             schedule.finished,
-            self._phase,
+            schedule.current,
+            schedule.counts_for,
             schedule.protocol is SyncProtocol.BSP,
             schedule.steps,
             schedule.dropped[rank],
@@ -350,8 +339,7 @@ class SyncSwitchTrainer(HubTrainer):
 
     def begin_round(self) -> None:
         """Takes the phase's batch size; reports a resumed job to the state server."""
-        phase = phase_under(self._settings.switch_order, self._status.phase, self._status.bsp)
-        self.context.task.batches.resize(self._rules[phase].batch_size)
+        self.context.task.batches.resize(self._rules[self._status.counts_for].batch_size)
         if self.begin.how is How.RESUMED and self.rounds == self.begin.rounds + 1:
             self._tell(0)
 

@@ -46,11 +46,12 @@ def follow(schedule: Schedule, course: str) -> None:
         if what in SAID:
             assert str(SAID[what](schedule)) == expected, entry
         elif what == "stop":
-            schedule.want_stop()
+            schedule.stop_wanted = True
         elif what.startswith("-"):
             assert schedule.remove_worker(int(what[1:])) == outcome(expected), entry
         else:
-            assert schedule.arrive(int(what[0]), "!" in what, "." in what) == outcome(expected), entry
+            schedule.stop_wanted |= "." in what
+            assert schedule.arrive(int(what[0]), "!" in what) == outcome(expected), entry
 
 
 Job = tuple[str, list[int], int, str]  # order, steps, workers and policy

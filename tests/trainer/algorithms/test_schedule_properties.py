@@ -51,7 +51,8 @@ class Workers:
         self._not_applied.add(rank)
         self.arrivals += 1
         dropped = self.schedule.dropped[rank]
-        step = self.schedule.arrive(rank, out_of_step, wants_stop)
+        self.schedule.stop_wanted |= wants_stop
+        step = self.schedule.arrive(rank, out_of_step)
         if self.schedule.dropped[rank] > dropped:
             assert not step.apply
             self._not_applied.discard(rank)
@@ -156,7 +157,7 @@ def test_after_a_wish_to_stop_nobody_computes_more_than_one_more_gradient(
     if schedule.over:
         return
     if waiting and workers.computing != workers.ranks:
-        schedule.want_stop()
+        schedule.stop_wanted = True
     else:
         workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()), True)
     since: list[int] = []

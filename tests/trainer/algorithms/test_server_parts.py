@@ -797,6 +797,6 @@ def test_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it
 
 def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
     server = sync_switch_server("101", (1, 1, 1), 2, saved={"done": [2, 2, 0], "batches": 3, "samples": [2, 2, 0]})
-    resumed = Status(False, False, phase=2, bsp=True, steps=2, dropped=0, processed_at=3, in_step=True, left_out=[],
-                     reason="")  # fmt: skip
+    resumed = Status(False, False, phase=2, counts_for=2, bsp=True, steps=2, dropped=0, processed_at=3, in_step=True,
+                     left_out=[], reason="")  # fmt: skip
     assert [status_of(server, rank) for rank in range(2)] == [resumed] * 2
