@@ -131,7 +131,7 @@ class Loop:
     def train_round(self) -> str:
         """Trains one round; returns why it is the last one, in words, or an empty string."""
         trainer, limits = self.trainer, self._run.limits
-        samples = self._local_steps()
+        self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
         self._page.wait()
         agreed = trainer.company.exchange(bool(stop or (done and trainer.rounds_in_step)))
@@ -149,16 +149,16 @@ class Loop:
         else:
             value = self._evaluations.after_round()
         self._report.note_once(self._evaluations.take_notes())
-        self._report.write(samples, loss, value)
+        self._report.write(trainer.samples, loss, value)
         if not reason:
             self._page.next_round()
         self._save_if_due(last=bool(reason))
         return reason
 
-    def _local_steps(self) -> int:
-        """Does the round's local steps; returns the number of samples of its complete and good steps."""
+    def _local_steps(self) -> None:
+        """Does the round's local steps."""
         trainer, measure, batches = self.trainer, self.trainer.measure, self._context.task.batches
-        samples, trainer.steps, trainer.emulation.round_s = 0, 0, 0.0
+        trainer.samples, trainer.steps, trainer.emulation.round_s = 0, 0, 0.0
         trainer.checks.begin_round()
         trainer.begin_round()
         while True:
@@ -175,16 +175,16 @@ class Loop:
                 trainer.seen.own -= size
                 batches.put_back(batch)
                 measure.abandon_step()
-                return samples
+                return
             trainer.steps += 1
             trainer.emulation.end_step()
             if trainer.step_is_bad:
                 trainer.seen.own -= size
             else:
                 trainer.progress.add_step(size, trainer.step_s)
-                samples += size
+                trainer.samples += size
             if trainer.ready():
-                return samples
+                return
             self._page.tell()
 
     def _save_if_due(self, last: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from algorithm_row import AlgorithmFlags
 from esync.measure import LOCAL_UPDATE, Measure
 from esync.progress import Newest, Progress
 from esync.queries import FORWARD_SHARE
@@ -38,8 +39,9 @@ class Trainer:
 
     rounds_in_step = True  # synchronous: all workers do the same number of rounds
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settings: AlgorithmFlags) -> None:
         self.context = context
+        self.learning_rate = settings.rate
         self.clock = context.run.clock
         self.membership = context.peers.membership()  # of this round
         self.parameters = Parameters(context.task.network)
@@ -56,6 +58,7 @@ class Trainer:
         self.begin = Begin()
         self.rounds = 0  # begun so far, also before a resume
         self.steps = 0  # local ones in this round
+        self.samples = 0  # in the good ones of these
         self.local_steps = 0  # of a round, each with a log entry of its own; 0: a single one, or `ready` decides
         self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
         self.step_s = 0.0  # of the last complete local step, at first of a test step, or of the slowest worker
@@ -165,10 +168,10 @@ class Trainer:
         """Waits for the passes only, not for transfers under way."""
         _ = self.parameters.gradients
 
-    def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
+    def take_step(self, *, num_batches: float = 1) -> None:
         """Takes an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied; called for
         each good local step, or each good sum. An algorithm that corrects gradients overrides it."""
-        rate = learning_rate * self.schedule_factor
+        rate = self.learning_rate * self.schedule_factor
         self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
 
     def clip_gradients(self, weight: float) -> None:
@@ -182,7 +185,7 @@ class Trainer:
         """Factor on the step size, from the samples so far."""
         return self.context.run.rule.schedule.factor(self.seen.total)
 
-    def whole_step(self, batch: Batch, learning_rate: float) -> bool:
+    def whole_step(self, batch: Batch) -> bool:
         """A timed step on local weights; returns False, with no state changed, if abandoned."""
         if not self.compute_gradients(batch):
             return False
@@ -193,7 +196,7 @@ class Trainer:
         self.measure.enter(LOCAL_UPDATE)
         computed_s = self.emulation.step_age_s
         if self.gradients_are_good():
-            self.take_step(learning_rate)
+            self.take_step()
         self.step_s = self.emulation.step_age_s
         self.emulation.update_s = self.step_s - computed_s
         return True

@@ -125,35 +125,29 @@ class AsyncLocalTrainer(HubTrainer):
     rounds_in_step = False
 
     def __init__(self, context: Context, settings: Settings) -> None:
-        super().__init__(context)
-        self._learning_rate = settings.local_lr
+        super().__init__(context, settings)
         self._base: Arrays = []  # the local model at the begin of the round
-        self._samples = 0  # of the round's good steps
 
     def broadcast(self) -> None:
         said = self.begin_at_hub()
         self._base, self.local_steps = self.parameters.copied(), said["local_steps"]
         self.seen.of_all = max(self.seen.of_all, said[KEPT]["samples"])  # it may have taken the place of a lost worker
 
-    def begin_round(self) -> None:
-        self._samples = 0
-
     def local_step(self, batch: Batch) -> bool:
-        is_complete = self.whole_step(batch, self._learning_rate)
-        self._samples += 0 if self.step_is_bad else self.step_samples
-        return is_complete
+        return self.whole_step(batch)
 
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_AGGREGATE)
         weight = self.membership.weight
         update = [(own - before) * weight for own, before in zip(self.parameters.model(), self._base, strict=True)]
+        samples = self.samples
         if not self.update_is_good(update):
-            update, self._samples = [np.zeros_like(array) for array in update], 0
-        report = UploadReport(self.steps, self._samples, self.step_s, 0.0)
+            update, samples = [np.zeros_like(array) for array in update], 0
+        report = UploadReport(self.steps, samples, self.step_s, 0.0)
         said, model = self.ask({"report": report, WANTS_STOP: wants_stop}, update)
         self.parameters.replace(model)
         self._base, self.local_steps = self.parameters.copied(), said["local_steps"]
-        self.seen.update(said[KEPT]["samples"], self._samples)
+        self.seen.update(said[KEPT]["samples"], samples)
         return bool(said["stop"])
 
     def newest_model(self) -> Arrays:

@@ -48,7 +48,7 @@ ROW = Algorithm(
     title="ASGD",
     paper="Dean et al., NIPS 2012",
     settings=Settings,
-    trainer="trainer_of",
+    trainer="AsyncTrainer",
     server="server_of",
     on_kvstore=(
         *(("max_delay",), ("table",), ("rescale",), ("dcasgd_adaptive",), ("lr_schedule",)),
@@ -81,7 +81,6 @@ from trainer.hub.server_part import (
     ServerPart,
     ServerSteps,
 )
-from trainer.network import Batch
 
 
 class AsyncServer:
@@ -148,28 +147,23 @@ class AsyncTrainer(HubTrainer):
     rounds_in_step = False
 
     def __init__(self, context: Context, settings: GradientSteps) -> None:
-        super().__init__(context)
+        super().__init__(context, settings)
+        self._is_rescaled = isinstance(settings, Settings) and bool(settings.rescale)
 
     def shared_arrays(self) -> Arrays:
         return self.parameters.weights
 
     def broadcast(self) -> None:
         self.begin_at_hub()
-
-    def local_step(self, batch: Batch) -> bool:
-        self.compute_gradients(batch, self.membership.weight)
-        if self.gradients_are_good():
-            self.clip_gradients(self.membership.weight)
-        return True
+        if self._is_rescaled:  # the server part has to know this worker's time
+            self._exchange_gradient(False, ())
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sends the gradient unless it is bad, and takes the weights."""
-        gradient = self.parameters.gradients
-        self.step_s = self.emulation.step_age_s
         self.measure.enter(GLOBAL_AGGREGATE)
-        return self.exchange_gradient(wants_stop, () if self.step_is_bad else gradient)
+        return self._exchange_gradient(wants_stop, () if self.step_is_bad else self.parameters.gradients)
 
-    def exchange_gradient(self, wants_stop: bool, gradient: Arrays) -> bool:
+    def _exchange_gradient(self, wants_stop: bool, gradient: Arrays) -> bool:
         """Sends a gradient, or none, and takes the weights; returns whether all stop."""
         message = {WANTS_STOP: wants_stop, "round": self.rounds, "step_s": self.step_s}
         said, weights = self.ask(message if gradient else message | {BAD: True}, gradient)
@@ -196,10 +190,3 @@ def server_of(job: Served, settings: Settings) -> ServerPart:
     asked = [name for flag, name in _SERVERS.items() if getattr(settings, flag)]
     part: ServerPart = (pkgutil.resolve_name(asked[0]) if asked else AsyncServer)(job, settings)
     return pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledServer")(part) if settings.rescale else part
-
-
-def trainer_of(context: Context, settings: Settings) -> AsyncTrainer:
-    """The trainer of the flags."""
-    trainer = pkgutil.resolve_name("trainer.algorithms.rescaled:RescaledTrainer") if settings.rescale else AsyncTrainer
-    made: AsyncTrainer = trainer(context, settings)
-    return made

@@ -27,9 +27,8 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def __init__(self, context: Context, settings: Averaging, normalise: bool = False) -> None:
         """`normalise`: FedNova."""
-        super().__init__(context)
+        super().__init__(context, settings)
         self._settings = settings
-        self.learning_rate = settings.local_lr
         self.global_learning_rate = settings.global_lr  # eps
         self.global_weights: list[np.ndarray] = []  # w, between two rounds the same on all workers
         self.global_statistics: list[np.ndarray] = []  # BatchNorm's
@@ -63,7 +62,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._outer.velocities = state["outer"]
 
     def local_step(self, batch: Batch) -> bool:
-        is_complete = self.whole_step(batch, self.learning_rate)
+        is_complete = self.whole_step(batch)
         if is_complete and not self.step_is_bad:
             self._norm.add_step(self.schedule_factor)
         return is_complete

@@ -144,7 +144,7 @@ class BackupTrainer(HubTrainer):
     """
 
     def __init__(self, context: Context, settings: Settings) -> None:
-        super().__init__(context)
+        super().__init__(context, settings)
         self._version = 0  # of the model here
         self._dropped = 0  # gradients of this worker
         self._is_lost = False  # the gradient of this round was dropped

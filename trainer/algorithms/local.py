@@ -12,7 +12,6 @@ ROW = Algorithm(
 )
 end_of_head(globals())
 
-from trainer.context import Context
 from trainer.network import Batch
 from trainer.trainer import Trainer
 
@@ -20,12 +19,8 @@ from trainer.trainer import Trainer
 class LocalTrainer(Trainer):
     """A round is one step; there are no other processes."""
 
-    def __init__(self, context: Context, settings: OwnGradientSteps) -> None:
-        super().__init__(context)
-        self._learning_rate = settings.learning_rate
-
     def local_step(self, batch: Batch) -> bool:
-        return self.whole_step(batch, self._learning_rate)
+        return self.whole_step(batch)
 
     def synchronize(self, wants_stop: bool) -> bool:
         return wants_stop

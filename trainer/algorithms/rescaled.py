@@ -2,7 +2,6 @@
 data of a slow worker count as much as those of a fast one. t_k is the time of its last step, at first of a test step;
 the mean is over the workers that are there."""
 
-from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.hub.server_part import ENDED, Answer, Answers, Arrays, Message, ServerPart
 
 
@@ -30,11 +29,3 @@ class RescaledServer:
     def lost(self, rank: int) -> Answers:
         self._times_s.pop(rank, None)
         return self._of_asgd.lost(rank)
-
-
-class RescaledTrainer(AsyncTrainer):
-    """Tells its time before the first round, too."""
-
-    def broadcast(self) -> None:
-        super().broadcast()
-        self.exchange_gradient(False, ())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithm_row import AlgorithmFlags
 from esync.client import draw_job_number, job_id
 from trainer.context import Context
 from trainer.hub.sums import HubSums
@@ -19,8 +20,8 @@ class SynchronousTrainer(Trainer):
     The sum has extra numbers. All read the same sums, so all stop after the same round.
     """
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, settings: AlgorithmFlags) -> None:
+        super().__init__(context, settings)
         assert context.peers.transport is not None
         self.transport = context.peers.transport
         self.exchange = self.sums = self.transport.sums(context.run.as_halves)

@@ -15,16 +15,11 @@ end_of_head(globals())
 
 from esync.measure import GLOBAL_AGGREGATE
 from trainer.algorithms.summing import SynchronousTrainer
-from trainer.context import Context
 from trainer.network import Batch
 
 
 class SyncTrainer(SynchronousTrainer):
     """SSGD. Every rank applies the same sum to equal weights, so they stay equal and are not sent."""
-
-    def __init__(self, context: Context, settings: OwnGradientSteps) -> None:
-        super().__init__(context)
-        self.learning_rate = settings.learning_rate
 
     def local_step(self, batch: Batch) -> bool:
         self._batch = batch
@@ -45,7 +40,7 @@ class SyncTrainer(SynchronousTrainer):
         arrays = [*self.parameters.gradients, *statistics]
         stop = self.sum_over_workers(arrays, GLOBAL_AGGREGATE, wants_stop, 0.0 if self.step_is_bad else weight)
         if self.weight_of_all:  # else the gradients of all workers were bad
-            self.take_step(self.learning_rate, self.weight_of_all)
+            self.take_step(num_batches=self.weight_of_all)
             self.parameters.set_statistics([flat / self.weight_of_all for flat in statistics])
         return stop
 

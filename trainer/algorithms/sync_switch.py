@@ -316,7 +316,7 @@ class SyncSwitchTrainer(HubTrainer):
     """
 
     def __init__(self, context: Context, settings: Settings) -> None:
-        super().__init__(context)
+        super().__init__(context, settings)
         self._settings, self._rules = settings, phase_rules(settings, context.config.batch_size)
         self._state = context.state  # for its page only
         self._told_at = 0.0  # clock time of the last report to the state server

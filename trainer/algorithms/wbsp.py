@@ -173,8 +173,7 @@ class WBSPTrainer(HubTrainer):
     rounds_in_step = False
 
     def __init__(self, context: Context, settings: LocalSteps) -> None:
-        super().__init__(context)
-        self._learning_rate = settings.local_lr
+        super().__init__(context, settings)
         self._overlap = bool(getattr(settings, "wbsp_overlap", 0))  # the quorum merge has no such flag
         self._state = context.state  # for its page only
         self._upload: Task[Answer] | None = None
@@ -189,7 +188,6 @@ class WBSPTrainer(HubTrainer):
         self._release = 0  # number of the newest release here
         self._stop = False  # the answer to the last upload says that all stop
         self._transmission = Smoothed()
-        self._steps_since = 0  # local steps uploaded since that release
         self._events: list[dict[str, str]] = []
 
     def broadcast(self) -> None:
@@ -200,14 +198,13 @@ class WBSPTrainer(HubTrainer):
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
 
     def local_step(self, batch: Batch) -> bool:
-        is_complete = self.whole_step(batch, self._learning_rate)
-        self._pending_samples += 0 if self.step_is_bad else self.step_samples
-        return is_complete
+        return self.whole_step(batch)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Takes an upload's answer and begins the next upload; with overlap it waits for neither."""
         self.measure.enter(GLOBAL_AGGREGATE)
         self._pending_steps += self.steps
+        self._pending_samples += self.samples
         self._wants_stop |= wants_stop
         if self._upload is None or self._upload.done():
             self._finish_upload()
@@ -283,11 +280,10 @@ class WBSPTrainer(HubTrainer):
         # The pull counts too: a worker whose pull takes longer than the others' steps is the slowest.
         self._transmission.add(self.push_s + self.pull_s)
         report = UploadReport(*message["report"])
-        self._steps_since = 0 if answer.arrays else self._steps_since + report.steps
         said = answer.message
         self._state.tell(
             said[KEPT]["release"] + 1,
-            self._steps_since,
+            0 if answer.arrays else self._sent_steps,
             report.step_s,
             self._transmission.value,
             (said["action"], said["reason"]) if "action" in said else None,

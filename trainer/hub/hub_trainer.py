@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from algorithm_row import AlgorithmFlags
 from trainer.context import Context
 from trainer.hub.server_part import JOB, SAVE, WANTS_STOP, Answer, Arrays, Message, about
 from trainer.network import Batch
@@ -38,8 +39,8 @@ class Exchange(Protocol):
 class HubTrainer(Trainer):
     """Asks the server part. Its answers are what `ask` returns; nothing else comes from there."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, settings: AlgorithmFlags) -> None:
+        super().__init__(context, settings)
         self.exchange = self.hub = context.hub
         self.push_s = self.pull_s = 0.0  # as Exchange has them, over an emulated link
 

@@ -72,7 +72,8 @@ class ProbeTrainer(HubTrainer):
     """The hub gets no model, so that pieces of it may travel."""
 
     def __init__(self, context: Context, settings: AlgorithmFlags) -> None:
-        super().__init__(context)
+        super().__init__(context, settings)
+        self.learning_rate = STEP_SIZE
         self._steps_s: list[float] = []
         self._rests_s: list[float] = []
         self._since = self._ended = 0.0  # when the first round has begun, and the last step has ended
@@ -92,7 +93,7 @@ class ProbeTrainer(HubTrainer):
             self._since = now
 
     def local_step(self, batch: Batch) -> bool:
-        is_complete = self.whole_step(batch, STEP_SIZE)
+        is_complete = self.whole_step(batch)
         self._steps_s.append(self.step_s)
         self._ended = self.clock.now()
         return is_complete
