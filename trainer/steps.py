@@ -186,7 +186,7 @@ class Stepper:
         self._rule = rule
         self._decays = decays
         self._states: dict[int, list[np.ndarray]] = {}  # by position
-        self._counts: dict[int, int] = {}  # steps of all but SGD, by position
+        self.updates = 0  # steps so far (Adam's bias correction needs them); SGD counts none
 
     def step(
         self,
@@ -199,13 +199,14 @@ class Stepper:
         of summed batches, which may be fractional. With a limit, clips the gradients."""
         if self._rule.clip_norm:
             clip(gradients, self._rule.clip_norm, num_batches * self._rule.batch_size)
+        self.updates += self._rule.optimizer is not None
         for position, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             self.step_one(position, weight, gradient, learning_rate, num_batches)
 
     def step_one(
         self, position: int, weight: np.ndarray, gradient: np.ndarray, learning_rate: float, num_batches: float = 1
     ) -> None:
-        """A step of the weight at this position of the list (see `step`)."""
+        """The part of a step for the weight at this position of the list (see `step`)."""
         rule, state = self._rule, self._state(position, weight)
         decay = rule.weight_decay * num_batches * rule.batch_size * self._decays[position]
         if rule.optimizer is None:
@@ -214,14 +215,13 @@ class Stepper:
             else:
                 sgd_step(weight, gradient, learning_rate / num_batches, decay)
             return
-        count = self._counts[position] = self._counts.get(position, 0) + 1
         if rule.optimizer == RMSPROP:
             rmsprop_step(weight, gradient, learning_rate, decay, *state)
         elif rule.optimizer == ADAM:
-            adam_step(weight, gradient, learning_rate, decay, count, *state)
+            adam_step(weight, gradient, learning_rate, decay, self.updates, *state)
         elif rule.optimizer == ADAMW:
             decay, divisor = rule.weight_decay * self._decays[position], num_batches * rule.batch_size
-            adamw_step(weight, gradient, learning_rate, decay, count, divisor, *state)
+            adamw_step(weight, gradient, learning_rate, decay, self.updates, divisor, *state)
 
     def reset(self) -> None:
         """Forgets the optimizer's state, as if no step had been taken."""
@@ -231,26 +231,16 @@ class Stepper:
         """The arrays of the optimizer's state, of all weights."""
         return [array for position, weight in enumerate(weights) for array in self._state(position, weight)]
 
-    @property
-    def updates(self) -> int:
-        """Steps that the optimizer has counted (Adam's bias correction needs them); 0 if it counts none."""
-        return max(self._counts.values(), default=0)
-
-    @updates.setter
-    def updates(self, number: int) -> None:
-        if self._rule.optimizer is not None:
-            self._counts = dict.fromkeys(range(len(self._decays)), number)
-
     def state(self) -> dict[str, Any]:
         """The optimizer's state, with its own arrays."""
-        return {"kept": [*self._states.items()], "updates": [*self._counts.items()]}
+        return {"kept": [*self._states.items()], "updates": [(position, self.updates) for position in self._states]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores `state`, or that of version 0.6.0, which has a single array as it is."""
         self._states = {
             position: [kept] if isinstance(kept, np.ndarray) else list(kept or ()) for position, kept in state["kept"]
         }
-        self._counts = dict(state["updates"])
+        self.updates = max(dict(state["updates"]).values(), default=0)  # all weights have one number
 
     def _state(self, position: int, weight: np.ndarray) -> list[np.ndarray]:
         """The optimizer's state of a weight; zeros at the first call."""
