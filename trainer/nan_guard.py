@@ -55,13 +55,12 @@ class BadSteps:
     def good(self) -> None:
         self._in_a_row = 0
 
-    def bad(self, where: str, layer: str, what: str = NOT_FINITE, remedy: str = LOWER) -> str:
-        """Counts a bad step at `where` (worker, round, step); returns the warning. Raises JobError after too many in a
-        row, with what to do."""
+    def bad(self, found: str, remedy: str = LOWER) -> str:
+        """Counts a bad step; returns the warning. `found`: worker, round and step, and what is bad. Raises JobError
+        after too many in a row, with what to do."""
         self._in_a_row += 1
         self.in_round += 1
         self.total += 1
-        found = f"{where}: {layer} {what}".rstrip()
         if self._in_a_row >= self._most:
             raise JobError(
                 f"{DIVERGED}: {found}, and so were {self._in_a_row} {self._what} in a row (--max-bad-steps): {remedy}"
@@ -94,35 +93,28 @@ class NumberChecks:
         if not self.are_on:
             return True
         position = first_not_finite(self._parameters.gradients, largest)
-        if position is None:
-            self.steps.good()
-            return True
-        if of_data := fault():
-            told = self.steps.bad(where, of_data, what="", remedy="mend the data, or prepare()")
+        if position is not None and (of_data := fault()):
+            told = self.steps.bad(f"{where}: {of_data}", remedy="mend the data, or prepare()")
             if not self._data_is_told:
-                _warn(f"{told}; further such batches are not told")
+                logging.warning("warning: %s; further such batches are not told", told)
             self._data_is_told = True
             return False
-        _warn(self.steps.bad(where, f"the gradient of {self._parameters.names[position]}", _what(largest)))
-        return False
+        return self._is_good(self.steps, f"{where}: the gradient of", position, largest)
 
     def update_is_good(self, where: str, update: Sequence[np.ndarray], largest: float = math.inf) -> bool:
         """Returns whether a model update is finite, and its weights are of at most this magnitude. Raises JobError
         after too many bad updates in a row."""
         if not self.are_on:
             return True
-        names = self._parameters.names
-        position = first_not_finite(update, largest, len(names))
+        position = first_not_finite(update, largest, len(self._parameters.names))
+        return self._is_good(self.updates, f"{where}: the update of", position, largest)
+
+    def _is_good(self, counted: BadSteps, which: str, position: int | None, largest: float) -> bool:
+        """Counts a step or an update; warns of a bad one, whose array at this position is not finite."""
         if position is None:
-            self.updates.good()
+            counted.good()
             return True
-        _warn(self.updates.bad(where, f"the update of {[*names, 'the statistics'][position]}", _what(largest)))
+        layer = [*self._parameters.names, "the statistics"][position]
+        what = NOT_FINITE if math.isinf(largest) else f"{NOT_FINITE}, or above {largest:g}: too much for float16"
+        logging.warning("warning: %s", counted.bad(f"{which} {layer} {what}"))
         return False
-
-
-def _what(largest: float) -> str:
-    return NOT_FINITE if math.isinf(largest) else f"{NOT_FINITE}, or above {largest:g}: too much for float16"
-
-
-def _warn(text: str) -> None:
-    logging.warning("warning: %s", text)
