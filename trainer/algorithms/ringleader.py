@@ -12,7 +12,6 @@ Momentum and weight decay act on the mean; a schedule follows the samples of all
 have ended, do not count.
 """
 
-from collections.abc import Collection
 from typing import Any
 
 from trainer.algorithms.asynchronous import AsyncServer, Settings
@@ -22,38 +21,6 @@ from trainer.steps import sum_of
 Table = dict[int, tuple[Arrays, int]]  # sum and number of a worker's gradients, by rank
 
 
-class Round:
-    """The gradients of a round and of the next one."""
-
-    def __init__(self) -> None:
-        self.entries: Table = {}
-        self.later: Table = {}  # of the next round
-        self.had: set[int] = set()  # ranks whose gradient was followed by a step
-
-    def add(self, rank: int, gradient: Arrays, there: Collection[int]) -> bool:
-        """Adds a gradient of a worker; `there` are the ranks that count. Returns whether a step follows it."""
-        if self.had.issuperset(there):
-            self.entries, self.later, self.had = self.later, {}, set()
-        is_second_phase = bool(self.had) or self.entries.keys() >= {*there}
-        entries = self.later if rank in self.had else self.entries
-        is_followed = is_second_phase and rank not in self.had
-        if rank in entries:
-            sums, count = entries[rank]
-            for sum_, array in zip(sums, gradient, strict=True):
-                sum_ += array
-        else:  # the answer has the gradient's memory where a step follows, as with a worker that has come back
-            sums, count = [array.copy() for array in gradient] if is_followed else gradient, 0
-        entries[rank] = sums, count + 1
-        if is_followed:
-            self.had.add(rank)
-        return is_followed
-
-    def forget(self, rank: int) -> None:
-        """The worker does not count any more."""
-        self.entries.pop(rank, None)
-        self.later.pop(rank, None)
-
-
 class RingleaderServer(AsyncServer):
     """Holds up to two sums of gradients of each worker."""
 
@@ -61,29 +28,42 @@ class RingleaderServer(AsyncServer):
 
     def __init__(self, job: Served, settings: Settings) -> None:
         super().__init__(job, settings)
-        self._round = Round()
-        for table, kept in zip((self._round.entries, self._round.later), job.saved.get("tables", ()), strict=False):
-            table.update({rank: (in_shapes(sum_, self.weights), count) for rank, sum_, count in kept})
-        self._round.had.update(job.saved.get("had", ()))
+        tables: list[Table] = [
+            {rank: (in_shapes(sum_, self.weights), count) for rank, sum_, count in kept}
+            for kept in job.saved.get("tables", ((), ()))
+        ]
+        self._entries, self._later = tables  # of this round and of the next one
+        self._had = set(job.saved.get("had", ()))  # ranks whose gradient was followed by a step in this round
 
     def use(self, rank: int, gradient: Arrays) -> bool:
-        if not self._round.add(rank, gradient, self.there):
+        if self._had.issuperset(self.there):
+            self._entries, self._later, self._had = self._later, {}, set()
+        is_second_phase = bool(self._had) or self._entries.keys() >= self.there
+        is_followed = is_second_phase and rank not in self._had
+        entries = self._later if rank in self._had else self._entries
+        if rank in entries:
+            sums, count = entries[rank]
+            for sum_, array in zip(sums, gradient, strict=True):
+                sum_ += array
+        else:  # the answer has the gradient's memory where a step follows, as with a worker that has come back
+            sums, count = [array.copy() for array in gradient] if is_followed else gradient, 0
+        entries[rank] = sums, count + 1
+        if not is_followed:
             self.num_steps += 1
             return False
-        entries = sorted(self._round.entries.items())
-        means = [
-            sum_of([sums[position] / count for _, (sums, count) in entries]) for position in range(len(self.weights))
-        ]
-        self.step(means, len(entries))
+        self._had.add(rank)
+        of_all = [its for _, its in sorted(self._entries.items())]
+        means = [sum_of([sums[position] / count for sums, count in of_all]) for position in range(len(self.weights))]
+        self.step(means, len(of_all))
         return True
 
     def lost(self, rank: int) -> Answers:
-        self._round.forget(rank)
+        self._entries.pop(rank, None)
+        self._later.pop(rank, None)
         return super().lost(rank)
 
     def state(self) -> dict[str, Any]:
         tables = [
-            [[rank, [*sums], count] for rank, (sums, count) in table.items()]
-            for table in (self._round.entries, self._round.later)
+            [[rank, [*sums], count] for rank, (sums, count) in table.items()] for table in (self._entries, self._later)
         ]
-        return {**super().state(), "tables": tables, "had": sorted(self._round.had)}
+        return {**super().state(), "tables": tables, "had": sorted(self._had)}
