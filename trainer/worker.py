@@ -25,7 +25,7 @@ from trainer.context import Context, Peers
 from trainer.coordinator.published import checked
 from trainer.emulation import NETWORK, Slowdown, Speed
 from trainer.evaluation import initial_parameters
-from trainer.evaluation.evaluating import Candidate, Choice
+from trainer.evaluation.evaluating import Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings, target_of
@@ -294,16 +294,8 @@ def _watch(config: Config, joined: RendezvousInfo, measure: Measure) -> None:
         joined.training.standing = partial(measure.standing, first_s=config.start_timeout or math.inf)
 
 
-def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
+def _evaluator(config: Config, joined: RendezvousInfo | None) -> Callable[[float], bool]:
     """Decides whether this worker evaluates."""
     if joined is None:
-        return Choice(config, lambda: 0, lambda mine: None)
-    gather_all = joined.gather
-
-    def gather(mine: Candidate) -> list[Any] | None:
-        answers = gather_all("evaluator", mine)
-        if answers is None:
-            logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
-        return answers
-
-    return Choice(config, lambda: joined.place.rank, gather, joined.changes)
+        return lambda step_s: config.evaluate != NO
+    return Choice(config, lambda: joined.place.rank, partial(joined.gather, "evaluator"), joined.changes)

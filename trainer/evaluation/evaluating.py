@@ -68,7 +68,8 @@ class Choice:
         changes, own = self._changes(), self._rank()
         if not (changes and self._candidates):
             answers = self._gather(Candidate(self._config.evaluate, step_s))
-            if answers is None:  # a job of one process, or with a plain MXNet program
+            if answers is None:  # a plain MXNet program takes part
+                logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
                 return self._config.evaluate == YES or (self._config.evaluate == AUTO and own == 0)
             self._candidates = [Candidate(*answer) for answer in answers]
         chosen = evaluating_rank(present(self._candidates, changes))
