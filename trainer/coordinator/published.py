@@ -88,11 +88,6 @@ def holds(state: State | None, num_workers: int, round_: int) -> Holds:
     return Holds.ANOTHER if state.is_used else Holds.NONE
 
 
-def patience_s(state: State | None) -> float:
-    """Seconds that a worker asks in one round, until it aggregates without READY."""
-    return max(SILENCE_S, SILENCE_STEPS * max(state.steps_s if state else (), default=0.0))
-
-
 class PublishedLink:
     """One worker's messages as forms. Fields that the forms lack are dropped."""
 
@@ -178,7 +173,8 @@ class PublishedLink:
             return False
         state = self._state(timeouts)
         self._holds(state)
-        self._look_at = self._began + patience_s(state)
+        slowest_s = max(state.steps_s if state else (), default=0.0)
+        self._look_at = self._began + max(SILENCE_S, SILENCE_STEPS * slowest_s)
         if now < self._look_at:
             return False
         logging.warning(
