@@ -41,10 +41,6 @@ class ModelAveragingTrainer(SynchronousTrainer):
         super().begin_round()
         self._norm.begin_round(self.stepper)
 
-    def broadcast(self) -> None:
-        super().broadcast()
-        self.set_global_model()
-
     def set_global_model(self) -> None:
         self.global_weights = [weight.copy() for weight in self.parameters.weights]
         self.global_statistics = self.parameters.statistics()

@@ -33,8 +33,8 @@ class SynchronousTrainer(Trainer):
         statistics = self.parameters.statistics()
         self.sums.broadcast(*self.broadcast_arrays(statistics))
         self.parameters.set_statistics(statistics)
+        self.set_global_model()
         if self._hub is not None and self._hub.taken is not None:  # this worker comes to a job at work
-            self.set_global_model()
             self.rounds = self._take_over(*self._hub.taken)
 
     def begin_round(self) -> None:
@@ -58,7 +58,7 @@ class SynchronousTrainer(Trainer):
         return [*self.parameters.weights, *exact], len(exact)
 
     def set_global_model(self) -> None:
-        """Called in place of `broadcast` on a worker that joins a running job; `adopt` follows."""
+        """Called by `broadcast`, and in its place on a worker that joins a running job, where `adopt` follows."""
 
     def shared_state(self) -> list[np.ndarray]:
         """Arrays that are equal on all workers at the end of a round; a worker that is behind gets their content."""
