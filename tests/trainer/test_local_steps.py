@@ -21,17 +21,10 @@ def batch():
     return some_batch()
 
 
-class Asked(LocalTrainer):
-    """Asks in the middle of its steps whether the round is over, and hears `answers`."""
-
-    def __init__(self, context, answers):
-        super().__init__(context, OwnGradientSteps(learning_rate=LEARNING_RATE))
-        self.give_up = iter(answers).__next__
-
-
 @pytest.mark.parametrize(("answers", "whole"), [([True], False), ([False, True], False), ([False, False], True)])
 def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tmp_path, batch, answers, whole):
-    trainer = Asked(a_context(batch), answers)
+    trainer = LocalTrainer(a_context(batch), OwnGradientSteps(learning_rate=LEARNING_RATE))
+    trainer.give_up = iter(answers).__next__  # asked in the middle of a step whether the round is over
     trainer.measure = Measure(tmp_path)
     before = trainer.parameters.copied()
     assert len(before) == len(trainer.parameters.weights) + 1  # the last one holds BatchNorm's statistics

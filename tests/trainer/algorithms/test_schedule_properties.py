@@ -44,14 +44,13 @@ class Workers:
     def gradients_dropped(self) -> int:
         return sum(self.schedule.dropped)
 
-    def arrive(self, rank: int, out_of_step: bool, wants_stop: bool) -> None:
+    def arrive(self, rank: int, out_of_step: bool) -> None:
         bsp, over = self.schedule.protocol is SyncProtocol.BSP, self.schedule.over
         phase, left_out = self.schedule.current, set(self.schedule.left_out)
         self.computing.remove(rank)
         self._not_applied.add(rank)
         self.arrivals += 1
         dropped = self.schedule.dropped[rank]
-        self.schedule.stop_wanted |= wants_stop
         step = self.schedule.arrive(rank, out_of_step)
         if self.schedule.dropped[rank] > dropped:
             assert not step.apply
@@ -112,7 +111,7 @@ def run(workers: Workers, data: st.DataObject, arrivals: int | None = None) -> N
     schedule = workers.schedule
     most = sum(phase.parts for phase in schedule.phases) + len(workers.ranks) * len(schedule.phases)
     while not schedule.over and workers.arrivals != arrivals:
-        workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()), False)
+        workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()))
         assert workers.arrivals <= most
 
 
@@ -156,17 +155,16 @@ def test_after_a_wish_to_stop_nobody_computes_more_than_one_more_gradient(
     schedule = workers.schedule
     if schedule.over:
         return
-    if waiting and workers.computing != workers.ranks:
-        schedule.stop_wanted = True
-    else:
-        workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()), True)
+    schedule.stop_wanted = True
+    if not waiting or workers.computing == workers.ranks:
+        workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()))
     since: list[int] = []
     while not schedule.over:
         since.append(data.draw(st.sampled_from(sorted(workers.computing))))
-        workers.arrive(since[-1], data.draw(st.booleans()), False)
+        workers.arrive(since[-1], data.draw(st.booleans()))
     assert len(set(since)) == len(since)
     for rank in sorted(workers.ranks):  # and everybody leaves
-        workers.arrive(rank, False, False)
+        workers.arrive(rank, False)
     assert workers.gradients_applied + workers.gradients_dropped == workers.arrivals
 
 

@@ -276,24 +276,24 @@ def test_who_begins_again_on_a_new_connection_while_its_gradient_waits_sends_it_
     assert sent(server, 0, 1.0) is None  # one gradient of it, not two
 
 
-def test_backup_workers_are_fewer_and_then_none():
-    server = backup_server()
-    assert sent(server, 0, 1.0) is None
-    server.lose(2)  # it was spare
-    assert server.answered == [0, 0, 0]
-    assert sent(server, 1, 3.0) == (1, False, 0, 8.0)
-    assert sent(server, 0, 2.0) is None
-    server.lose(1)  # no other gradient can come
-    assert (server.answered, server.values) == ([2, 1, 0], [6.0])
-
-
-def test_a_gradient_of_a_lost_worker_that_waits_does_not_count():
-    server = backup_server(4)
-    assert (sent(server, 0, 1.0), sent(server, 1, 100.0)) == (None, None)
-    server.lose(1)
-    assert sent(server, 2, 2.0) is None
-    assert sent(server, 3, 3.0) == (1, False, 0, 8.0)
-    assert server.answered == [1, 0, 1, 1]
+@pytest.mark.parametrize(
+    ("sizes", "course", "answered", "value"),  # `0`: worker 0 sends 3, and worker 1 sends 6; `-0`: worker 0 is lost
+    [
+        ((3, 1), "0 -2", [0, 0, 0], 10),  # it was spare
+        ((3, 1), "0 -2 1", [1, 1, 0], 5.5),
+        ((3, 1), "0 -2 1 0 -1", [2, 1, 0], 2.5),  # no other gradient can come
+        ((4, 1), "0 1 -1 2", [0] * 4, 10),  # a gradient of a lost worker that waits does not count
+        ((4, 1), "0 1 -1 2 3", [1, 0, 1, 1], 2),
+    ],
+)
+def test_backup_workers_are_fewer_and_then_none(sizes, course, answered, value):
+    server = backup_server(*sizes)
+    for event in course.split():
+        if event.startswith("-"):
+            server.lose(int(event[1:]))
+        else:
+            sent(server, int(event), 3.0 * (int(event) + 1))
+    assert (server.answered, server.values) == (answered, [value])
 
 
 def test_the_gradient_of_a_worker_that_is_back_after_the_last_version_is_answered():

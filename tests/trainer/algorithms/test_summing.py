@@ -1,5 +1,6 @@
 """trainer/algorithms/summing.py: what travels beside the arrays of a sum, by hand."""
 
+import pytest
 from contexts import by_flags
 from memory_cluster import Worker, batch, train
 
@@ -22,24 +23,19 @@ class WithNumbers(SyncTrainer):
         return super().synchronize(wants_stop)
 
 
-def sums(rule, company):
-    """What each of two workers, with 3 and 1 of 4 samples, has after a round, and the bytes that it sent."""
-
+@pytest.mark.parametrize(
+    ("schedule", "company", "pauses", "seen", "num_numbers"),
+    [("constant", Company, False, 0, 4), ("warmup:30", Survives, True, 2, 6)],  # without need, two do not travel
+)
+def test_numbers_come_back_as_sums_under_their_names(schedule, company, pauses, seen, num_numbers) -> None:
     def build(context):
         context.peers.company = company
         return by_flags("sync", kind=WithNumbers)(context)
 
+    rule = Rule(schedule=parse_schedule(schedule))
     trained = train(TransportKind.SUM, [Worker([batch(0)], samples=3), Worker([batch(1)])], build, 1, rule=rule)
-    had = ((its.numbers, its.weight_of_all, its.pauses, its.seen.of_all) for its in trained.trainers)
-    return list(zip(had, (records[0]["bytes_pushed"] for records in trained.records), strict=True))
-
-
-def test_numbers_come_back_as_sums_under_their_names():
-    of_all = {"one": 1.5, "other": 1.0}
-    ((first, size), second), ((less, smaller), _) = (
-        sums(Rule(schedule=parse_schedule("warmup:30")), Survives),
-        sums(Rule(), Company),
-    )
-    assert (first, size) == second == ((of_all, 2.0, True, 2), size)
-    assert less == (of_all, 2.0, False, 0)
-    assert size - smaller == 2 * 4  # where nothing asks for samples and pauses they do not travel
+    for its, records in zip(trained.trainers, trained.records, strict=True):
+        assert (its.numbers, its.weight_of_all) == ({"one": 1.5, "other": 1.0}, 2.0)
+        assert (its.pauses, its.seen.of_all) == (pauses, seen)
+        weights = sum(weight.size for weight in its.parameters.weights)
+        assert records[0]["bytes_pushed"] == 4 * (weights + num_numbers)

@@ -56,9 +56,6 @@ def run(folder, train, *, rounds=4, batches=None, flags=None, gives_up=()):
             finally:
                 self.attempts += 1
 
-        def ready(self):
-            return True
-
     mine = network()
     context = context_of(
         config=Config(**{"mode": "local", "batch_size": 2, **(flags or {})}),
