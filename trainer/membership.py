@@ -121,10 +121,9 @@ def without(lost: frozenset[int], mine: Membership, labels: Sequence[int] | None
         return replace(mine, lost=lost)
     left = [rank for rank in range(mine.num_workers) if rank not in lost]
     among_them = of_all(labels, len(left), config)[left.index(mine.rank)]
-    counts = [0] * mine.num_workers
-    for rank, count in zip(left, among_them.sample_counts, strict=True):
-        counts[rank] = count
-    return replace(mine, sample_counts=tuple(counts), partition=among_them.partition, lost=lost)
+    counts = dict(zip(left, among_them.sample_counts, strict=True))
+    of_all_ranks = tuple(counts.get(rank, 0) for rank in range(mine.num_workers))
+    return replace(mine, sample_counts=of_all_ranks, partition=among_them.partition, lost=lost)
 
 
 def of_parts(parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> list[Membership]:
