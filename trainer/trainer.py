@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from algorithm_row import AlgorithmFlags
-from esync.measure import LOCAL_UPDATE, Measure
+from esync.measure import LOCAL_UPDATE, Measure, Smoothed
 from esync.progress import Newest, Progress
 from esync.queries import FORWARD_SHARE
 from trainer.context import Context
@@ -62,6 +62,7 @@ class Trainer:
         self.local_steps = 0  # of a round, each with a log entry of its own; 0: a single one, or `ready` decides
         self.step_samples = 0  # of this step; the user's own loop may correct them in the forward pass
         self.step_s = 0.0  # of the last complete local step, at first of a test step, or of the slowest worker
+        self.transmission = Smoothed()  # seconds of this worker's own push and pull, where they are timed
         self.step_is_bad = False  # this step is skipped, because its gradients are not finite
         self._statistics_before: list[np.ndarray] = []  # BatchNorm's, before the step
         self._batch_fault: Callable[[], str] = str  # of the step: what is not finite in its batch

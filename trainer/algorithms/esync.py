@@ -54,11 +54,7 @@ ROW = Algorithm(
 )
 end_of_head(globals())
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from esync.measure import CHECK_READY, Smoothed
+from esync.measure import CHECK_READY
 from esync.queries import Queries
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.context import Context
@@ -79,7 +75,6 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._queries = queries = Queries(context.state, self.clock, waits=settings.query == "blocking")
         if not queries.waits:  # abandon the running step when the state server answers READY
             self.give_up = lambda: queries.is_ready(self.rounds)
-        self._transmission = Smoothed()
         self._round_began = 0.0
 
     def broadcast(self) -> None:
@@ -90,26 +85,20 @@ class ESyncTrainer(ModelAveragingTrainer):
         super().begin_round()
         self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
-        self._queries.report(self.rounds, self.step_s, self._transmission.value)
+        self._queries.report(self.rounds, self.step_s, self.transmission.value)
 
     def ready(self) -> bool:
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
         if self.company.is_broken:  # a worker was lost: the others wait for this one to regroup
             return True
-        return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
+        return self._queries.ask(self.rounds, self.steps, self.step_s, self.transmission.value)
 
     def end(self) -> None:
         super().end()
         self._queries.close()
         self._state.leave()
 
-    def take_sum(self, arrays: Sequence[np.ndarray]) -> float | None:
-        took_s = super().take_sum(arrays)
-        if took_s is not None:
-            self._transmission.add(took_s)
-        return took_s
-
     def is_timed(self) -> bool:
-        is_cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
+        is_cheap = self.transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
         return is_cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY

@@ -124,12 +124,13 @@ class SynchronousTrainer(Trainer):
     def computed(self) -> None:
         """Called when the arrays of the sum are computed and under way."""
 
-    def take_sum(self, arrays: Sequence[np.ndarray]) -> float | None:
-        """Waits for the sums; returns the seconds until they came back, None if not timed."""
+    def take_sum(self, arrays: Sequence[np.ndarray]) -> None:
+        """Waits for the sums, and notes the seconds until they came back, if these are timed."""
         delay_s = self.emulation.link_delay_s()
         self.clock.sleep(delay_s)
         took_s = self.sums.finish_sum(arrays, self.is_timed())
-        return None if took_s is None else took_s + delay_s
+        if took_s is not None:
+            self.transmission.add(took_s + delay_s)
 
     def is_timed(self) -> bool:
         """Whether to time the transfer of this round."""

@@ -113,7 +113,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from esync.measure import GLOBAL_AGGREGATE, Smoothed
+from esync.measure import GLOBAL_AGGREGATE
 from flag_values import parse_ramp, parse_schedule
 from rates import Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
@@ -321,7 +321,6 @@ class SyncSwitchTrainer(HubTrainer):
         self._state = context.state  # for its page only
         self._told_at = 0.0  # clock time of the last report to the state server
         self._status: Status
-        self._transmission = Smoothed()  # seconds of this worker's own push and pull
         self._events: list[dict[str, str]] = []
         self._steps_lost = 0
 
@@ -356,14 +355,14 @@ class SyncSwitchTrainer(HubTrainer):
         Push and pull are timed without that wait, so the time is this worker's own even at the slowest one's pace.
         """
         self.measure.enter(GLOBAL_AGGREGATE)
-        report = UploadReport(1, self.step_samples, self.step_s, self._transmission.value)
+        report = UploadReport(1, self.step_samples, self.step_s, self.transmission.value)
         arrays = [*self.parameters.gradients, *self.parameters.statistics()]
         answer, push_s = self.ask({"report": report, WANTS_STOP: wants_stop}, arrays), self.push_s
         while not answer.arrays:  # it is left out
             self._update_status(answer.message)
             answer = self.ask({GOES_ON_WAITING: True, WANTS_STOP: False})
         self._update_status(answer.message)
-        self._transmission.add(push_s + self.pull_s)
+        self.transmission.add(push_s + self.pull_s)
         self.parameters.replace(answer.arrays)
         if self._status.finished:
             steps = self._settings.train_steps
@@ -391,7 +390,7 @@ class SyncSwitchTrainer(HubTrainer):
     def _tell(self, steps: int) -> None:
         status = self._status
         decision = ("SYNC" if status.in_step else "TRAIN", status.reason) if self._policy_applies and steps else None
-        self._state.tell(self.rounds, steps, self.step_s, self._transmission.value, decision)
+        self._state.tell(self.rounds, steps, self.step_s, self.transmission.value, decision)
         self._told_at = self.clock.now()
 
     def _note_protocol(self) -> None:

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from esync.clock import Task
-from esync.measure import GLOBAL_AGGREGATE, Smoothed
+from esync.measure import GLOBAL_AGGREGATE
 from trainer.algorithms.server_policies import Action, Decision, Policy, PolicyRunner, UploadReport
 from trainer.context import Context
 from trainer.hub.hub_trainer import HubTrainer
@@ -187,7 +187,6 @@ class WBSPTrainer(HubTrainer):
         self._round_to_save = 0  # of the server's next checkpoint; 0: none is due
         self._release = 0  # number of the newest release here
         self._stop = False  # the answer to the last upload says that all stop
-        self._transmission = Smoothed()
         self._events: list[dict[str, str]] = []
 
     def broadcast(self) -> None:
@@ -266,7 +265,7 @@ class WBSPTrainer(HubTrainer):
             self.parameters.replace(model)
             update = [np.zeros_like(array) for array in model]
         self._base = model
-        report = UploadReport(self._pending_steps, self._pending_samples, self.step_s, self._transmission.value)
+        report = UploadReport(self._pending_steps, self._pending_samples, self.step_s, self.transmission.value)
         self._samples = self._pending_samples
         self._sent_steps += self._pending_steps
         self._sent_samples += self._samples
@@ -278,14 +277,14 @@ class WBSPTrainer(HubTrainer):
         """Run beside the training."""
         answer = self.ask(message, update)
         # The pull counts too: a worker whose pull takes longer than the others' steps is the slowest.
-        self._transmission.add(self.push_s + self.pull_s)
+        self.transmission.add(self.push_s + self.pull_s)
         report = UploadReport(*message["report"])
         said = answer.message
         self._state.tell(
             said[KEPT]["release"] + 1,
             0 if answer.arrays else self._sent_steps,
             report.step_s,
-            self._transmission.value,
+            self.transmission.value,
             (said["action"], said["reason"]) if "action" in said else None,
         )
         return answer
