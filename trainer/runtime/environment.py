@@ -13,21 +13,11 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from enum import Enum
 
 from utils import SetupError, usable_cores
 
 MOST_THREADS = 1024  # far more kill the process
 LARGEST = 2**31 - 1  # these libraries keep whole numbers in 32 bits
-
-
-class Treatment(Enum):
-    """How a variable that is set is treated."""
-
-    CHECKED = "checked"  # may differ between processes
-    EQUAL = "the same in all processes"
-    SCRUBBED = "removed, with a line in the log"
-    REFUSED = "refused"  # except values that switch nothing on
 
 
 @dataclass(frozen=True)
@@ -43,10 +33,9 @@ class Variables:
     """A row of the table: variables that are treated alike."""
 
     names: tuple[str, ...]
-    treatment: Treatment
-    allowed: Values
+    allowed: Values | None  # None: they are removed, with a line in the log
     why: str  # the consequence of another value
-    default: str = ""  # of a compared variable: its value where it is not set
+    default: str = ""  # of what must be the same in all processes: the value where it is not set; empty: it may differ
     parameter_server_only: bool = False  # has no effect in a job without one
 
 
@@ -76,35 +65,32 @@ def _thread_count(text: str) -> str | None:
 
 
 SWITCH = Values("0 or 1", lambda text: {"0": "0", "false": "0", "1": "1", "true": "1"}.get(text.lower()))
-ANY = Values("", str)
 ABORTS = "MXNet aborts"
 TABLE = (
     Variables(
-        ("MXNET_KVSTORE_BIGARRAY_BOUND",), Treatment.EQUAL, whole(1),
+        ("MXNET_KVSTORE_BIGARRAY_BOUND",), whole(1),
         "workers split arrays over the servers in different ways, and a server aborts", "1000000",
         parameter_server_only=True,
     ),
     Variables(
-        ("DMLC_LOCAL",), Treatment.EQUAL, whole(0, 1, "0, or 1 (Unix sockets) with all processes on one host"),
+        ("DMLC_LOCAL",), whole(0, 1, "0, or 1 (Unix sockets) with all processes on one host"),
         "some listen at TCP ports and others at Unix sockets: the job hangs", "0", parameter_server_only=True,
     ),
     Variables(
-        ("PS_RESEND",), Treatment.REFUSED, one_of("0"), "ps-lite aborts each process at the end of the job",
+        ("PS_RESEND",), one_of("0"), "ps-lite aborts each process at the end of the job", parameter_server_only=True,
+    ),
+    Variables(
+        ("PS_DROP_MSG",), one_of("0"), "ps-lite drops messages at random, and the job hangs",
         parameter_server_only=True,
     ),
     Variables(
-        ("PS_DROP_MSG",), Treatment.REFUSED, one_of("0"), "ps-lite drops messages at random, and the job hangs",
-        parameter_server_only=True,
+        ("DMLC_PS_VAN_TYPE",), one_of("zmq"), "this MXNet has no other transport", parameter_server_only=True,
     ),
     Variables(
-        ("DMLC_PS_VAN_TYPE",), Treatment.REFUSED, one_of("zmq"), "this MXNet has no other transport",
-        parameter_server_only=True,
-    ),
-    Variables(
-        ("MXNET_ENGINE_TYPE",), Treatment.CHECKED, one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
+        ("MXNET_ENGINE_TYPE",), one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
         "MXNet cannot be loaded",
     ),
-    Variables(("OMP_NUM_THREADS",), Treatment.CHECKED, Values(THREADS.words, _thread_count), ABORTS),
+    Variables(("OMP_NUM_THREADS",), Values(THREADS.words, _thread_count), ABORTS),
     Variables(
         (
             "MXNET_CPU_WORKER_NTHREADS", "MXNET_CPU_PRIORITY_NTHREADS", "MXNET_CPU_PARALLEL_RAND_COPY",
@@ -112,7 +98,7 @@ TABLE = (
             "MXNET_GPU_PARALLEL_RAND_COPY", "MXNET_GPU_TEMP_COPY", "MXNET_KVSTORE_REDUCTION_NTHREADS",
             "MXNET_MP_WORKER_NTHREADS", "MXNET_OMP_MAX_THREADS",
         ),
-        Treatment.CHECKED, THREADS, ABORTS,
+        THREADS, ABORTS,
     ),
     Variables(
         (
@@ -120,7 +106,7 @@ TABLE = (
             "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD", "MXNET_EXEC_INPLACE_GRAD_SUM_CAP", "MXNET_KVSTORE_SERIAL_PUSH",
             "MXNET_MKLDNN_CACHE_NUM", "MXNET_PROFILER_AUTOSTART", "MXNET_PROFILER_MODE",
         ),
-        Treatment.CHECKED, whole(0, 10**7), ABORTS,
+        whole(0, 10**7), ABORTS,
     ),
     Variables(
         (
@@ -129,13 +115,11 @@ TABLE = (
             "MXNET_KVSTORE_DIST_ROW_SPARSE_VERBOSE", "MXNET_KVSTORE_LOGTREE", "MXNET_MEM_PLAN_VERBOSE_LOGGING",
             "MXNET_MKLDNN_DEBUG", "MXNET_MKLDNN_ENABLED", "MXNET_SAFE_ACCUMULATION",
         ),
-        Treatment.CHECKED, SWITCH, ABORTS,
+        SWITCH, ABORTS,
     ),
+    Variables(("MXNET_ENABLE_CYTHON", "MXNET_ENFORCE_CYTHON"), None, "this MXNet has no Cython modules"),
     Variables(
-        ("MXNET_ENABLE_CYTHON", "MXNET_ENFORCE_CYTHON"), Treatment.SCRUBBED, ANY, "this MXNet has no Cython modules",
-    ),
-    Variables(
-        ("PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"), Treatment.SCRUBBED, ANY,
+        ("PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"), None,
         "the scheduler notices silent processes without MXNet's heartbeats, which delay the end of each",
         parameter_server_only=True,
     ),
@@ -154,21 +138,12 @@ def judged(environment: Mapping[str, str], has_parameter_server: bool) -> dict[s
         if row.parameter_server_only and not has_parameter_server:
             continue
         for name in row.names:
-            text = environment.get(name, "").strip() or row.default
-            if text and row.treatment is Treatment.SCRUBBED:
-                found[name] = None
-            elif text:
-                found[name] = _normal(row, name, text)
+            if not (text := environment.get(name, "").strip() or row.default):
+                continue
+            found[name] = row.allowed.normal(text) if row.allowed else None
+            if row.allowed and found[name] is None:
+                raise SetupError(f"{name}={text!r:.80} is not {row.allowed.words} ({row.why}): correct it, or unset it")
     return found
-
-
-def _normal(row: Variables, name: str, text: str) -> str:
-    normal = row.allowed.normal(text)
-    if normal is None and row.treatment is Treatment.REFUSED:
-        raise SetupError(f"{name}={text!r:.80} is refused, since {row.why}: unset it, or set it to {row.allowed.words}")
-    if normal is None:
-        raise SetupError(f"{name}={text!r:.80} is not {row.allowed.words} ({row.why}): correct it, or unset it")
-    return normal
 
 
 def set_unless_given(name: str, value: str) -> bool:
@@ -193,12 +168,7 @@ def prepare_environment(has_parameter_server: bool = True, environment: MutableM
 
 def compared(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables that all processes of a job with a parameter server must share: name -> value or default."""
-    equal = {
-        name: environment.get(name, row.default)
-        for row in TABLE
-        if row.treatment is Treatment.EQUAL
-        for name in row.names
-    }
+    equal = {name: environment.get(name, row.default) for row in TABLE if row.default for name in row.names}
     if equal["DMLC_LOCAL"] != "0":
         equal["DMLC_LOCAL"] += f" on host {socket.gethostname()}"  # processes of another host cannot be reached
     return equal

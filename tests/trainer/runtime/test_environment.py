@@ -12,7 +12,7 @@ from few_images import on_few_images
 from server.setups import differences
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime import environment
-from trainer.runtime.environment import TABLE, Treatment, compared, prepare_environment
+from trainer.runtime.environment import TABLE, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
 
 BOUND = "MXNET_KVSTORE_BIGARRAY_BOUND"
@@ -29,7 +29,7 @@ def test_no_variable_is_in_two_rows():
     assert len(ROWS) == sum(len(row.names) for row in TABLE)
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.treatment is not Treatment.SCRUBBED])
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.allowed])
 def test_a_bad_value_of_any_variable_is_named_with_what_is_allowed(name):
     for value in ("-1", "1e6", "abc", "²", "99999999999999999999", "1 2", "0x10"):
         with pytest.raises(SetupError) as caught:
@@ -82,7 +82,7 @@ def test_a_value_that_one_process_alone_has_is_told_with_the_variable_and_the_pr
     assert "host1" in differences(cards({}, {name: value}, {}))[name]
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.treatment is Treatment.EQUAL])
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.default])
 def test_a_default_that_is_written_out_is_equal_to_a_variable_that_is_not_set(name):
     assert not differences(cards({name: f" {ROWS[name].default} "}, {}, {name: ""}))
 
@@ -108,10 +108,10 @@ def test_a_role_that_was_left_in_the_shell_does_not_take_mxnets_import_for_itsel
 def test_the_documents_show_what_is_compared_and_what_is_refused():
     page = Path(ROOT, "docs", "hosts.md").read_text()
     for row in TABLE:
-        if row.treatment not in (Treatment.EQUAL, Treatment.REFUSED):
+        if not (row.allowed and row.parameter_server_only):
             continue  # the line that such a variable gets says all of it
         names = ", ".join(f"`{name}`" for name in row.names)
-        cells = (names, row.allowed.words, row.treatment.value)
+        cells = (names, row.allowed.words, "the same in all processes" if row.default else "refused")
         assert re.search(r"\| *" + r" *\| *".join(map(re.escape, cells)) + r" *\|", page), f"| {' | '.join(cells)} |"
 
 
