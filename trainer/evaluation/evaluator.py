@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,87 +20,55 @@ from utils import SetupError
 _ERRORS = ("MAE", "MSE", "RMSE", "CrossEntropy", "Perplexity", "Loss")  # MXNet's own metrics of which less is better
 
 
-class Measurement(Protocol):
-    """Measures outputs of the network, batch by batch."""
-
-    def add(self, batch: Batch, outputs: Any) -> None: ...
-
-    def value(self) -> float: ...
+Measurement = Callable[[Iterable[tuple[Batch, Any]]], float]  # of batches and the network's outputs
 
 
-class Correct:
-    """Accuracy: correct / total, with targets that are classes (N,) and a score for each class (N, C)."""
-
-    def __init__(self) -> None:
-        self._correct = self._total = 0
-
-    def add(self, batch: Batch, outputs: Any) -> None:
-        scores, (classes,) = numpy_of(outputs), map(numpy_of, batch.targets)
-        is_number = ~np.isnan(scores).any(axis=1)  # argmax takes NaN for the greatest
-        self._correct += int(((scores.argmax(axis=1) == classes) & is_number).sum())
-        self._total += len(classes)
-
-    def value(self) -> float:
-        return self._correct / self._total
+def accuracy(measured: Iterable[tuple[Batch, Any]]) -> float:
+    """Correct / total, with targets that are classes (N,) and a score for each class (N, C)."""
+    correct = total = 0
+    for batch, outputs in measured:
+        with shapes_told(batch.inputs, batch.targets):
+            scores, (classes,) = numpy_of(outputs), map(numpy_of, batch.targets)
+            is_number = ~np.isnan(scores).any(axis=1)  # argmax takes NaN for the greatest
+            correct += int(((scores.argmax(axis=1) == classes) & is_number).sum())
+            total += len(classes)
+    return correct / total
 
 
-class EvalMetric:
+def mean_loss(total_of: Callable[[Any, Batch], float], measured: Iterable[tuple[Batch, Any]]) -> float:
+    """The mean loss of the samples. `total_of`: (outputs, batch) -> the losses added up."""
+    total, samples = 0.0, 0
+    for batch, outputs in measured:
+        with shapes_told(batch.inputs, batch.targets):
+            total += total_of(outputs, batch)
+        samples += batch.size
+    return total / samples
+
+
+def _by_metric(metric: Any, file: Path | None, measured: Iterable[tuple[Batch, Any]]) -> float:
     """By an mx.metric.EvalMetric."""
-
-    def __init__(self, metric: Any, file: Path | None) -> None:
-        metric.reset()
-        self._metric = metric
-        self._file = file
-
-    def add(self, batch: Batch, outputs: Any) -> None:
-        with users_errors(self._file, "metric"):
-            self._metric.update(list(batch.targets), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
-
-    def value(self) -> float:
-        with users_errors(self._file, "metric"):
-            return _number(self._metric.get()[1])
+    metric.reset()
+    for batch, outputs in measured:
+        with users_errors(file, "metric"):
+            metric.update(list(batch.targets), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
+    with users_errors(file, "metric"):
+        return _number(metric.get()[1])
 
 
-class OfAllOutputs:
+def _by_function(
+    function: Callable[[Any, Any], float], file: Path | None, measured: Iterable[tuple[Batch, Any]]
+) -> float:
     """By a function of all targets and outputs as numpy arrays."""
-
-    def __init__(self, function: Callable[[Any, Any], float], file: Path | None) -> None:
-        self._function = function
-        self._file = file
-        self._targets: list[list[np.ndarray]] = []
-        self._outputs: list[list[np.ndarray]] = []
-
-    def add(self, batch: Batch, outputs: Any) -> None:
-        several = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        self._targets.append([*map(numpy_of, batch.targets)])
-        self._outputs.append([*map(numpy_of, several)])
-
-    def value(self) -> float:
-        with users_errors(self._file, "metric(targets, outputs)"):
-            value = self._function(_joined(self._targets), _joined(self._outputs))
-            return _number(numpy_of(value) if hasattr(value, "shape") else value)
+    all_targets, all_outputs = [], []
+    for batch, outputs in measured:
+        all_targets.append([*map(numpy_of, batch.targets)])
+        all_outputs.append([*map(numpy_of, outputs if isinstance(outputs, (tuple, list)) else (outputs,))])
+    with users_errors(file, "metric(targets, outputs)"):
+        value = function(_joined(all_targets), _joined(all_outputs))
+        return _number(numpy_of(value) if hasattr(value, "shape") else value)
 
 
-class MeanLoss:
-    """The mean loss of the samples."""
-
-    def __init__(self, total_of: Callable[[Any, Batch], float]) -> None:
-        """`total_of`: (outputs, batch) -> the losses added up."""
-        self._total_of = total_of
-        self._total = 0.0
-        self._samples = 0
-
-    def add(self, batch: Batch, outputs: Any) -> None:
-        self._total += self._total_of(outputs, batch)
-        self._samples += batch.size
-
-    def value(self) -> float:
-        return self._total / self._samples
-
-
-def measurement_of(
-    metric: Any, more_is_better: bool | None, file: Path | None
-) -> tuple[Metric, Callable[[], Measurement]]:
+def measurement_of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Metric, Measurement]:
     """A job file's metric, an mx.metric.EvalMetric or a function (targets, outputs) -> float, and its measurement.
     Raises SetupError if its name cannot be one in logs."""
     mx = sys.modules.get("mxnet")
@@ -111,16 +79,16 @@ def measurement_of(
         more_is_better = not isinstance(metric, errors)
     with users_errors(file, "metric"):
         about = Metric(name, more_is_better)
-    return about, partial(EvalMetric if is_own else OfAllOutputs, metric, file)
+    return about, partial(_by_metric if is_own else _by_function, metric, file)
 
 
 class Evaluator:
     """Measures the network on the whole test set."""
 
     def __init__(
-        self, network: Network, test: Callable[[], Iterable[Batch]], measurement: Callable[[], Measurement] = Correct
+        self, network: Network, test: Callable[[], Iterable[Batch]], measurement: Measurement = accuracy
     ) -> None:
-        """`test` begins the batches of the test set, `measurement` a measurement."""
+        """`test` begins the batches of the test set."""
         self._network = network
         self._test = test
         self._measurement = measurement
@@ -132,21 +100,24 @@ class Evaluator:
         return Evaluator(self._network, test, self._measurement)
 
     def __call__(self) -> float:
-        measurement, is_bad = self._measurement(), False
+        return self._measurement(self._measured())
+
+    def _measured(self) -> Iterator[tuple[Batch, Any]]:
+        """Yields each batch with its outputs; then tells of numbers that are not finite."""
+        is_bad = False
         for batch in self._test():
-            outputs = self._network.outputs(batch)
             with shapes_told(batch.inputs, batch.targets):
-                measurement.add(batch, outputs)
-            is_bad |= any(np.isnan(numpy_of(each)).any() for each in arrays_in(outputs))
+                outputs = self._network.outputs(batch)
+                is_bad |= any(np.isnan(numpy_of(each)).any() for each in arrays_in(outputs))
+            yield batch, outputs
             if self._is_first:  # the samples are the same each time; a layer such as ReLU makes 0 of NaN
                 is_bad |= bool(batch.fault())
         self._is_first = False
-        if not self._is_told and is_bad:
+        if is_bad and not self._is_told:
             self._is_told = True
             faults = (fault for batch in self._test() if (fault := batch.fault()))
             told = next(faults, "the network gives NaN for finite inputs")
             logging.warning("warning: in the test %s: scores that are NaN count as wrong; mend the data", told)
-        return measurement.value()
 
 
 def _number(value: Any) -> float:

@@ -17,7 +17,7 @@ from esync.metric import ACCURACY, Metric
 from trainer.datasets.batches import Feed
 from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
-from trainer.evaluation.evaluator import Correct, Evaluator, MeanLoss, Measurement, measurement_of
+from trainer.evaluation.evaluator import Evaluator, Measurement, accuracy, mean_loss, measurement_of
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.user_errors import users_errors
@@ -38,7 +38,7 @@ class BuiltNetwork(NamedTuple):
     loss: Any  # as its network's `tried` has it
     classes: int  # for which it has scores, if its loss is cross-entropy; else 0
     metric: Metric
-    measurement: Callable[[], Measurement]
+    measurement: Measurement
     input_shapes: tuple[tuple[int, ...], ...] | None  # of a sample's inputs; None: not known
 
 
@@ -126,16 +126,12 @@ def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> E
     return Evaluator(built.network, partial(job.test_batches, feed, size, config.seed), built.measurement)
 
 
-def evaluator_of_some(
-    job: Job, network: JobNetwork, measurement: Callable[[], Measurement], feed: Feed, seed: int
-) -> Evaluator:
+def evaluator_of_some(job: Job, network: JobNetwork, measurement: Measurement, feed: Feed, seed: int) -> Evaluator:
     """Measures on SOME test samples, spread over all."""
     return Evaluator(network, partial(job.some_test_batches, feed, SOME, seed), measurement)
 
 
-def _learnt(
-    job: Job, network: JobNetwork, first: Batch | None, outputs: Any
-) -> tuple[Any, int, Metric, Callable[[], Measurement]]:
+def _learnt(job: Job, network: JobNetwork, first: Batch | None, outputs: Any) -> tuple[Any, int, Metric, Measurement]:
     """The loss, the classes, and the metric with its measurement; defaults are cross-entropy and accuracy, or the
     file's loss where its outputs are no scores. Raises SetupError if loss and outputs do not fit, or no metric is
     known."""
@@ -162,25 +158,17 @@ def _learnt(
     if file.metric is not None:
         return loss, classes, *measurement_of(file.metric, file.more_is_better, file.path)
     # Of arrays the targets say it, of other samples those of torch, which keep their type.
-    if is_score and first and (file.loss is None or labels is not None or "int" in str(first.targets[0].dtype)):
-        return loss, classes, ACCURACY, Correct
+    is_class = file.loss is None or labels is not None or (first and "int" in str(first.targets[0].dtype))
+    if (is_score and is_class) or (loss is None and job.test is None):
+        return loss, classes, ACCURACY, accuracy
     if loss is None:
-        if job.test is None:
-            return loss, classes, ACCURACY, Correct
         raise SetupError(
             f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
         )
-    return (
-        loss,
-        classes,
-        Metric("test-loss", more_is_better=False),
-        partial(MeanLoss, partial(network.total, loss)),
-    )
+    return loss, classes, Metric("test-loss", more_is_better=False), partial(mean_loss, partial(network.total, loss))
 
 
-def _try_metric(
-    job: Job, network: JobNetwork, metric: Metric, measurement: Callable[[], Measurement], seed: int
-) -> None:
+def _try_metric(job: Job, network: JobNetwork, metric: Metric, measurement: Measurement, seed: int) -> None:
     """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
     not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
     try:
