@@ -227,8 +227,8 @@ class StateClient:
         if new := progress.events[events:][-MAX_EVENTS:]:
             more["events"] = [list(event) for event in new]
         points = progress.evaluations[evaluations:]
-        if told is None and progress.curve is not None:
-            more[all_] = [list(point) for point in progress.curve.points()]  # perhaps none: the first is to come
+        if told is None and progress.evaluates:
+            more[all_] = [list(point) for point in progress.curve()]  # perhaps none: the first is to come
         elif points:
             more |= {newest: points[-1].value, "evaluated": points[-1].round}
             if len(points) > 1:

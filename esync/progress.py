@@ -6,7 +6,7 @@ Every message to the state server contains it, so a restarted server, or one tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,30 +48,16 @@ class ToldEvent(NamedTuple):
     text: str
 
 
-class Curve:
-    """The metric's values so far: all, or evenly spaced ones of a long job; always the last and the best. One thread
-    adds, any thread reads."""
-
-    def __init__(self, limit: int = MAX_POINTS, metric: Metric = ACCURACY) -> None:
-        self._metric = metric
-        self._limit = limit - 2  # the last and the best come on top
-        self._spaced: tuple[Point, ...] = ()
-        self._stride = 1  # `_spaced` has every n-th point
-        self._count = 0
-        self._ends: tuple[Point, ...] = ()  # the last and the best
-
-    def add(self, point: Point) -> None:
-        if self._count % self._stride == 0:
-            self._spaced = (*self._spaced, point)
-        self._count += 1
-        if len(self._spaced) > self._limit:
-            self._spaced, self._stride = self._spaced[::2], 2 * self._stride
-        before = self._ends[1:]  # the first of equals stays the best
-        is_best = self._metric.is_better(point.value, before[0].value if before else None)
-        self._ends = (point, point if is_best else before[0])
-
-    def points(self) -> list[Point]:
-        return sorted({*self._spaced, *self._ends})
+def spaced(points: Sequence[Point], metric: Metric, limit: int = MAX_POINTS) -> list[Point]:
+    """All points of a curve, or evenly spaced ones of a long one; always the last and the best, of equals the first."""
+    if not points:
+        return []
+    stride = 1
+    while len(points[::stride]) > limit - 2:  # the last and the best come on top
+        stride *= 2
+    values = [point.value for point in points]
+    best = points[values.index(metric.best(values))]
+    return sorted({*points[::stride], best, points[-1]})
 
 
 class Progress:
@@ -82,8 +68,10 @@ class Progress:
         self.metric = metric
         self.activity = TRAINING  # or WAITING, EVALUATING, ENDED
         self.protocol = ""  # BSP or ASP, in a job that switches; else empty
-        self.curve: Curve | None = None  # of the worker that evaluates
+        self.evaluates = False  # this worker does, as training begins
+        self.earlier: list[Point] = []  # its evaluations before the job was resumed
         self.evaluations: list[Point] = []  # in this process
+        self.newest: float | None = None  # the metric's newest value that this worker knows; None: there is none
         self.events: list[ToldEvent] = []
         self.first_losses: list[float] = []  # sizes of those of rounds 1 to `FIRST`
         self._in_a_row = 0  # rounds with a loss that is `GROWN` times as large
@@ -93,9 +81,7 @@ class Progress:
 
     def begin(self, clock: Callable[[], float], evaluates: bool) -> None:
         """Training begins. The clock gives the seconds since the job began."""
-        self._clock = clock
-        if evaluates and self.curve is None:
-            self.curve = Curve(metric=self.metric)
+        self._clock, self.evaluates = clock, evaluates
 
     def add_step(self, samples: int, step_s: float) -> None:
         steps, samples_before, computing = self.total
@@ -121,12 +107,20 @@ class Progress:
             for event in events
         ]
 
-    def measured(self, round_: int, value: float) -> None:
-        """The metric's value of the model after this round is known."""
-        point = Point(round_, self._clock() if self._clock else 0.0, value)
-        self.evaluations.append(point)
-        if self.curve is not None:
-            self.curve.add(point)
+    def measured(self, round_: int, value: float | None) -> None:
+        """The metric's value of the model after this round is known; None: it has failed."""
+        self.newest = value
+        if value is not None:
+            self.evaluations.append(Point(round_, self._clock() if self._clock else 0.0, value))
+
+    def curve(self) -> list[Point]:
+        """The metric's values since the job began."""
+        return spaced([*self.earlier, *self.evaluations], self.metric)
+
+    def mean(self, evaluations: int) -> float | None:
+        """The mean of the newest evaluations; None while this process has made fewer."""
+        values = [point.value for point in self.evaluations[-evaluations:]]
+        return sum(values) / evaluations if len(values) == evaluations else None
 
     def to_wire(self) -> dict[str, Any]:
         """The fields of REPORT and QUERY."""
@@ -136,24 +130,6 @@ class Progress:
         self._loss = total / count if count else self._loss
         loss = {} if self._loss is None else {"loss": self._loss}
         return {**elapsed, "total": self.total._asdict(), **protocol, **loss}
-
-
-class Newest:
-    """The metric's newest value that a worker knows."""
-
-    def __init__(self) -> None:
-        self.newest: float | None = None  # None before the first evaluation
-        self._all: list[float] = []
-
-    def measured(self, value: float | None) -> None:
-        self.newest = value
-        if value is not None:
-            self._all.append(value)
-
-    def mean(self, evaluations: int) -> float | None:
-        """The mean of the newest ones; None while this process has measured fewer."""
-        newest = self._all[-evaluations:]
-        return sum(newest) / evaluations if len(newest) == evaluations else None
 
 
 @dataclass(frozen=True)

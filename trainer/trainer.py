@@ -12,7 +12,7 @@ import numpy as np
 
 from algorithm_row import AlgorithmFlags
 from esync.measure import LOCAL_UPDATE, Measure, Smoothed
-from esync.progress import Newest, Progress
+from esync.progress import Progress
 from esync.queries import FORWARD_SHARE
 from trainer.context import Context
 from trainer.draws import FORWARD, Draws
@@ -53,7 +53,6 @@ class Trainer:
         self.exchange: Counted | None = None  # counts bytes sent and received; None: not distributed
         self.measure: Measure  # the log, from the first round on
         self.progress = Progress(context.task.metric)
-        self.evaluated = Newest()
         self.company = context.peers.company(self)
         self.begin = Begin()
         self.rounds = 0  # begun so far, also before a resume
@@ -131,8 +130,8 @@ class Trainer:
         """Why this worker wants all to stop, in words; empty: it does not."""
         if self.wants_end:
             return self.wants_end
-        limits, newest = self.context.run.limits, self.evaluated
-        value = newest.newest if limits.evaluations == 1 else newest.mean(limits.evaluations)
+        limits, progress = self.context.run.limits, self.progress
+        value = progress.newest if limits.evaluations == 1 else progress.mean(limits.evaluations)
         if reached := limits.reached(self.measure.elapsed_s, value):
             return reached
         return STOPPED if self.context.run.stop_requested() else ""

@@ -8,7 +8,8 @@ import json
 from hypothesis import example, given, strategies as st
 
 from esync.asker import NOTICE_REST_S, Notices
-from esync.progress import FIRST, Curve, Newest, Point, Progress, Total
+from esync.metric import ACCURACY
+from esync.progress import FIRST, Point, Progress, Total, spaced
 from trainer.run_logs.rounds import of_log
 from trainer.survival.trainer_state import resume_progress
 
@@ -21,30 +22,26 @@ def test_the_total_of_a_job_that_goes_on_counts_its_logs():
     ]
     rounds[1]["accuracy"] = 0.5
     made = Progress()
-    resume_progress(made, [of_log(json.dumps(each)) for each in rounds], evaluates=True)
+    resume_progress(made, [of_log(json.dumps(each)) for each in rounds])
     assert made.total == Total(2, 96, 0.6)
-    made.begin(lambda: 0.0, evaluates=True)
-    assert made.curve.points() == [(2, 2.0, 0.5)]
+    assert made.curve() == [(2, 2.0, 0.5)]
 
 
 def test_the_mean_of_evaluations_in_a_row_is_that_of_the_newest_ones():
-    its = Newest()
-    its.measured(0.5)
-    its.measured(None)  # an evaluation that another worker made
-    assert its.mean(2) is None
-    its.measured(0.75)
-    its.measured(0.25)
+    its = Progress()
+    its.measured(1, 0.5)
+    its.measured(2, None)  # an evaluation that failed
+    assert its.mean(2) is its.newest is None
+    its.measured(3, 0.75)
+    its.measured(4, 0.25)
     assert (its.mean(1), its.mean(2), its.mean(3), its.mean(4)) == (0.25, 0.5, 0.5, None)
 
 
 @example([0.25] + [0.5] * 50, 4)  # of equals the first
 @given(st.lists(st.floats(0, 1), max_size=300), st.integers(4, 40))
 def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best(accuracies, limit):
-    curve = Curve(limit)
     all_points = [Point(round_, float(round_), accuracy) for round_, accuracy in enumerate(accuracies, start=2)]
-    for point in all_points:
-        curve.add(point)
-    points = curve.points()
+    points = spaced(all_points, ACCURACY, limit)
     assert len(points) <= limit
     assert points == sorted(points)
     assert set(points) <= set(all_points)
@@ -53,10 +50,9 @@ def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best
     best = max(accuracies)
     assert points[-1] == all_points[-1]
     assert all_points[accuracies.index(best)] in points
-    rounds = [point.round for point in curve._spaced]
-    assert rounds == list(range(2, 2 + len(accuracies), curve._stride))
-    if curve._stride > 1:
-        assert len(rounds) > (limit - 2) // 2
+    stride = next(1 << power for power in range(9) if {*all_points[:: 1 << power]} <= {*points})
+    assert len({*points} - {*all_points[::stride]}) <= 2
+    assert stride == 1 or len(all_points[::stride]) > (limit - 2) // 2
 
 
 def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait(clock) -> None:
@@ -97,7 +93,7 @@ def test_a_job_that_goes_on_compares_with_its_first_rounds_or_with_none():
     record = {"num_samples": 64, "total_time": 1.0, "time": {}}
     rounds = [{**record, "num_iters": number, "loss": 1.0 if number <= FIRST else 1e-12} for number in range(1, 90)]
     gone_on = Progress()
-    resume_progress(gone_on, [of_log(json.dumps(each)) for each in rounds], evaluates=False)
+    resume_progress(gone_on, [of_log(json.dumps(each)) for each in rounds])
     assert diverges(*[1e-3] * 30, progress=gone_on, begin=90) == 0
     assert diverges(*[1e7] * 30, progress=gone_on, begin=120) == 139
     assert diverges(*[1e-12] * 30, *[1e7] * 30, begin=90) == 0  # its logs are gone, or it came later

@@ -40,7 +40,7 @@ class SynchronousTrainer(Trainer):
     def begin_round(self) -> None:
         if self._hub is not None and self._hub.gives:
             said = {"rounds": self.rounds - 1, "seen": self.seen.of_all, "updates": self.stepper.updates}
-            self._hub.give({**said, "newest": self.evaluated.newest}, self.shared_state())
+            self._hub.give({**said, "newest": self.progress.newest}, self.shared_state())
 
     def end(self) -> None:
         if self._hub is not None and not self.has_left:
@@ -79,7 +79,7 @@ class SynchronousTrainer(Trainer):
         for own, array in zip(state, arrays, strict=True):
             own[...] = array
         self.adopt(state)
-        self.stepper.updates, self.seen.of_all, self.evaluated.newest = said["updates"], said["seen"], said["newest"]
+        self.stepper.updates, self.seen.of_all, self.progress.newest = said["updates"], said["seen"], said["newest"]
         return int(said["rounds"])
 
     def exchange_failed(self) -> None:

@@ -19,7 +19,7 @@ SELDOM = 15  # where evaluations are due more often than a core can evaluate: an
 
 
 class Evaluations:
-    """A worker's evaluations, whose results are in the trainer's `evaluated`."""
+    """A worker's evaluations, whose results are in the trainer's `progress`."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -189,9 +189,7 @@ class Evaluations:
             if found.fault:
                 logging.warning("warning: no evaluation after round %d: %s", found.round, found.fault)
         self._cost_s = found.busy_s or self._cost_s
-        self._trainer.evaluated.measured(found.value)
-        if found.value is not None:
-            self._trainer.progress.measured(found.round, found.value)
+        self._trainer.progress.measured(found.round, found.value)
         return found.value
 
     def _note(self, key: str, note: Any) -> None:

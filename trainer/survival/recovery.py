@@ -246,7 +246,7 @@ class Survivors(Company):
             trainer.measure.elapsed_s if self._takes_part else trainer.begin.elapsed_s,
             trainer.step_s,
             trainer.seen.of_all,
-            trainer.evaluated.newest,
+            trainer.progress.newest,
             trainer.stepper.updates,
             self._algorithm.sums.meets,
             trainer.context.peers.state_server.job if trainer.context.peers.state_server else "",
@@ -264,7 +264,7 @@ class Survivors(Company):
         self._algorithm.adopt(state)
         trainer.stepper.updates = report.updates
         missed = report.rounds - self._rounds_done
-        trainer.seen.of_all, trainer.evaluated.newest = report.seen, report.accuracy
+        trainer.seen.of_all, trainer.progress.newest = report.seen, report.accuracy
         self._is_over = report.is_over
         if self._takes_part:  # the running round gets the number of the source's last one: it is not missed
             missed -= 1

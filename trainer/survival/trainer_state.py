@@ -14,7 +14,7 @@ from typing import Any
 
 from algorithms import TransportKind
 from esync.measure import LINES_FILE, Measure
-from esync.progress import FIRST, Curve, Point, Progress, Total
+from esync.progress import FIRST, Point, Progress, Total
 from trainer.membership import Begin, How
 from trainer.run_logs.rounds import Round, iter_files, logged_rounds, sound_rounds
 from trainer.steps import Seen
@@ -28,7 +28,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "rounds": trainer.rounds,
         "elapsed_s": trainer.measure.elapsed_s,
         "seen": [trainer.seen.of_all, trainer.seen.own],
-        "accuracy": trainer.evaluated.newest,  # of whatever metric
+        "accuracy": trainer.progress.newest,  # of whatever metric
         "batches": trainer.context.task.batches.state(),
         "partition": dict(trainer.membership.partition_sha256),
         "model": trainer.parameters.model(),
@@ -71,7 +71,7 @@ def restore(trainer: Trainer) -> None:
         return
     trainer.rounds = state["rounds"]
     trainer.seen = Seen(*state["seen"])
-    trainer.evaluated.newest = state["accuracy"]
+    trainer.progress.newest = state["accuracy"]
     if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
         trainer.context.task.batches.restore(state["batches"])
     else:
@@ -104,7 +104,7 @@ def open_measure(trainer: Trainer, folder: Path) -> Measure:
         misses = begin.how is How.JOINS or survives or _was_away(trainer)
         lost = sum(one.entries for one in undone)
         begin = Begin(begin.how, trainer.rounds, elapsed_s, trainer.rounds - last if misses else 0, lost)
-        resume_progress(trainer.progress, kept, trainer.is_evaluator)
+        resume_progress(trainer.progress, kept)
         if (board := trainer.context.run.board) is not None:
             board.resume(kept, elapsed_s)
         if survives and begin.how is How.RESUMED and not elapsed_s:  # no worker had a checkpoint
@@ -147,15 +147,15 @@ def _number(line: bytes) -> int:
     return 0
 
 
-def resume_progress(progress: Progress, rounds: Sequence[Round], evaluates: bool) -> None:
+def resume_progress(progress: Progress, rounds: Sequence[Round]) -> None:
     """A worker resumes the job of which it has logged these rounds."""
     progress.total = total_of(rounds)
     progress.first_losses = [abs(one.loss) for one in rounds if one.number <= FIRST and one.loss is not None]
-    if evaluates:
-        progress.curve = Curve(metric=progress.metric)
-        for one in rounds:
-            if one.evaluation is not None and one.evaluation[0] == progress.metric:
-                progress.curve.add(Point(one.number, one.elapsed_s, one.evaluation[1]))
+    progress.earlier = [
+        Point(one.number, one.elapsed_s, one.evaluation[1])
+        for one in rounds
+        if one.evaluation is not None and one.evaluation[0] == progress.metric
+    ]
 
 
 def total_of(rounds: Sequence[Round]) -> Total:
