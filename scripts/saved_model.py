@@ -23,10 +23,10 @@ import numpy as np
 from config import DATASETS, NETWORKS, Config
 from esync.metric import ACCURACY, logged_value
 from flag_parser import FlagParser
+from trainer.datasets.augment import prepared
 from trainer.datasets.batches import Prepare
 from trainer.datasets.sources import Arrays, Stream
 from trainer.evaluation.saved_model import SavedModel, job_file_of
-from trainer.jobs.builtin import prepared
 from trainer.jobs.job import job_of, prepare_of
 from trainer.jobs.job_file import JobFile, load
 from trainer.jobs.job_network import JobNetwork

@@ -26,7 +26,7 @@ import main as program
 from scripts.launch.forking import NAME
 from scripts.launch.roles import ROOT
 from trainer import version
-from trainer.jobs import builtin
+from trainer.datasets import loading
 from trainer.runtime.own_process import die_with, name_process, show_command
 from trainer.runtime.stop_signals import STOP_SIGNALS
 from utils import EXIT_OK, EXIT_SETUP, SetupError, know_launcher, launchers_pipe
@@ -48,7 +48,7 @@ def warm(dataset: str, data_dir: str, modules: str) -> None:
             pkgutil.resolve_name(name)
     if dataset:
         with contextlib.suppress(SetupError):
-            builtin.load(dataset, data_dir)
+            loading.load_once(dataset, data_dir)
     gc.collect()
     gc.freeze()  # a collection in a child would copy the shared pages
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 
+from trainer.datasets.augment import prepared
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays, Raw
 from trainer.engine import mx
-from trainer.jobs.builtin import prepared
 from trainer.jobs.gluon import GluonFeed
 from trainer.network import Batch
 

@@ -1,8 +1,27 @@
-"""Random changes of training images, a batch at a time. Needs numpy only."""
+"""How images become inputs of a network, a batch at a time: scaled, and in training changed at random."""
+
+from typing import Any
 
 import numpy as np
 
+from trainer.datasets.samples import WHITE
+
 PADDING = 4  # pixels at each edge
+
+
+def prepared(
+    size: int, changes: bool, images: np.ndarray, classes: np.ndarray, random: np.random.Generator | None
+) -> tuple[Any, Any]:
+    """Scales images (uint8, N x C x H x W) to [0, 1] and to `size` pixels of a side (0: as they are). With
+    `changes` training images are changed at random; `random` is None in an evaluation."""
+    if changes and random is not None:
+        images = randomly_changed(images, random)
+    scaled = np.divide(images, WHITE, dtype=np.float32)
+    if not size or size == images.shape[-1]:
+        return scaled, classes
+    from trainer.engine import array_of, mx  # a network of torch never comes here
+
+    return mx.nd.contrib.BilinearResize2D(array_of(scaled, mx.current_context()), height=size, width=size), classes
 
 
 def randomly_changed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -5,7 +5,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -30,6 +30,13 @@ def load(name: str, data_dir: str) -> Dataset:
     if fault := plausible.fault_of(dataset):
         raise SetupError(f"{name} in {data_dir}: {fault}")
     return dataset
+
+
+@lru_cache(maxsize=1)
+def load_once(name: str, data_dir: str) -> tuple[Dataset, str]:
+    """As `load`, with what is doubtful about the dataset: once in a process, and in those that are forked from it."""
+    dataset = load(name, data_dir)
+    return dataset, plausible.doubts(name, dataset)
 
 
 # --------------------------------------------------------------------------------------- MNIST's IDX files

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from config import Config
+from trainer.datasets.augment import prepared
 from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, Feed, Prepare, StreamedBatches
 from trainer.datasets.finite import faults
+from trainer.datasets.loading import load_once
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
 from trainer.draws import seed_all
-from trainer.jobs import builtin, job_file
+from trainer.jobs import job_file
 from trainer.jobs.job_file import JobFile, takes_random
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.network import Batch, is_tensor, numpy_of
@@ -219,14 +221,16 @@ def _built_in(config: Config, file: JobFile) -> Job:
     if file.network is None:
         import models  # which imports MXNet
 
-        size = models.REGISTRY[config.network].input_size
-    dataset, prepare = builtin.data_of(config, size)
+        size = models.REGISTRY[config.network].input_size  # pixels of a side; 0: those of the images
+    dataset, doubts = load_once(config.dataset, config.data_dir)
+    if doubts:
+        logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)
     train = Arrays(*dataset.train)
     return Job(
         file=file,
         train=train,
         test=Arrays(*dataset.test),
-        prepare=prepare_of(file) or prepare,
+        prepare=prepare_of(file) or partial(prepared, size, bool(config.augment)),
         labels=partial(_labels, file, train, train),
         classes=dataset.classes,
     )

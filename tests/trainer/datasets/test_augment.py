@@ -9,12 +9,11 @@ import pytest
 from ready import endless, images_of, labels_of
 
 from trainer.command_line import parse
-from trainer.datasets.augment import PADDING, crop_and_flip, randomly_changed
+from trainer.datasets.augment import PADDING, crop_and_flip, prepared, randomly_changed
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.from_flags import learning_task
-from trainer.jobs.builtin import prepared
 from trainer.jobs.gluon import GluonFeed
 from trainer.jobs.job import Job
 from trainer.jobs.job_file import JobFile

@@ -9,10 +9,10 @@ from tiny_data import idx
 
 from config import Config
 from trainer.datasets import plausible
-from trainer.datasets.loading import load
+from trainer.datasets.loading import load, load_once
 from trainer.datasets.plausible import PUBLISHED, doubts
 from trainer.datasets.samples import Dataset, Samples
-from trainer.jobs import builtin
+from trainer.jobs.job import job_of
 from utils import SetupError
 
 DATA = Path(__file__).parents[3] / "data"
@@ -131,10 +131,10 @@ def test_a_part_that_was_drawn_at_random_has_other_numbers_and_nothing_else(like
 
 def test_the_warning_is_in_the_log_of_each_worker(tmp_path: Path, like_mnist: Dataset, caplog) -> None:
     write(tmp_path / "mnist", some(like_mnist, 600, 100))
-    builtin.load.cache_clear()
+    load_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):  # two workers by fork
-            builtin.data_of(Config(dataset="mnist", data_dir=str(tmp_path)), 0)
+            job_of(Config(dataset="mnist", data_dir=str(tmp_path)))
     assert [record.message.partition(": this is")[0] for record in caplog.records] == 2 * [
         f"warning: mnist in {tmp_path}"
     ]
