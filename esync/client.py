@@ -16,16 +16,19 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from esync.asker import NOTICE_REST_S, Notices, try_once
 from esync.base import JobError, PeerLost
-from esync.clock import Clock
+from esync.clock import Clock, Event, Task
 from esync.progress import ENDED, EVALUATING, MAX_EVENTS, MAX_POINTS, Progress
-from esync.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeouts
+from esync.protocol import BRIEF, PATIENT, QUICK, Link, Message, NoAnswer, Timeouts, try_once
 
 PATIENCE_S = 60.0  # for a server that is restarted
 FIRST_PAUSE_S = 0.05  # before the second try
 LONGEST_PAUSE_S = 1.0
 FLOAT32_COUNTS_TO = 1 << 24  # up to here the kvstore, which has float32 alone, keeps whole numbers exact
+
+# A page is looked at by people, and each message costs the training's process a millisecond.
+NOTICE_REST_S = 0.1
+PAGE_REST_S = 1.0  # in modes in which no rule of the server decides
 
 # What an unanswered question counts as once this worker leaves: it stops its local steps, stays in step, or releases.
 LEAVE = {"action": "SYNC"}
@@ -39,6 +42,40 @@ def draw_job_number() -> list[int]:
 def job_id(number: Iterable[float]) -> str:
     """The job's name on the state server."""
     return "-".join(f"{int(part):06x}" for part in number)
+
+
+class Notices:
+    """Runs one notice at a time beside the caller, and of those that wait only the newest."""
+
+    def __init__(self, clock: Clock, rest_s: float, leaves: Event) -> None:
+        """`rest_s`: seconds between two notices, which end once this worker `leaves`."""
+        self._clock, self._rest_s, self._leaves = clock, rest_s, leaves
+        self._lock = clock.lock()
+        self._next: Callable[[], None] | None = None
+        self._task: Task[None] | None = None
+
+    def begin(self, notice: Callable[[], None]) -> None:
+        """The notice must not raise."""
+        with self._lock:
+            self._next = notice
+            if self._task is None:
+                self._task = self._clock.start(self._run, "notices to the state server")
+
+    def wait_until_idle(self, patience_s: float) -> None:
+        """Waits for the end of the notices, `patience_s` seconds at most."""
+        if (task := self._task) is not None:
+            with contextlib.suppress(TimeoutError):
+                task.result(patience_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                notice, self._next = self._next, None
+                if notice is None:
+                    self._task = None
+                    return
+            notice()
+            self._leaves.wait(self._rest_s)
 
 
 class StateClient:

@@ -8,8 +8,7 @@ from typing import Any
 
 from algorithms import ENTRIES, RELEASE
 from config import FP16, SGD, Config
-from esync.asker import NOTICE_REST_S, PAGE_REST_S
-from esync.client import StateClient
+from esync.client import NOTICE_REST_S, PAGE_REST_S, StateClient
 from esync.clock import Clock
 from esync.metric import ACCURACY, Metric
 from esync.progress import Limits

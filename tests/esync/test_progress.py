@@ -7,7 +7,7 @@ import json
 
 from hypothesis import example, given, strategies as st
 
-from esync.asker import NOTICE_REST_S, Notices
+from esync.client import NOTICE_REST_S, Notices
 from esync.metric import ACCURACY
 from esync.progress import FIRST, Point, Progress, Total, spaced
 from trainer.run_logs.rounds import of_log

@@ -9,8 +9,7 @@ import pytest
 from run_all import run_all
 from state_server_process import report
 
-from esync.asker import NOTICE_REST_S
-from esync.client import StateClient
+from esync.client import NOTICE_REST_S, StateClient
 from esync.progress import Progress
 from esync.protocol import Message, Reply, Timeouts
 from esync.queries import Queries

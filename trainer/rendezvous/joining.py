@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 
-from esync.asker import Refused, try_once
 from esync.clock import Clock
-from esync.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
+from esync.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Refused, Timeouts, try_once
 from server.messages import Member, Place
 from utils import JobOver, PeerLost, SetupError, printable
 
