@@ -14,6 +14,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from esync.base import JobError, PeerLost
@@ -64,7 +65,7 @@ class Notices:
     def wait_until_idle(self, patience_s: float) -> None:
         """Waits for the end of the notices, `patience_s` seconds at most."""
         if (task := self._task) is not None:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(FutureTimeout):
                 task.result(patience_s)
 
     def _run(self) -> None:

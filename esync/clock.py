@@ -1,16 +1,11 @@
-"""The trainers' only source of time: a protocol, and the real clock. simulation/virtual_clock.py has a virtual one.
-
-On the virtual clock one worker runs at a time. Computing takes no time; the worker sleeps for the duration of a step
-or a transfer. A worker yields when it sleeps or waits. The worker whose wake-up time is first runs next, of equals the
-one that asked first. So each run is the same, and no thread polls.
-"""
+"""The trainers' only source of time: a protocol, and the real clock. simulation/virtual_clock.py has a virtual one."""
 
 import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError as FutureTimeout
-from typing import Any, Generic, Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -27,8 +22,8 @@ class Task(Protocol[Result_co]):
     def done(self) -> bool: ...
 
     def result(self, timeout: float | None = None) -> Result_co:
-        """Waits for the end; returns the work's result or raises its error. Raises TimeoutError if the work has not
-        ended in `timeout` seconds."""
+        """Waits for the end; returns the work's result or raises its error. Raises concurrent.futures.TimeoutError,
+        which is Python's own from 3.11 on, if the work has not ended in `timeout` seconds."""
 
 
 class Event(Protocol):
@@ -66,22 +61,6 @@ class Clock(Protocol):
         """A lock. A thread that holds it must not wait or sleep."""
 
 
-class _Threaded(Generic[Result]):
-    """A task of the real clock, in one of its threads."""
-
-    def __init__(self, future: Future[Result]) -> None:
-        self._future = future
-        self.done = future.done
-
-    def result(self, timeout: float | None = None) -> Result:
-        try:
-            return self._future.result(timeout)
-        except FutureTimeout:  # another class than Python's own before 3.11
-            raise TimeoutError from None
-        finally:
-            del self  # an error's traceback keeps this frame, and with it the error and the frames of its callers
-
-
 class RealClock:
     """The machine's clock, with a pool of threads."""
 
@@ -104,7 +83,7 @@ class RealClock:
             time.sleep(min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, SHARE * (time.monotonic() - begin))))
 
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
-        return _Threaded(self._threads.submit(work))
+        return self._threads.submit(work)
 
     def event(self) -> Event:
         return threading.Event()

@@ -8,17 +8,15 @@ import json
 import os
 import select
 import socket
-import statistics
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
 from esync.base import SetupError, authority
 from esync.clock import Clock
+from esync.measure import Smoothed
 from esync.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
 
-ROUND_TRIPS = 5  # whose median is the round trip time
 ADVICE = "with scripts/state_server.sh, or name its address with -ip and -port"
 
 
@@ -30,7 +28,7 @@ class HttpLink:
         self.address = f"http://{authority(host, port)}".replace("%", "%25")  # of a link-local address: its card
         self._clock = clock
         self._delay_s = delay_s
-        self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
+        self._round_trips = Smoothed()
         self._host, self._port = host, port
         self._idle: list[http.client.HTTPConnection] = []  # the last used is the next; threads may take and return
         self._headers = {}
@@ -39,7 +37,7 @@ class HttpLink:
 
     @property
     def round_trip_s(self) -> float:
-        return statistics.median(self._round_trips) if self._round_trips else 0.0
+        return self._round_trips.value
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         return self._post("/message/", timeouts, "application/json", json.dumps(message, allow_nan=False))
@@ -53,7 +51,7 @@ class HttpLink:
         self._clock.sleep(self._delay_s / 2)
         reply = self._request("POST", path, timeouts, body, content_type)
         self._clock.sleep(self._delay_s / 2)
-        self._round_trips.append(self._clock.now() - begin)
+        self._round_trips.add(self._clock.now() - begin)
         return reply
 
     def get(self, path: str, timeouts: Timeouts = PATIENT) -> Reply:

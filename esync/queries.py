@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
 
@@ -92,7 +93,7 @@ class Queries:
             question = self._send(state(asks=True))
             wait_s = worthwhile_wait(step_s, self._client.round_trip_s, max(steps, self._steps_before))
             if question is not None and wait_s:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(FutureTimeout):
                     question.result(wait_s)
         is_away = steps >= self._steps_before and self._is_away()
         self._raise_failure()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -39,7 +40,7 @@ def test_work_that_was_started_goes_on_beside_its_starter(clock) -> None:
 @on_both
 def test_a_result_is_waited_for_as_long_as_one_likes(clock) -> None:
     task = clock.start(lambda: clock.sleep(0.2), "slow")
-    with pytest.raises(TimeoutError):
+    with pytest.raises(FutureTimeout):
         task.result(0.01)
     assert task.result(10.0) is None
 

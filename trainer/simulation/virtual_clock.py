@@ -11,6 +11,7 @@ import contextlib
 import heapq
 import math
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic
 
 from greenlet import getcurrent, greenlet
@@ -55,7 +56,7 @@ class _Work(Generic[Result]):
 
     def result(self, timeout: float | None = None) -> Result:
         if not self._over.wait(timeout):
-            raise TimeoutError
+            raise FutureTimeout
         if self.error is not None:
             self.error_is_raised = True
             raise self.error
