@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -66,11 +66,16 @@ class Feed:
             ) from None
 
 
-class Batches(Protocol):
-    """An endless source of a worker's batches."""
+class Batches:
+    """An endless source of a worker's batches. This one makes none, but counts them: a loop of the user's own loads its
+    samples, or the network computes nothing."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.resize(batch_size)
 
     def __next__(self) -> Batch:
         """The next batch."""
+        return self._batch
 
     def prepare(self) -> None:
         """Makes the next batch, if it is not there: while the device computes, this takes no time of the training."""
@@ -79,22 +84,25 @@ class Batches(Protocol):
         """Takes back a batch that was drawn and not trained on; it is the next one again."""
 
     def draw_from(self, indices: np.ndarray) -> None:
-        """From now on batches are of these samples (n_k,)."""
+        """From now on batches are of these samples (n_k,), where they have numbers."""
 
     def resize(self, batch_size: int) -> None:
         """Sets the size of the batches to come; the order of the samples does not depend on it."""
+        self._batch = Batch((), (), batch_size)
 
     def look(self, number: int) -> Iterator[Batch]:
         """Yields the same `number` batches each time, and does not change the batches to be trained on."""
+        return itertools.repeat(self._batch, number)
 
     def state(self) -> dict[str, Any]:
         """The position, as plain values and arrays."""
+        return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Returns to the position of `state`, with the same samples."""
 
 
-class _MadeBatches:
+class _MadeBatches(Batches):
     """Batches that are made one after the other, the next one perhaps before it is asked for."""
 
     def __init__(self, feed: Feed, seed: int | tuple[int, ...]) -> None:
@@ -253,8 +261,6 @@ class StreamedBatches(_MadeBatches):
     def _place(self) -> dict[str, Any]:
         return {"drawn": self._made, "augment": self._changes.bit_generator.state}
 
-    def draw_from(self, indices: np.ndarray) -> None: ...
-
     def resize(self, batch_size: int) -> None:
         raise SetupError("this mode chooses the size of batches, and a stream makes its own: give arrays or a Dataset")
 
@@ -275,28 +281,3 @@ class StreamedBatches(_MadeBatches):
             next(self._stream, None)
         self._made = state["drawn"]
         self._changes.bit_generator.state = state["augment"]
-
-
-class CountedBatches:
-    """Batches without samples, to be counted: a loop of one's own loads them, or the network computes nothing."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.resize(batch_size)
-
-    def __next__(self) -> Batch:
-        return self._batch
-
-    def prepare(self) -> None: ...
-    def put_back(self, batch: Batch) -> None: ...
-    def draw_from(self, indices: np.ndarray) -> None: ...
-
-    def resize(self, batch_size: int) -> None:
-        self._batch = Batch((), (), batch_size)
-
-    def look(self, number: int) -> Iterator[Batch]:
-        return itertools.repeat(self._batch, number)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None: ...

@@ -13,7 +13,7 @@ import numpy as np
 
 from config import Config
 from trainer.datasets.augment import prepared
-from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, Feed, Prepare, StreamedBatches
+from trainer.datasets.batches import Batches, EndlessBatches, Feed, Prepare, StreamedBatches
 from trainer.datasets.finite import faults
 from trainer.datasets.loading import load_once
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
@@ -93,7 +93,7 @@ class Job:
         """A worker's batches. `indices` are those of its samples (n_k,); None: they have no numbers."""
         seed = (config.seed, rank)
         if self.train is None:
-            return CountedBatches(config.batch_size)
+            return Batches(config.batch_size)
         if isinstance(self.train, Stream):
             if config.algorithm.shares_batch or {*config.batch_sizes} != {config.batch_size}:
                 raise SetupError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.context import LearningTask
-from trainer.datasets.batches import CountedBatches
+from trainer.datasets.batches import Batches
 from trainer.steps import NO_STEPS, Rule
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
@@ -57,5 +57,5 @@ class StubNetwork:
 
 def learning_task(batch_size: int, evaluate: Callable[[], float | None] | None) -> LearningTask:
     """The task of a worker that computes nothing."""
-    batches = CountedBatches(batch_size)
+    batches = Batches(batch_size)
     return LearningTask(network=StubNetwork(), batches=batches, warm_up_batch=next(batches), evaluate=evaluate)

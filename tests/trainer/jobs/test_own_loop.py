@@ -18,7 +18,7 @@ from algorithm_row import OwnGradientSteps
 from config import Config
 from esync.progress import Limits
 from trainer.algorithms.local import LocalTrainer
-from trainer.datasets.batches import CountedBatches, EndlessBatches
+from trainer.datasets.batches import Batches, EndlessBatches
 from trainer.datasets.sources import Arrays
 from trainer.engine import mx
 from trainer.jobs.gluon import GluonFeed, GluonNetwork
@@ -144,7 +144,7 @@ def has_no_end(worker):
 @pytest.mark.parametrize(
     ("train", "batches", "samples", "reason"),
     [
-        (has_a_loader, CountedBatches(2), [1, 2, 3, 1], "4 rounds done"),  # and its own numbers of samples
+        (has_a_loader, Batches(2), [1, 2, 3, 1], "4 rounds done"),  # and its own numbers of samples
         (returns, None, [2, 2, 0], ENDED),  # the last step has none
         (has_no_end, None, [2] * 4, "4 rounds done"),
     ],
