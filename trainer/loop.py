@@ -24,9 +24,9 @@ class Loop:
         self.trainer = trainer
         self._context = context
         self._run = context.run
-        self._evaluations = Evaluations(trainer)
         self._first_steps = FirstSteps(context.config, context.task.classes)
         self._report = RoundReport(trainer)
+        self._evaluations = Evaluations(trainer, self._report.note_once)
         self._page = PageReports(trainer)
         self._has_begun = False  # training
         self._changes = dict(context.peers.changes())  # losses and returns of workers so far
@@ -148,7 +148,6 @@ class Loop:
             value = self._evaluations.after_last(is_stopped=reason == STOPPED)
         else:
             value = self._evaluations.after_round()
-        self._report.note_once(self._evaluations.take_notes())
         self._report.write(trainer.samples, loss, value)
         if not reason:
             self._page.next_round()

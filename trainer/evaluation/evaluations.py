@@ -21,8 +21,9 @@ SELDOM = 15  # where evaluations are due more often than a core can evaluate: an
 class Evaluations:
     """A worker's evaluations, whose results are in the trainer's `progress`."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, note_once: Callable[[dict[str, list[Any]]], None]) -> None:
+        """`note_once` takes entries for the next round's log: values of earlier rounds' models, and an event."""
+        self._trainer, self._note_once = trainer, note_once
         self._run = trainer.context.run
         self._evaluate = trainer.context.task.evaluate
         self._metric = trainer.context.task.metric
@@ -33,7 +34,6 @@ class Evaluations:
         self._began_s = 0.0  # when it began
         self._cost_s = 0.0  # of an evaluation, in core time
         self._spent_s = 0.0  # on evaluations
-        self._notes: dict[str, list[Any]] = {}  # for the next round's log
         self._told = ""  # why there was no value, the last time
 
     def prepare(self, gives_up: Callable[[], bool]) -> None:
@@ -158,7 +158,7 @@ class Evaluations:
         if beside.has_ended:
             self._beside, self._took_over = None, True
             text = f"evaluated in the worker from {self._trainer.measure.elapsed_s:.0f} s on"
-            self._note("events", {"kind": EVALUATOR.name, "text": text})
+            self._note_once({"events": [{"kind": EVALUATOR.name, "text": text}]})
             return False
         trainer = self._trainer
         assert self._run.saver is not None
@@ -178,7 +178,7 @@ class Evaluations:
             return
         assert self._run.saver is not None
         self._trainer.measure.enter(SAVING)
-        self._note(EVALUATED, {"round": found.round, **self._metric.logged(value)})
+        self._note_once({EVALUATED: [{"round": found.round, **self._metric.logged(value)}]})
         self._run.saver.evaluated(value)
         logging.info("the model of round %d has %s %s", found.round, self._metric.name, self._metric.text(value))
 
@@ -191,11 +191,3 @@ class Evaluations:
         self._cost_s = found.busy_s or self._cost_s
         self._trainer.progress.measured(found.round, found.value)
         return found.value
-
-    def _note(self, key: str, note: Any) -> None:
-        self._notes.setdefault(key, []).append(note)
-
-    def take_notes(self) -> dict[str, list[Any]]:
-        """Returns and clears the entries for the log: values of earlier rounds' models, and an event."""
-        notes, self._notes = self._notes, {}
-        return notes

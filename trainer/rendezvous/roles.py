@@ -22,7 +22,6 @@ from trainer.rendezvous.rendezvous_client import ALL_DONE
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime import environment, library, zmq_guard
-from trainer.runtime.library import ServingStore
 from trainer.runtime.stop_signals import SignalWatch
 
 _SCHEDULERS_PORT = (
@@ -70,9 +69,7 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
         zmq_guard.install()
         if cluster.role == "server":
             library.begin_engine()
-        store = ServingStore()
-        store.run()
-        store.free()
+        library.serve()
         session.leave()
     logging.info(ALL_DONE)
 

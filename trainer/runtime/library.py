@@ -77,41 +77,35 @@ def begin_engine() -> None:
         os.close(stderr)
 
 
-class ServingStore:
-    """The kvstore of a scheduler or a parameter server, to be made once the cluster is complete."""
+def serve() -> None:
+    """Runs the kvstore of a scheduler or a parameter server until the workers are done, once the cluster is complete.
+    An error in a worker's command ends the process: MXNet's own loop would print it, report success to the worker, and
+    continue with weights that never change."""
+    handle = ctypes.c_void_p()
+    _check(library().MXKVStoreCreate(b"dist", ctypes.byref(handle)))
+    with_optimizer: Any = None  # MXNet's own KVStore, which runs the optimizer
 
-    def __init__(self) -> None:
-        self.handle = ctypes.c_void_p()  # of MXNet's kvstore
-        _check(library().MXKVStoreCreate(b"dist", ctypes.byref(self.handle)))
-        self._with_optimizer: Any = None  # MXNet's own KVStore, which runs the optimizer
-
-    def run(self) -> None:
-        """Serves until the workers are done. An error in a worker's command ends the process: MXNet's own loop would
-        print it, report success to the worker, and continue with weights that never change."""
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-        command = kind(self._on_command)
-        _check(library().MXKVStoreRunServer(self.handle, command, None))
-
-    def _on_command(self, head: int, body: bytes, _: object) -> None:
+    def on_command(head: int, body: bytes, _: object) -> None:
+        nonlocal with_optimizer
         with die_on_error("a worker's command failed"):
             if head != SET_OPTIMIZER:
                 raise ValueError(f"unknown command {head}")
-            if self._with_optimizer is None:  # one for all commands: when one is freed, so is the handle
+            if with_optimizer is None:  # one for all commands: when one is freed, so is the handle
                 from trainer.engine import mx
 
-                self._with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(self.handle.value))
+                with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(handle.value))
             from trainer.runtime.unpickling import optimizer_in
 
             try:
-                self._with_optimizer.set_optimizer(optimizer_in(body))
+                with_optimizer.set_optimizer(optimizer_in(body))
             except SetupError as error:
                 fail(str(error))
                 os._exit(EXIT_SETUP)
 
-    def free(self) -> None:
-        """To be called after the last use, not at the interpreter's exit, where ps-lite's threads would outlive what
-        they use."""
-        if self._with_optimizer is not None:
-            self._with_optimizer.handle = None  # so it frees nothing
-        _check(library().MXKVStoreFree(self.handle))
-        _check(library().MXNotifyShutdown())
+    command = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(on_command)
+    _check(library().MXKVStoreRunServer(handle, command, None))
+    # Freed here, not at the interpreter's exit, where ps-lite's threads would outlive what they use.
+    if with_optimizer is not None:
+        with_optimizer.handle = None  # so it frees nothing
+    _check(library().MXKVStoreFree(handle))
+    _check(library().MXNotifyShutdown())
