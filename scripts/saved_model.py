@@ -29,10 +29,9 @@ from trainer.datasets.sources import Arrays, Stream
 from trainer.evaluation.saved_model import SavedModel, job_file_of
 from trainer.jobs.job import job_of, prepare_of
 from trainer.jobs.job_file import JobFile, load
-from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.network import build, evaluator_of, of_library
 from trainer.jobs.user_errors import last_line, users_errors
-from trainer.network import arrays_in, numpy_of
+from trainer.network import JobNetwork, arrays_in, numpy_of
 from utils import SetupError, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -31,13 +31,12 @@ from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import client_of, learning_task, model_card, run_settings, target_of
 from trainer.hub import hub_link
 from trainer.jobs.job import job_of
-from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
 from trainer.jobs.user_errors import users_errors
 from trainer.loop import Loop
 from trainer.membership import Company, How, Membership, lost_of, of_all, without
-from trainer.network import sha256
+from trainer.network import JobNetwork, sha256
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.rendezvous_client import LAST_GATHER

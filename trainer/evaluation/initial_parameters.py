@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.evaluation.saved_model import SavedModel
-from trainer.jobs.job_network import JobNetwork
+from trainer.network import JobNetwork
 from utils import SetupError
 
 _MOST_NAMES = 5  # in the line about parameters that do not fit

@@ -18,7 +18,7 @@ from typing import Any
 
 from config import DATASETS, NETWORKS
 from esync.metric import ACCURACY, Metric, logged_value
-from trainer.jobs.job_network import JobNetwork
+from trainer.network import JobNetwork
 from trainer.run_logs.earlier_runs import BEST, FINAL, NEWEST, saved_files
 from utils import SetupError, read_json, write_atomically, write_json
 

@@ -19,9 +19,8 @@ from trainer.datasets.sources import Arrays, Raw, described
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluator import Evaluator, Measurement, accuracy, mean_loss, measurement_of
 from trainer.jobs.job import Job, classes_of
-from trainer.jobs.job_network import JobNetwork
 from trainer.jobs.user_errors import users_errors
-from trainer.network import Batch, arrays_in, numpy_of, shapes_told
+from trainer.network import Batch, JobNetwork, arrays_in, numpy_of, shapes_told
 from utils import SetupError
 
 BATCH = 500  # takes a third of the CPU time of batches of 64, with the built-in networks on 28 x 28 pixels

@@ -15,8 +15,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from trainer.datasets.sources import described
 from trainer.draws import FORWARD, seed_all
-from trainer.jobs.job_network import JobNetwork
-from trainer.network import Batch, numpy_of, single
+from trainer.network import Batch, JobNetwork, numpy_of, single
 from trainer.trainer import Trainer
 from utils import EXIT_SETUP, SetupError, fail
 

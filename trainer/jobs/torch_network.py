@@ -1,4 +1,4 @@
-"""A torch.nn.Module as trainer.jobs.job_network.JobNetwork, on the CPU, with its loss and its samples. Torch owns the
+"""A torch.nn.Module as trainer.network.JobNetwork, on the CPU, with its loss and its samples. Torch owns the
 memory of weights and gradients, and numpy sees it. Only this file and datasets/torch_loader.py import torch."""
 
 from __future__ import annotations
