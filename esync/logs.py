@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import time
@@ -10,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from esync.base import RUN_FILE, SetupError, write_atomically, write_json
-from esync.measure import LINES_FILE, Measure
+from esync.base import RUN_FILE, SetupError, write_json
+from esync.measure import Measure, drop_after
 from esync.metric import Metric
 
 
@@ -30,7 +29,7 @@ class RoundLog:
         self._evaluated: list[dict[str, Any]] = []  # since the last round
         self._record: dict[str, Any] = {}
         if folder is not None and rounds_before:
-            _keep(folder / LINES_FILE, rounds_before)
+            drop_after(folder, rounds_before)
         self.measure = Measure(folder, time.monotonic, rounds_before, elapsed_before_s, as_lines=True)
         versions = {"python": platform.python_version(), "torch": sys.modules["torch"].__version__}
         self._run = {**run, "metric": metric.about(), "versions": versions, "command": sys.argv, "ended": None}
@@ -48,7 +47,7 @@ class RoundLog:
     def end(self, why: str) -> None:
         """The last round is logged anew, if its model was evaluated."""
         if self._folder is not None and self._record and self._evaluated:
-            _keep(self._folder / LINES_FILE, self._record["num_iters"] - 1)
+            drop_after(self._folder, self._record["num_iters"] - 1)
             self.measure.log({**self._record, "evaluated": self._record.get("evaluated", []) + self._evaluated})
         self._run["ended"] = why
         self._describe()
@@ -72,15 +71,3 @@ def folder_of(base: Path, name: str, mode: str, place: Sequence[str], date_time:
     except OSError as error:
         raise SetupError(f"logs={base}: {error.filename} cannot be made: {error.strerror}") from None
     return folder
-
-
-def _keep(path: Path, rounds: int) -> None:
-    """Of a file of rounds, the first ones."""
-    kept = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            if json.loads(line)["num_iters"] <= rounds:
-                kept.append(line)
-        except (ValueError, KeyError):
-            continue  # cut by a crash
-    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())

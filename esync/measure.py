@@ -1,7 +1,10 @@
 """Times the stages of local steps, smooths times, and writes the log of each round."""
 
+import contextlib
+import itertools
 import json
 import logging
+import os
 import statistics
 import time
 from collections import deque
@@ -37,6 +40,24 @@ def stands(took_s: float, longest_s: float | None, first_s: float) -> bool:
     """Whether a stage takes so long that it does not seem to end. `longest_s` is its longest time so far, and `first_s`
     the patience where there is none."""
     return took_s > (first_s if longest_s is None else max(STANDS_S, STANDS_TIMES * longest_s))
+
+
+def drop_after(folder: Path, rounds: int) -> None:
+    """Drops later rounds from the LINES_FILE in a folder, if it is there; a full disk does not prevent it. Raises
+    SetupError if the file cannot be written to."""
+    path = folder / LINES_FILE
+    if path.exists():
+        kept = itertools.takewhile(lambda line: _number(line) <= rounds, path.read_bytes().splitlines(keepends=True))
+        try:
+            os.truncate(path, sum(map(len, kept)))
+        except OSError as error:
+            raise SetupError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _number(line: bytes) -> int:
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # a broken line
+        return int(json.loads(line)["num_iters"])
+    return 0
 
 
 def iter_file(number: int) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
-import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from algorithms import TransportKind
-from esync.measure import LINES_FILE, Measure
+from esync.measure import Measure, drop_after
 from esync.progress import FIRST, Point, Progress, Total
 from trainer.membership import Begin, How
 from trainer.run_logs.rounds import Round, iter_files, logged_rounds, sound_rounds
@@ -135,16 +131,7 @@ def _drop_after(folder: Path, rounds: int) -> None:
     for number, path in iter_files(folder).items():
         if number > rounds:
             path.unlink()
-    lines = folder / LINES_FILE
-    if lines.exists():
-        kept = itertools.takewhile(lambda line: _number(line) <= rounds, lines.read_bytes().splitlines(keepends=True))
-        os.truncate(lines, sum(map(len, kept)))  # which a full disk does not prevent
-
-
-def _number(line: bytes) -> int:
-    with contextlib.suppress(ValueError, TypeError, KeyError):  # a broken line
-        return int(json.loads(line)["num_iters"])
-    return 0
+    drop_after(folder, rounds)
 
 
 def resume_progress(progress: Progress, rounds: Sequence[Round]) -> None:
