@@ -11,46 +11,23 @@ ps-lite does not expose its sockets, so its calls of `zmq_bind` are redirected t
 import ctypes
 import functools
 import logging
+import struct
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from trainer.runtime.library import library
 
 ZMQ_ZAP_DOMAIN = 55  # an option of zmq_setsockopt
 DOMAIN = b"esync"
-# ELF (System V ABI, x86-64): tags of the dynamic section.
+# ELF (System V ABI, x86-64): tags of the dynamic section, and structures as the module struct has them.
 END, SLOTS_BYTES, STRINGS, SYMBOLS, SLOTS, BIND_NOW = 0, 2, 5, 6, 23, 24
 FLAGS, FLAG_BIND_NOW = 30, 8
+LINK_MAP = "QQQ"  # the beginning of glibc's link_map, to which a handle of dlopen points: base, name, dynamic section
+TAG = "qQ"  # Elf64_Dyn: tag, value
+SLOT = "QQq"  # Elf64_Rela, where the address of an imported or exported function is: offset, info, addend
+SYMBOL = "IIQQ"  # Elf64_Sym: name; and others
 
 _ZmqBind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-
-
-class _LinkMap(ctypes.Structure):
-    """The beginning of glibc's `struct link_map`, to which a handle of dlopen points."""
-
-    _fields_ = [("base", ctypes.c_size_t), ("name", ctypes.c_char_p), ("dynamic", ctypes.c_size_t)]
-
-
-class _Tag(ctypes.Structure):
-    """`Elf64_Dyn`."""
-
-    _fields_ = [("tag", ctypes.c_int64), ("value", ctypes.c_uint64)]
-
-
-class _Slot(ctypes.Structure):
-    """`Elf64_Rela`: where the address of an imported or exported function is."""
-
-    _fields_ = [("offset", ctypes.c_uint64), ("info", ctypes.c_uint64), ("addend", ctypes.c_int64)]
-
-
-class _Symbol(ctypes.Structure):
-    """`Elf64_Sym`."""
-
-    _fields_ = [
-        ("name", ctypes.c_uint32),
-        ("kind", ctypes.c_uint32),
-        ("value", ctypes.c_uint64),
-        ("size", ctypes.c_uint64),
-    ]
 
 
 @functools.cache  # the library calls the function as long as the process lives
@@ -83,19 +60,23 @@ def install() -> Callable[[int, bytes], int] | None:
 def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
     """The slot from which a loaded library takes the address of a function that it calls. Raises LookupError if the
     library has no such slot, or a read-only one."""
-    link_map = _LinkMap.from_address(found._handle)
-    tags = dict(_tags(link_map.dynamic))
+    base, _, dynamic = _read(LINK_MAP, found._handle)
+    tags = dict(_tags(dynamic))
     if BIND_NOW in tags or tags.get(FLAGS, 0) & FLAG_BIND_NOW:
         raise LookupError("its calls cannot be redirected")
-    slots = (_Slot * (tags[SLOTS_BYTES] // ctypes.sizeof(_Slot))).from_address(tags[SLOTS])
-    for slot in slots:
-        symbol = _Symbol.from_address(tags[SYMBOLS] + (slot.info >> 32) * ctypes.sizeof(_Symbol))
-        if ctypes.string_at(tags[STRINGS] + symbol.name) == name:
-            return ctypes.c_void_p.from_address(link_map.base + slot.offset)
+    for offset, info, _ in struct.iter_unpack(SLOT, ctypes.string_at(tags[SLOTS], tags[SLOTS_BYTES])):
+        place, *_ = _read(SYMBOL, tags[SYMBOLS] + (info >> 32) * struct.calcsize(SYMBOL))
+        if ctypes.string_at(tags[STRINGS] + place) == name:
+            return ctypes.c_void_p.from_address(base + offset)
     raise LookupError(f"it has no {name.decode()}")
 
 
 def _tags(address: int) -> Iterator[tuple[int, int]]:
-    while (entry := _Tag.from_address(address)).tag != END:
-        yield entry.tag, entry.value
-        address += ctypes.sizeof(_Tag)
+    while (entry := _read(TAG, address))[0] != END:
+        yield entry
+        address += struct.calcsize(TAG)
+
+
+def _read(structure: str, address: int) -> tuple[Any, ...]:
+    """The numbers of a structure in memory."""
+    return struct.unpack(structure, ctypes.string_at(address, struct.calcsize(structure)))
