@@ -18,7 +18,7 @@ from trainer.datasets.sources import Raw, described
 from trainer.draws import Draws
 from trainer.engine import array_of, device_context, memory_of, mx, shared_with_mxnet
 from trainer.jobs.user_errors import last_line
-from trainer.network import Batch, Loss, arrays_in, shapes_told, single
+from trainer.network import Batch, Loss, Passes, arrays_in, shapes_told, single
 from utils import SetupError
 
 
@@ -253,7 +253,7 @@ class GluonNetwork:
                 each.set_data(mx.nd.array(state[names[name]], dtype=each.dtype))
 
 
-class GluonPasses:
+class GluonPasses(Passes):
     """Its forward and backward passes. Both only begin."""
 
     def __init__(self, network: GluonNetwork, loss: Loss, draws: Draws, samples: Callable[[], int]) -> None:
@@ -279,8 +279,6 @@ class GluonPasses:
 
     def loss(self) -> float:
         return float(self._complete.mean().asscalar())
-
-    def end(self) -> None: ...
 
 
 def structural_names(block: Any) -> dict[str, str]:

@@ -15,7 +15,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from trainer.datasets.sources import described
 from trainer.draws import FORWARD, seed_all
-from trainer.network import Batch, JobNetwork, numpy_of, single
+from trainer.network import Batch, JobNetwork, Passes, numpy_of, single
 from trainer.trainer import Trainer
 from utils import EXIT_SETUP, SetupError, fail
 
@@ -62,8 +62,8 @@ class Worker:
         return self._loop.step(samples, loss)
 
 
-class OwnLoop:
-    """The passes of a job with a loop of its own."""
+class OwnLoop(Passes):
+    """The passes of a job with a loop of its own, which has done the backward pass too."""
 
     def __init__(self, train: Callable[[Worker], None], network: JobNetwork, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -111,9 +111,6 @@ class OwnLoop:
 
     def wait_for_loss(self) -> None:
         self.trainer.wait_for_gradients()
-
-    def backward(self) -> None:
-        """The own loop has done it."""
 
     def loss(self) -> float | None:
         if self._loss is None:

@@ -7,6 +7,7 @@ import io
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import torch
 from trainer.datasets.batches import Feed, Prepare
 from trainer.datasets.sources import described
 from trainer.draws import Draws
-from trainer.network import Batch, Loss, arrays_in, numpy_of, shapes_told, single
+from trainer.network import Batch, Loss, Passes, arrays_in, numpy_of, shapes_told, single
 from utils import SetupError
 
 # Buffers that a training pass moves: BatchNorm's. All others, such as a mask, stay as network() has made them.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 EACH, MEAN, SUM = "each", "mean", "sum"  # what a loss gives: one of each sample, or one number for all
+AddedUp = Callable[[Any, Batch], torch.Tensor]  # (outputs, batch) -> the losses of the batch's samples, added up
 NOT_TOLD = "give the loss of each sample, by reduction='none' where torch has it"
 
 
@@ -49,17 +51,11 @@ class TorchFeed(Feed):
         return value if value.is_floating_point() or value.dtype is torch.bool else value.long()
 
 
-class TorchLoss:
-    """A job file's loss (None: cross-entropy), and what it gives."""
-
-    def __init__(self, function: Callable[[Any, Any], Any] | None = None, gives: str = EACH) -> None:
-        self._function = function or _cross_entropy
-        self._gives = gives
-
-    def __call__(self, outputs: Any, batch: Batch) -> torch.Tensor:
-        """The losses of the batch's samples, added up. A mean counts as that of so many samples."""
-        value = self._function(outputs, single(batch.targets))
-        return value.sum() if self._gives == EACH else value * batch.size if self._gives == MEAN else value
+def _added_up(function: Loss, gives: str, outputs: Any, batch: Batch) -> torch.Tensor:
+    """The losses of the batch's samples, of which the function gives each, their mean or their sum. A mean
+    counts as that of so many samples."""
+    value = function(outputs, single(batch.targets))
+    return value.sum() if gives == EACH else value * batch.size if gives == MEAN else value
 
 
 def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -134,14 +130,14 @@ class TorchNetwork:
 
         return fault
 
-    def passes(self, loss: TorchLoss | None, draws: Draws, samples: Callable[[], int]) -> TorchPasses:
-        return TorchPasses(self, loss or TorchLoss(), draws, samples)
+    def passes(self, loss: AddedUp | None, draws: Draws, samples: Callable[[], int]) -> TorchPasses:
+        return TorchPasses(self, loss or partial(_added_up, _cross_entropy, EACH), draws, samples)
 
-    def total(self, loss: TorchLoss, outputs: Any, batch: Batch) -> float:
+    def total(self, loss: AddedUp, outputs: Any, batch: Batch) -> float:
         with torch.no_grad():
             return float(loss(outputs, batch))
 
-    def tried(self, loss: Loss | None, batch: Batch, outputs: Any) -> TorchLoss:
+    def tried(self, loss: Loss | None, batch: Batch, outputs: Any) -> AddedUp:
         """As JobNetwork."""
         function = loss or _cross_entropy
         if type(loss).__module__.startswith("mxnet."):
@@ -172,7 +168,7 @@ class TorchNetwork:
         found = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
         if bool(value.any()) and not any(each is not None and bool(each.any()) for each in found):
             logging.warning("warning: the gradient of the loss is 0 for the first samples: %s", remedy)
-        return TorchLoss(loss, gives)
+        return partial(_added_up, function, gives)
 
     def on(self, use_cpu: bool, gpu: int) -> TorchNetwork:
         if not use_cpu:
@@ -232,10 +228,10 @@ class TorchNetwork:
         return max(({name: way[name] for name in self._state() if name in way} for way in ways), key=len)
 
 
-class TorchPasses:
+class TorchPasses(Passes):
     """Its forward and backward passes. On the CPU torch's calls return when they are done."""
 
-    def __init__(self, network: TorchNetwork, loss: TorchLoss, draws: Draws, samples: Callable[[], int]) -> None:
+    def __init__(self, network: TorchNetwork, loss: AddedUp, draws: Draws, samples: Callable[[], int]) -> None:
         self._network, self._loss_function, self._draws, self._samples = network, loss, draws, samples
         self._size, self._running, self._complete = 1, torch.zeros(()), torch.zeros(())  # sum of losses, their mean
 
@@ -263,9 +259,6 @@ class TorchPasses:
 
     def loss(self) -> float:
         return float(self._complete)
-
-    def wait_for_loss(self) -> None: ...
-    def end(self) -> None: ...
 
 
 def _plain(name: str) -> str:

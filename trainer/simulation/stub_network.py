@@ -10,23 +10,12 @@ import numpy as np
 
 from trainer.context import LearningTask
 from trainer.datasets.batches import Batches
+from trainer.network import Passes
 from trainer.steps import NO_STEPS, Rule
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
 NUM_ARRAYS = 5  # each is a fifth of the model, like ResNet-18's largest array, the last that a pull waits for
 RULE = Rule(NO_STEPS)
-
-
-class _NoPasses:
-    """Passes that take no time and compute nothing."""
-
-    def forward(self, batch: Any) -> None: ...
-    def wait_for_loss(self) -> None: ...
-    def backward(self) -> None: ...
-    def end(self) -> None: ...
-
-    def loss(self) -> float:
-        return 0.0  # for the logs
 
 
 class StubNetwork:
@@ -39,8 +28,8 @@ class StubNetwork:
         self.names = [f"none_model{number}" for number in range(NUM_ARRAYS)]
         self.weights, self.gradients = ([np.zeros(MODEL_SHAPE, np.float32) for _ in self.names] for _ in range(2))
 
-    def passes(self, loss: Any, draws: Any, samples: Any) -> _NoPasses:
-        return _NoPasses()
+    def passes(self, loss: Any, draws: Any, samples: Any) -> Passes:
+        return Passes()
 
     def feed(self, prepare: Any) -> Any:
         raise NotImplementedError("there are no samples")
