@@ -57,8 +57,7 @@ def evaluate(path: Path, dataset: str, data_dir: Path, job_path: Path | None = N
         raise SetupError(f"{job.file.path} has no test samples: give some in data(folder)")
     built = build(config, job, lambda text: None)
     built.network.restore(model.parameters)
-    evaluate_model = evaluator_of(config, job, built, built.network.feed(job.prepare))
-    measured = built.metric.checked(evaluate_model())
+    measured = built.metric.checked(evaluator_of(config, job, built)())
     metric, before = logged_value(model.about) or (ACCURACY, None)
     its = "" if metric == built.metric else f"{metric.name} "
     saved = "not known" if before is None else f"{its}{metric.text(before)}"

@@ -39,7 +39,7 @@ def learning_task(config: Config, job: Job, built: BuiltNetwork, mine: Membershi
         loss=built.loss,
         passes=partial(OwnLoop, job.file.train, built.network) if job.file.train is not None else None,
         classes=built.classes,
-        evaluate=None if job.test is None else evaluator_of(config, job, built, feed),
+        evaluate=None if job.test is None else evaluator_of(config, job, built),
         metric=built.metric,
     )
 

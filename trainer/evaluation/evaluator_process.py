@@ -147,9 +147,8 @@ def _answer(connection: Connection) -> None:
     config = config.but(cpu=1)
     job = job_of(config)
     built = build(config, job, lambda text: None)
-    feed = built.network.feed(job.prepare)
-    evaluate = evaluator_of(config, job, built, feed)
-    on_some = evaluator_of_some(job, built.network, built.measurement, feed, config.seed)
+    evaluate = evaluator_of(config, job, built)
+    on_some = evaluator_of_some(job, built.network, built.measurement, config.seed)
     times = 1.0 if isinstance(job.test, Stream) or job.test is None else max(1.0, len(job.test) / SOME)
     estimate = times * evaluated(READY, on_some, built.metric).busy_s
     # Those that train go first. Where Linux groups processes by session, a process's niceness counts within its session

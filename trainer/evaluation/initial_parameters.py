@@ -2,7 +2,6 @@
 of torch (--init-from)."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,9 @@ def load(network: JobNetwork, path: Path) -> str:
     their order, where number and shapes are the network's. Raises SetupError if the file cannot be read, or nothing in
     it fits."""
     arrays, state = _read(path), network.state()
-    found = network.found_in(arrays) or _by_order(state, arrays)
+    found = network.found_in(arrays)
+    if not found and [each.shape for each in state.values()] == [array.shape for array in arrays.values()]:
+        found = dict(zip(state, arrays.values(), strict=True))
     fitting = {name: found[name] for name, own in state.items() if name in found and found[name].shape == own.shape}
     if not fitting:
         raise SetupError(
@@ -34,7 +35,10 @@ def load(network: JobNetwork, path: Path) -> str:
         if name not in fitting
     ]
     line = f"{len(fitting)} of {len(state)} initial parameters are from {path}"
-    return f"{line}; the network keeps its own of {_listed(others)}" if others else line
+    if not others:
+        return line
+    more = f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
+    return f"{line}; the network keeps its own of {', '.join(others[:_MOST_NAMES])}{more}"
 
 
 def content_hash(path: str) -> str:
@@ -60,14 +64,3 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return gluon.read(file)
     except ValueError as error:
         raise SetupError(f"--init-from {path}: {file.name} is {error}") from None
-
-
-def _by_order(state: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if [each.shape for each in state.values()] != [array.shape for array in arrays.values()]:
-        return {}
-    return dict(zip(state, arrays.values(), strict=True))
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = len(texts) - _MOST_NAMES
-    return ", ".join(texts[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -118,16 +118,16 @@ def _fed(job: Job, feed: Feed, raw: Raw | None) -> Batch | None:
         return first
 
 
-def evaluator_of(config: Config, job: Job, built: BuiltNetwork, feed: Feed) -> Evaluator:
+def evaluator_of(config: Config, job: Job, built: BuiltNetwork) -> Evaluator:
     """Measures a job's network on its test part, in batches that are at least those of training."""
     most = INPUT_BYTES // (4 * sum(map(math.prod, built.input_shapes))) if built.input_shapes else 0
-    size = max(config.batch_size, min(BATCH, most))
+    size, feed = max(config.batch_size, min(BATCH, most)), built.network.feed(job.prepare)
     return Evaluator(built.network, partial(job.test_batches, feed, size, config.seed), built.measurement)
 
 
-def evaluator_of_some(job: Job, network: JobNetwork, measurement: Measurement, feed: Feed, seed: int) -> Evaluator:
+def evaluator_of_some(job: Job, network: JobNetwork, measurement: Measurement, seed: int) -> Evaluator:
     """Measures on SOME test samples, spread over all."""
-    return Evaluator(network, partial(job.some_test_batches, feed, SOME, seed), measurement)
+    return Evaluator(network, partial(job.some_test_batches, network.feed(job.prepare), SOME, seed), measurement)
 
 
 def _learnt(job: Job, network: JobNetwork, first: Batch | None, outputs: Any) -> tuple[Any, int, Metric, Measurement]:
@@ -171,7 +171,7 @@ def _try_metric(job: Job, network: JobNetwork, metric: Metric, measurement: Meas
     """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
     not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
     try:
-        evaluator_of_some(job, network, measurement, network.feed(job.prepare), seed)()
+        evaluator_of_some(job, network, measurement, seed)()
     except SetupError as error:
         if isinstance(error.__context__ or error, MISTAKES):
             raise
