@@ -6,7 +6,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Number
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,18 +27,6 @@ class Raw(NamedTuple):
     size: int
 
 
-class Source(Protocol):
-    """Samples with numbers from 0 on."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, chosen: np.ndarray | slice) -> Raw:
-        """The samples of these numbers (n,)."""
-
-    def hash_into(self, digest: hashlib._Hash) -> bool:
-        """Adds the content, or a sample of it; returns whether other processes can find the same."""
-
-
 class Arrays:
     """Inputs and targets as arrays, memory-mapped ones too, as sequences of samples of any length, or as tuples of
     several of these."""
@@ -56,6 +44,7 @@ class Arrays:
         return _count(self.inputs[0])
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
+        """The samples of these numbers (n,)."""
         both = self.inputs, self.targets
         if self._batchify is None:
             inputs, targets = (single(tuple(_chosen(array, chosen) for array in part)) for part in both)
@@ -65,6 +54,7 @@ class Arrays:
         return _batch(self._batchify, samples)
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
+        """Adds the content, or a sample of it; returns whether other processes can find the same."""
         for array in (*self.inputs, *self.targets):
             if is_tensor(array):
                 array = numpy_of(array)
@@ -124,6 +114,9 @@ class Subset:
     def hash_into(self, digest: hashlib._Hash) -> bool:
         digest.update(self._numbers.tobytes())
         return self._source.hash_into(digest)
+
+
+Source = Arrays | Items | Subset  # samples with numbers from 0 on
 
 
 class Stream:
