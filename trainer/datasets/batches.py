@@ -261,9 +261,6 @@ class StreamedBatches(_MadeBatches):
     def _place(self) -> dict[str, Any]:
         return {"drawn": self._made, "augment": self._changes.bit_generator.state}
 
-    def resize(self, batch_size: int) -> None:
-        raise SetupError("this mode chooses the size of batches, and a stream makes its own: give arrays or a Dataset")
-
     def look(self, number: int) -> Iterator[Batch]:
         return (self._feed(raw) for raw in itertools.islice(self._begin(), number))
 
