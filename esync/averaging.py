@@ -108,8 +108,6 @@ class GlobalModel:
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat tensor with the shapes of the module's."""
-        parts, begin = [], 0
-        for tensor in self._all:
-            parts.append(flat[begin : begin + tensor.numel()].view(tensor.shape))
-            begin += tensor.numel()
-        return parts
+        sizes = [tensor.numel() for tensor in self._all]
+        parts = flat[: sum(sizes)].split(sizes)
+        return [part.view(tensor.shape) for part, tensor in zip(parts, self._all, strict=True)]

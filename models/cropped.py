@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from models.filled import FilledConv2D, PoolReLU
+from models.small import FilledConv2D, PoolReLU
 from trainer.engine import mx
 
 

@@ -80,7 +80,7 @@ def loaded(path):
 
 
 def assert_same(saved: np.ndarray, trained: np.ndarray) -> None:
-    """But for rounding: LeNet's layers are saved as gluon's, and train as others (models/filled.py)."""
+    """But for rounding: LeNet's layers are saved as gluon's, and train as others (models/small.py)."""
     np.testing.assert_allclose(saved, trained, rtol=1e-4, atol=1e-5)
 
 
