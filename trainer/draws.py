@@ -15,7 +15,7 @@ from trainer.network import numpy_of
 FORWARD, BATCH = range(2)  # kinds of work
 
 
-def seed_all(library: Callable[[int], None], *key: int) -> None:
+def seed_all(library: Callable[[int], object], *key: int) -> None:
     """Seeds the generators of the process; `library` that of the network's (Network.seed). MXNet's takes 1.4 ms."""
     seed = int(np.random.SeedSequence(key).generate_state(1)[0])
     random.seed(seed)
@@ -26,7 +26,7 @@ def seed_all(library: Callable[[int], None], *key: int) -> None:
 class Draws:
     """Seeds the generators before pieces of work of one kind, if these draw at all."""
 
-    def __init__(self, library: Callable[[int], None], *key: int) -> None:
+    def __init__(self, library: Callable[[int], object], *key: int) -> None:
         self._library, self._key = library, key
         self.are_made: bool | None = None  # None: not known yet
 

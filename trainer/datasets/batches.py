@@ -21,8 +21,9 @@ class Feed:
     """Prepares samples and brings them to the device. A network's own is of its library; this one has numpy's arrays
     of float32."""
 
-    def __init__(self, prepare: Prepare | None = None) -> None:
-        self._prepare = prepare
+    def __init__(self, prepare: Prepare | None = None, seed: Callable[[int], object] = lambda number: None) -> None:
+        """`seed` seeds the generator of the library in whose arrays the samples come."""
+        self._prepare, self.seed = prepare, seed
 
     def __call__(self, raw: Raw, random: np.random.Generator | None = None) -> Batch:
         """The batch of some samples; `random` draws their changes in training."""
@@ -38,9 +39,6 @@ class Feed:
             tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
         )
         return Batch(own, wanted, size or len(wanted[0]))
-
-    def seed(self, number: int) -> None:
-        """Seeds the generator of the library in whose arrays the samples come."""
 
     def exactly(self, array: np.ndarray) -> Any:
         """An array of the library, of the same type."""

@@ -172,9 +172,9 @@ class Evaluations:
 
     def _take(self) -> None:
         """Takes the metric's value of an earlier round's model from the process beside training."""
-        found = self._beside.take() if self._beside is not None else None
-        value = self._measured(found) if found is not None else None
-        if found is None or value is None:
+        if self._beside is None or (found := self._beside.take()) is None:
+            return
+        if (value := self._measured(found)) is None:
             return
         assert self._run.saver is not None
         self._trainer.measure.enter(SAVING)

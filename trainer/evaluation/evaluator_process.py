@@ -148,7 +148,7 @@ def _answer(connection: Connection) -> None:
     job = job_of(config)
     built = build(config, job, lambda text: None)
     evaluate = evaluator_of(config, job, built)
-    on_some = evaluator_of_some(job, built.network, built.measurement, config.seed)
+    on_some = evaluator_of_some(job, built, config.seed)
     times = 1.0 if isinstance(job.test, Stream) or job.test is None else max(1.0, len(job.test) / SOME)
     estimate = times * evaluated(READY, on_some, built.metric).busy_s
     # Those that train go first. Where Linux groups processes by session, a process's niceness counts within its session

@@ -26,15 +26,12 @@ class GluonFeed(Feed):
     """Arrays of mx.nd as they are, all others as float32."""
 
     def __init__(self, device: mx.Context, prepare: Prepare | None = None) -> None:
-        super().__init__(prepare)
+        super().__init__(prepare, mx.random.seed)
         self._device = device
 
     def __call__(self, raw: Raw, random: np.random.Generator | None = None) -> Batch:
         with self._device:
             return super().__call__(raw, random)
-
-    def seed(self, number: int) -> None:
-        mx.random.seed(number)
 
     def exactly(self, array: np.ndarray) -> mx.nd.NDArray:
         return array_of(array, self._device)

@@ -54,15 +54,15 @@ def build(config: Config, job: Job, log: Callable[[str], None] = logging.info) -
             raise SetupError(f"the network gives {described(outputs)}: give an array, or a tuple of arrays")
         for each in arrays_in(outputs):
             numpy_of(each)  # waits for it
-    loss, classes, metric, measurement = _learnt(job, network, first, outputs)
-    if job.file.metric is not None and job.test is not None:
-        _try_metric(job, network, metric, measurement, config.seed)
-    with users_errors(path, "network()"):
-        network = network.on(bool(config.cpu), config.gpu)
-    if config.init_from:
-        log(initial_parameters.load(network, Path(config.init_from)))
     shapes = tuple(tuple(array.shape[1:]) for array in first.inputs) if first is not None else None
-    return BuiltNetwork(network, loss, classes, metric, measurement, shapes)
+    built = BuiltNetwork(network, *_learnt(job, network, first, outputs), shapes)
+    if job.file.metric is not None and job.test is not None:
+        _try_metric(job, built, config.seed)
+    with users_errors(path, "network()"):
+        built = built._replace(network=network.on(bool(config.cpu), config.gpu))
+    if config.init_from:
+        log(initial_parameters.load(built.network, Path(config.init_from)))
+    return built
 
 
 def _begun(config: Config, job: Job, raw: Raw | None) -> tuple[JobNetwork, Batch | None]:
@@ -125,9 +125,10 @@ def evaluator_of(config: Config, job: Job, built: BuiltNetwork) -> Evaluator:
     return Evaluator(built.network, partial(job.test_batches, feed, size, config.seed), built.measurement)
 
 
-def evaluator_of_some(job: Job, network: JobNetwork, measurement: Measurement, seed: int) -> Evaluator:
+def evaluator_of_some(job: Job, built: BuiltNetwork, seed: int) -> Evaluator:
     """Measures on SOME test samples, spread over all."""
-    return Evaluator(network, partial(job.some_test_batches, network.feed(job.prepare), SOME, seed), measurement)
+    feed = built.network.feed(job.prepare)
+    return Evaluator(built.network, partial(job.some_test_batches, feed, SOME, seed), built.measurement)
 
 
 def _learnt(job: Job, network: JobNetwork, first: Batch | None, outputs: Any) -> tuple[Any, int, Metric, Measurement]:
@@ -167,17 +168,17 @@ def _learnt(job: Job, network: JobNetwork, first: Batch | None, outputs: Any) ->
     return loss, classes, Metric("test-loss", more_is_better=False), partial(mean_loss, partial(network.total, loss))
 
 
-def _try_metric(job: Job, network: JobNetwork, metric: Metric, measurement: Measurement, seed: int) -> None:
+def _try_metric(job: Job, built: BuiltNetwork, seed: int) -> None:
     """Calls the file's metric on some test samples, spread over all. Its value may be any number, since the network is
     not trained. Raises SetupError for what is no number, and for an error that other samples would not mend."""
     try:
-        evaluator_of_some(job, network, measurement, seed)()
+        evaluator_of_some(job, built, seed)()
     except SetupError as error:
         if isinstance(error.__context__ or error, MISTAKES):
             raise
         logging.warning(
             "warning: the metric %s fails on %d samples (%s); where it does in training, there is no evaluation",
-            metric.name,
+            built.metric.name,
             SOME,
             error,
         )

@@ -30,9 +30,6 @@ NOT_TOLD = "give the loss of each sample, by reduction='none' where torch has it
 class TorchFeed(Feed):
     """Tensors: floating numbers as float32, integers as int64; tensors of float16, bfloat16 and bool as they are."""
 
-    def seed(self, number: int) -> None:
-        torch.manual_seed(number)
-
     def exactly(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.owndata else array.copy())  # a network may write to its inputs
 
@@ -178,7 +175,7 @@ class TorchNetwork:
     def keep_memory(self) -> None: ...
 
     def feed(self, prepare: Prepare | None) -> TorchFeed:
-        return TorchFeed(prepare)
+        return TorchFeed(prepare, self.seed)
 
     def outputs(self, batch: Batch) -> Any:
         was_training = self._module.training
