@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,6 @@ class GluonNetwork:
         self._auxiliary = [each for each in fixed if not each._differentiable]
         self._frozen = [each for each in fixed if each._differentiable]
         self.names = [each.name for each in self._trainable]
-        self._on_host: dict[str, list[np.ndarray]] = {}  # until the network is used
-        self._arrays: dict[str, Callable[[], list[mx.nd.NDArray]]] = {
-            "weights": lambda: [each.data() for each in self._trainable],
-            "gradients": lambda: [each.grad() for each in self._trainable],
-            "statistics": lambda: [each.data() for each in self._auxiliary],
-        }
 
     @property
     def layers(self) -> Any:
@@ -99,28 +94,25 @@ class GluonNetwork:
         return self._block
 
     def begin(self) -> None:
+        on_host = vars(self)  # the lists below, until the network is used
         if self.device.device_type == "gpu":  # not tested: the project's test machines have none
-            for kind in self._on_host.keys() - {"gradients"}:
-                for array, content in zip(self._arrays[kind](), self._on_host[kind], strict=True):
-                    array[:] = content
-        self._on_host.clear()
+            for parameters, kind in ((self._trainable, "weights"), (self._auxiliary, "statistics")):
+                for each, content in zip(parameters, on_host.get(kind, ()), strict=False):
+                    each.data()[:] = content
+        for kind in ("weights", "gradients", "statistics"):
+            on_host.pop(kind, None)
 
-    def _host(self, kind: str) -> list[np.ndarray]:
-        if kind not in self._on_host:
-            self._on_host[kind] = list(map(_host_array, self._arrays[kind]()))
-        return self._on_host[kind]
-
-    @property
+    @cached_property
     def weights(self) -> list[np.ndarray]:
-        return self._host("weights")
+        return [_host_array(each.data()) for each in self._trainable]
 
-    @property
+    @cached_property
     def gradients(self) -> list[np.ndarray]:
-        return self._host("gradients")
+        return [_host_array(each.grad()) for each in self._trainable]
 
-    @property
+    @cached_property
     def statistics(self) -> list[np.ndarray]:
-        return self._host("statistics")
+        return [_host_array(each.data()) for each in self._auxiliary]
 
     @property
     def frozen(self) -> list[np.ndarray]:
