@@ -36,7 +36,6 @@ class Variables:
     allowed: Values | None  # None: they are removed, with a line in the log
     why: str  # the consequence of another value
     default: str = ""  # of what must be the same in all processes: the value where it is not set; empty: it may differ
-    parameter_server_only: bool = False  # has no effect in a job without one
 
 
 def whole(least: int, most: int = LARGEST, words: str = "") -> Values:
@@ -66,26 +65,24 @@ def _thread_count(text: str) -> str | None:
 
 SWITCH = Values("0 or 1", lambda text: {"0": "0", "false": "0", "1": "1", "true": "1"}.get(text.lower()))
 ABORTS = "MXNet aborts"
-TABLE = (
+OF_PARAMETER_SERVERS = (  # which have no effect in a job without one
     Variables(
         ("MXNET_KVSTORE_BIGARRAY_BOUND",), whole(1),
         "workers split arrays over the servers in different ways, and a server aborts", "1000000",
-        parameter_server_only=True,
     ),
     Variables(
         ("DMLC_LOCAL",), whole(0, 1, "0, or 1 (Unix sockets) with all processes on one host"),
-        "some listen at TCP ports and others at Unix sockets: the job hangs", "0", parameter_server_only=True,
+        "some listen at TCP ports and others at Unix sockets: the job hangs", "0",
     ),
+    Variables(("PS_RESEND",), one_of("0"), "ps-lite aborts each process at the end of the job"),
+    Variables(("PS_DROP_MSG",), one_of("0"), "ps-lite drops messages at random, and the job hangs"),
+    Variables(("DMLC_PS_VAN_TYPE",), one_of("zmq"), "this MXNet has no other transport"),
     Variables(
-        ("PS_RESEND",), one_of("0"), "ps-lite aborts each process at the end of the job", parameter_server_only=True,
+        ("PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"), None,
+        "the scheduler notices silent processes without MXNet's heartbeats, which delay the end of each",
     ),
-    Variables(
-        ("PS_DROP_MSG",), one_of("0"), "ps-lite drops messages at random, and the job hangs",
-        parameter_server_only=True,
-    ),
-    Variables(
-        ("DMLC_PS_VAN_TYPE",), one_of("zmq"), "this MXNet has no other transport", parameter_server_only=True,
-    ),
+)  # fmt: skip
+OF_ALL = (
     Variables(
         ("MXNET_ENGINE_TYPE",), one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
         "MXNet cannot be loaded",
@@ -118,12 +115,8 @@ TABLE = (
         SWITCH, ABORTS,
     ),
     Variables(("MXNET_ENABLE_CYTHON", "MXNET_ENFORCE_CYTHON"), None, "this MXNet has no Cython modules"),
-    Variables(
-        ("PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"), None,
-        "the scheduler notices silent processes without MXNet's heartbeats, which delay the end of each",
-        parameter_server_only=True,
-    ),
 )  # fmt: skip
+TABLE = OF_PARAMETER_SERVERS + OF_ALL
 _EMPTY_MEANS_UNSET = re.compile("(PS|MXNET|OMP)_|DMLC_(LOCAL|PS_VAN_TYPE)$")
 
 
@@ -134,9 +127,7 @@ def judged(environment: Mapping[str, str], has_parameter_server: bool) -> dict[s
     for name, text in environment.items():
         if _EMPTY_MEANS_UNSET.match(name) and not text.strip():
             found[name] = None
-    for row in TABLE:
-        if row.parameter_server_only and not has_parameter_server:
-            continue
+    for row in TABLE if has_parameter_server else OF_ALL:
         for name in row.names:
             if not (text := environment.get(name, "").strip() or row.default):
                 continue

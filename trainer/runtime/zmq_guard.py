@@ -12,7 +12,7 @@ import ctypes
 import functools
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from trainer.runtime.library import library
@@ -61,7 +61,10 @@ def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
     """The slot from which a loaded library takes the address of a function that it calls. Raises LookupError if the
     library has no such slot, or a read-only one."""
     base, _, dynamic = _read(LINK_MAP, found._handle)
-    tags = dict(_tags(dynamic))
+    tags: dict[int, int] = {}
+    while (entry := _read(TAG, dynamic))[0] != END:
+        tags[entry[0]] = entry[1]
+        dynamic += struct.calcsize(TAG)
     if BIND_NOW in tags or tags.get(FLAGS, 0) & FLAG_BIND_NOW:
         raise LookupError("its calls cannot be redirected")
     for offset, info, _ in struct.iter_unpack(SLOT, ctypes.string_at(tags[SLOTS], tags[SLOTS_BYTES])):
@@ -69,12 +72,6 @@ def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
         if ctypes.string_at(tags[STRINGS] + place) == name:
             return ctypes.c_void_p.from_address(base + offset)
     raise LookupError(f"it has no {name.decode()}")
-
-
-def _tags(address: int) -> Iterator[tuple[int, int]]:
-    while (entry := _read(TAG, address))[0] != END:
-        yield entry
-        address += struct.calcsize(TAG)
 
 
 def _read(structure: str, address: int) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from few_images import on_few_images
 from server.setups import differences
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime import environment
-from trainer.runtime.environment import TABLE, compared, prepare_environment
+from trainer.runtime.environment import OF_PARAMETER_SERVERS, TABLE, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
 
 BOUND = "MXNET_KVSTORE_BIGARRAY_BOUND"
@@ -66,7 +66,7 @@ def test_a_variable_that_is_removed_has_a_line_in_the_log(name, caplog):
     assert line.startswith(f"{name}=60 is left out")
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.parameter_server_only])
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row in OF_PARAMETER_SERVERS])
 def test_what_ps_lite_reads_is_no_error_where_there_is_no_parameter_server(name):
     assert prepared(False, **{name: "abc"}) == {name: "abc"}
 
@@ -107,8 +107,8 @@ def test_a_role_that_was_left_in_the_shell_does_not_take_mxnets_import_for_itsel
 
 def test_the_documents_show_what_is_compared_and_what_is_refused():
     page = Path(ROOT, "docs", "hosts.md").read_text()
-    for row in TABLE:
-        if not (row.allowed and row.parameter_server_only):
+    for row in OF_PARAMETER_SERVERS:
+        if not row.allowed:
             continue  # the line that such a variable gets says all of it
         names = ", ".join(f"`{name}`" for name in row.names)
         cells = (names, row.allowed.words, "the same in all processes" if row.default else "refused")
