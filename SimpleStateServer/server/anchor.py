@@ -29,4 +29,4 @@ def steps(anchor: int | str, straggler: Row) -> int:
 
 def left(table: Table, straggler: Row) -> int:
     """Steps that the straggler has to do in this round; 0 or less once it may aggregate."""
-    return steps(table.anchor, straggler) - straggler.local_iteration
+    return steps(table.settings.anchor, straggler) - straggler.local_iteration

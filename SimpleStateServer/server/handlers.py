@@ -159,7 +159,7 @@ class Handlers:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
         # Under Sync-Switch rounds count batches, not all with a question; under WBSP they are releases, of which a slow
         # worker misses some. No worker waits for a round there. And a job that is taken over may be in any round.
-        may_skip = job.policy.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))
+        may_skip = not job.policy.all_aggregate or (row.heard is None and bool(job.settings.resumed))
         if round > row.round + 1 and message.settings is None and not may_skip:
             # Accepted, it would make all later messages of the worker stale.
             raise Conflict(

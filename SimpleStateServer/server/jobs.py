@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from server.curve import Curve, Event, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
-from server.policies import POLICIES, Sync
+from server.policies import POLICIES
 from server.row import SILENCE_S, Row
 from server.state import Table
 from server.worker import Activity
@@ -29,7 +29,7 @@ class Job:
     def __init__(self, id: str, token: str, settings: Settings, now: float) -> None:
         """`token` is that with which it was begun; empty: none is needed."""
         self.id, self.token, self.settings, self.policy = id, token, settings, POLICIES[settings.policy]
-        self.table = self._new_table(now)
+        self.table = Table(settings, self.policy, now)
         self.began = now  # of a job that was taken over, by its workers' messages
         self.curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)  # of its metric
         self.losses = Curve(more_is_better=False)  # the mean of the workers' latest losses, once a round
@@ -41,19 +41,6 @@ class Job:
         self.left_alone: float | None = None  # time of its last message, once all its workers are overdue or have left
         self.senders: dict[int, str] = {}  # of the first message of each rank in this generation
         self._loss_of: dict[int, float] = {}  # the latest, by rank
-
-    def _new_table(self, now: float) -> Table:
-        settings, policy = self.settings, self.policy
-        return Table(
-            settings.num_workers,
-            policy.delay,
-            settings.epsilon,
-            started=now,
-            counted=not settings.resumed,
-            batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
-            anchor=settings.anchor,
-            all_aggregate=policy.sync is Sync.AGGREGATES,
-        )
 
     @property
     def rows(self) -> list[Row]:
@@ -118,7 +105,7 @@ class Job:
     def go_on_with(self, settings: Settings, now: float) -> None:
         """Continues the job with the workers of another generation; they tell their own progress, the curve stays."""
         self.settings = replace(settings, resumed=1)
-        self.table = self._new_table(now)
+        self.table = Table(self.settings, self.policy, now)
         self.ended = self.left_alone = None
         self.senders.clear()
         self._loss_of.clear()

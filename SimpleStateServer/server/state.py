@@ -4,16 +4,22 @@ Only the handlers change a table, one message at a time; a reader gets a tuple o
 seconds on the server's monotonic clock, given by the caller.
 """
 
-import bisect
-from collections.abc import Callable
+from __future__ import annotations
 
-from server.batch_sizes import BatchSizes
+import bisect
+from typing import TYPE_CHECKING
+
 from server.job_rates import JobRates
-from server.max_tree import OUT, MaxTree
 from server.row import Row
 from server.throughputs import Throughputs
 from server.worker import Activity
 
+if TYPE_CHECKING:  # the rules need no messages, and import this file
+    from server.messages import Settings
+    from server.policies import Policy
+
+# The delay of a worker that does not take part: below all others, so it is the slowest only where all are out.
+OUT = -1.0
 _NEW: dict[bool, list[Row]] = {True: [], False: []}  # rows before the first message, by `counted`
 
 
@@ -25,37 +31,89 @@ def _new_rows(num_workers: int, counted: bool) -> list[Row]:
     return rows[:num_workers]
 
 
-class Table:
-    """The rows of one job."""
+class MaxTree:
+    """A tournament over the delays of `number` workers, at first all the same: its top is the slowest one, the lowest
+    rank among equals.
 
-    def __init__(
-        self,
-        num_workers: int,  # N; the ranks are 0 .. N-1
-        # The delay by which the job's policy compares workers; OUT where decisions ignore the worker
-        delay: Callable[[Row], float],
-        epsilon: float = 0.0,  # the preprint's tolerance in seconds
-        started: float = 0.0,  # when the job began
-        # Whether decisions wait for workers without a message yet. In a new job they do: all are in the first round. In
-        # a job that was taken over they must not: a worker may already wait in the aggregation
-        counted: bool = True,
-        # Samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0
-        batch_size: int = 0,
-        anchor: int | str = 0,  # local steps that ESync's straggler takes in a round (anchor.py)
-        all_aggregate: bool = False,  # no worker enters a round before all have done the one before
-    ) -> None:
-        self.epsilon = epsilon
-        self.anchor = anchor
-        self.batches = BatchSizes(num_workers, batch_size, are_known=counted)
-        self.started = started
+    A change costs one comparison for each level of the tree, so O(log N); the top costs nothing.
+    """
+
+    def __init__(self, number: int, delay: float) -> None:
+        self.delays = [delay] * number  # by rank
+        # Node i is the winner of its children 2i and 2i+1; the leaves are the last `number` nodes. Nodes are ranks, not
+        # objects, which would cost the garbage collector more time than the comparisons take.
+        self._nodes = nodes = [*[0] * number, *range(number)]
+        for node in range(number - 1, 0, -1):
+            one, other = nodes[2 * node], nodes[2 * node + 1]
+            nodes[node] = one if one < other else other
+
+    def change(self, rank: int, delay: float) -> None:
+        """Sets the delay of a worker."""
+        delays, nodes = self.delays, self._nodes
+        if delays[rank] == delay:
+            return
+        delays[rank] = delay
+        node = len(delays) + rank
+        while (node := node // 2) > 0:
+            one, other = nodes[2 * node], nodes[2 * node + 1]
+            is_one = delays[one] > delays[other] or (delays[one] == delays[other] and one < other)
+            nodes[node] = one if is_one else other
+
+    @property
+    def slowest(self) -> int:
+        return self._nodes[1]
+
+
+class BatchSizes:
+    """The present batch sizes of a job's workers, where a policy decides on them: it changes them once a round at most
+    (policies/lb_bsp.py), when the first worker has done its step of a round, and the round before is complete. They
+    hold from the next round on, for all workers alike.
+
+    Args:
+        num_workers: N.
+        batch_size: samples of each worker's batch at first; 0: no policy decides.
+        are_known: False in a job that was taken over, whose workers have other sizes by now.
+    """
+
+    def __init__(self, num_workers: int, batch_size: int, are_known: bool) -> None:
+        self.total = num_workers * batch_size  # B, of all workers in a round; it never changes
+        # By rank; empty while they are not known.
+        self.sizes: tuple[int, ...] = (batch_size,) * num_workers if are_known and batch_size else ()
+        self._num_workers = num_workers
+        self._round = 0  # of the last change
+        self._questions = num_workers  # since then
+
+    def are_due(self, round: int) -> bool:
+        """Whether the policy is to run now that a worker has done its step of `round`.
+
+        It costs O(N), so N questions must have come since its last run: a worker that runs through rounds alone costs
+        no more than others.
+        """
+        is_due = round > self._round and self._questions >= self._num_workers
+        if is_due:
+            self._round, self._questions = round, 0
+        self._questions += 1
+        return is_due
+
+
+class Table:
+    """The rows of one job. Decisions of a new one wait for workers without a message yet: all are in the first round.
+    Those of one that was taken over (`settings.resumed`) do not: a worker may already wait in the aggregation."""
+
+    def __init__(self, settings: Settings, policy: Policy, started: float = 0.0) -> None:
+        """`started`: when the job began, or this server learned of it."""
+        num_workers, is_new = settings.num_workers, not settings.resumed
+        self.settings, self.started = settings, started
+        batch_size = 0 if policy.share_out is None else settings.batch_size or 0
+        self.batches = BatchSizes(num_workers, batch_size, are_known=is_new)
         self.round = 1  # the latest that any worker has entered
         self._entered = started  # by the first one
-        self._all_aggregate = all_aggregate
         self.num_ended = 0  # workers that have left in order
-        self.num_counted = num_workers if counted else 0
+        self.num_counted = num_workers if is_new else 0
         self.entered: dict[int, list[float]] = {}  # when the counted workers in a round entered it, in order
-        self.rates = JobRates(started, resumed=not counted)
-        self.rows = _new_rows(num_workers, counted)
-        self._delay = delay
+        self.rates = JobRates(started, resumed=not is_new)
+        self.rows = _new_rows(num_workers, is_new)
+        self._policy = policy
         self._delays = MaxTree(num_workers, self._counted_delay(self.rows[0]))
         self._throughputs: Throughputs | None = None
         self._looked_at = 0  # rank of the worker that was checked last
@@ -84,7 +142,7 @@ class Table:
             bisect.insort(self.entered.setdefault(row.round, []), row.entered)
 
     def _counted_delay(self, row: Row) -> float:
-        return self._delay(row) if row.counted else OUT
+        return self._policy.delay(row) if row.counted else OUT
 
     @property
     def slowest(self) -> Row:
@@ -107,7 +165,7 @@ class Table:
         """Seconds since the worker's last message, or since the job began where there was none. Where all aggregate it
         lived when others entered a later round, though its messages may not arrive."""
         since = self.started if row.heard is None else row.heard
-        return now - (max(since, self._entered) if self._all_aggregate and row.round < self.round else since)
+        return now - (max(since, self._entered) if self._policy.all_aggregate and row.round < self.round else since)
 
     def stop_counting_on_the_silent(self, now: float) -> list[Row]:
         """Excludes silent workers from the decisions until their next message; returns their rows.

@@ -9,10 +9,9 @@ from scripted_job import table_of
 
 from config import FIELDS
 from server import anchor as anchors
-from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
 from server.row import SILENCE_S, Row
-from server.state import Table
+from server.state import MaxTree, Table
 from server.worker import Action
 from trainer import command_line
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
 
-from server.batch_sizes import BatchSizes
 from server.messages import Query, Report, Response, Status
 from server.policies import POLICIES
 from server.policies.lb_bsp import DEAD_BAND, in_proportion
+from server.state import BatchSizes
 from server.wire import understand
 
 NINE_WAYS_S = (0.04, 0.04, 0.04, 0.4)  # of 64 samples

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scripted_job import ScriptedJob
 
+from server.messages import Settings
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
 from server.row import STEP_TIME_WINDOW, Row
@@ -80,7 +81,7 @@ def test_whatever_rows_came_the_running_sums_decide_as_the_published_rule(
     policy: str, history: tuple[int, list[Row]], since_row: int
 ) -> None:
     num_workers, rows = history
-    table = Table(num_workers, POLICIES[policy].delay)
+    table = Table(Settings(num_workers, policy), POLICIES[policy])
     everybody = [Row(rank, step_times=(0.05,) * STEP_TIME_WINDOW, steps=1, samples=64) for rank in range(num_workers)]
     for number, row in enumerate([*everybody, *rows]):
         table.put(row)
@@ -99,7 +100,7 @@ def test_whatever_rows_came_the_running_sums_decide_as_the_published_rule(
 @given(history=histories())
 def test_who_is_marked_is_who_would_be_told_so(policy: str, history: tuple[int, list[Row]]) -> None:
     num_workers, rows = history
-    table = Table(num_workers, POLICIES[policy].delay)
+    table = Table(Settings(num_workers, policy), POLICIES[policy])
     for row in rows:
         table.put(row)
     marked = set(POLICIES[policy].marks(table.rows, table.slowest.rank))

@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -591,12 +592,15 @@ def test_a_job_of_many_workers_begins_without_making_them() -> None:
         asked.append(row)
         return 1.0
 
-    one, other = Table(1000, delay), Table(500, delay, counted=True)
+    def table(num_workers: int, **more: int) -> Table:
+        return Table(Settings(num_workers, "journal", **more), replace(POLICIES["journal"], delay=delay))
+
+    one, other = table(1000), table(500)
     assert all(mine is others for mine, others in zip(one.rows, other.rows, strict=False))
     assert len(asked) == 2  # not of each worker: whoever begins job after job would keep the loop busy
     one.put(one.rows[3]._replace(round=2, heard=1.0))
-    assert (other.rows[3].round, Table(1000, delay).rows[3].round) == (1, 1)
-    assert (one.slowest.rank, Table(7, delay, counted=False).slowest.counted) == (0, False)
+    assert (other.rows[3].round, table(1000).rows[3].round) == (1, 1)
+    assert (one.slowest.rank, table(7, resumed=1).slowest.counted) == (0, False)
 
 
 def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:

@@ -17,7 +17,7 @@ EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
 
 def table_of(policy: str, *rows: Row, **more: Any) -> Table:
     """A state table with these rows, as the policy compares them."""
-    table = Table(len(rows), POLICIES[policy].delay, **more)
+    table = Table(Settings(len(rows), policy, **{"epsilon": 0.0, **more}), POLICIES[policy])
     for row in rows:
         table.put(row)
     return table

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from server.messages import Settings
 from server.policies import POLICIES, Decision, Policy, merging
 from server.row import Row
 from server.state import Table
@@ -32,7 +33,7 @@ class PolicyRunner:
 
     def __init__(self, policy: Policy | str, num_workers: int, now: float) -> None:
         self._policy = POLICIES[policy] if isinstance(policy, str) else policy
-        self._table = Table(num_workers, self._policy.delay, started=now)
+        self._table = Table(Settings(num_workers, self._policy.name), self._policy, now)
 
     def enter(self, rank: int, round_: int, now: float) -> None:
         self._table.put(self._row(rank).entering(round_, now))

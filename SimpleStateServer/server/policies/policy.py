@@ -45,6 +45,11 @@ class Policy:
     # Of a policy that decides on batch sizes: table -> sizes of the next round, by rank
     share_out: Callable[[Table], tuple[int, ...]] | None = None
 
+    @property
+    def all_aggregate(self) -> bool:
+        """Whether no worker enters a round before all have done the one before."""
+        return self.sync is Sync.AGGREGATES
+
     def marks(self, rows: Sequence[Row], slowest: int) -> dict[int, str]:
         """The page's marks by rank, of the marked workers only. O(N), for readers. A slowest worker that is not counted
         is the slowest by its rank alone, since none is."""

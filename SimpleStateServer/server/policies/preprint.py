@@ -35,8 +35,8 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     if slowest.action is Action.SYNC:
         return sync(f"the slowest device {slowest.rank} was told to aggregate")
     rest = max(left, 1) * delay(slowest) - (0.0 if slowest.since is None else now - slowest.since)
-    comparison = f"{delay(asker):.3g} s + epsilon {table.epsilon:.3g} s against {rest:.3g} s"
-    if delay(asker) + table.epsilon > rest:
+    comparison = f"{delay(asker):.3g} s + epsilon {table.settings.epsilon:.3g} s against {rest:.3g} s"
+    if delay(asker) + table.settings.epsilon > rest:
         return sync(f"the slowest device {slowest.rank} is nearly done: {comparison}")
     return train(f"time for another step before the slowest device {slowest.rank} is done: {comparison}")
 

@@ -23,10 +23,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 
-from server.max_tree import OUT
 from server.policies.policy import Policy, Sync, sync, train
 from server.row import STEP_TIME_WINDOW, Row
-from server.state import Table
+from server.state import OUT, Table
 from server.throughputs import Throughputs, throughput
 from server.worker import Action, Decision
 
