@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from msgspec import Meta, Struct, to_builtins
 
 from server.errors import BadMessage
+from server.policies import POLICIES
 from server.worker import Action, Activity, Decision, Device, check_text
 
 STATE_SERVER = "state-server"
@@ -77,6 +78,7 @@ Finite = Annotated[
 ]
 Anchor = Annotated[Count | Literal["auto"], Meta(description=f"a whole number from 0 to {MAX_COUNT}, or auto")]
 Role = Annotated[Literal["scheduler", "server", "worker"], Meta(description="one of scheduler, server, worker")]
+PolicyName = Annotated[str, _text(f"({'|'.join(POLICIES)})", f"one of {', '.join(POLICIES)}")]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=MAX_WORKERS, description="a list of ranks of this job")]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
@@ -155,7 +157,7 @@ class Settings(Struct, frozen=True):
     """What all workers of a job tell alike."""
 
     num_workers: NumWorkers  # N
-    policy: str  # name of the rule
+    policy: PolicyName  # name of the rule
     epsilon: Seconds = 0.5  # seconds; read by the preprint's policy only
     resumed: Annotated[int, _whole(0, 1)] = 0  # 1: the job is running already; read by a server that is new to it
     title: str = ""  # what the page calls the algorithm; empty: as the policy says

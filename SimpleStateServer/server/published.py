@@ -1,14 +1,14 @@
 """The published HTTP interface (form-encoded POST), translated into messages."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from server.errors import BadMessage
-from server.messages import Count, NumWorkers, PublishedReset, Query, Report, Seconds, Settings, Status
-from server.wire import check_policy, convert, need_round
+from server.messages import Count, NumWorkers, PolicyName, PublishedReset, Query, Report, Seconds, Settings, Status
+from server.wire import convert, need_round
 
 _WIRE_NAMES = {
     "rank": "r",
@@ -21,22 +21,21 @@ _WIRE_NAMES = {
 
 
 class _Init(Struct):
+    policy: PolicyName
     num_workers: NumWorkers = 6
     epsilon: Seconds = 0.5
-    policy: str = ""
 
 
 class _Apply(Status, frozen=True, kw_only=True):
     local_iteration: Count  # in the journal's messages it may be left out, here not
 
 
-def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: str) -> PublishedReset:
+def init(form: Mapping[str, str], job: str, policy: str) -> PublishedReset:
     """`POST /init/`: num_workers (6), epsilon (0.5 s), and as an addition policy.
 
     Args:
         form: the fields as sent; an empty form stands for the defaults.
         job: a new id for the job, since a published worker knows none.
-        policies: the names that `policy` may have.
         policy: the default.
 
     Raises:
@@ -50,7 +49,6 @@ def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: s
         )
     values = {name: text if name == "policy" else _typed(text) for name, text in form.items()}
     found: _Init = convert({"policy": policy, **values}, _Init)
-    check_policy(found.policy, policies)
     return PublishedReset("published", job, Settings(found.num_workers, found.policy, found.epsilon))
 
 

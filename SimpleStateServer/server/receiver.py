@@ -11,7 +11,6 @@ from server.answers import JSON, Answer, Request, error, json_answer
 from server.errors import BadMessage
 from server.handlers import Handlers
 from server.messages import Message, Response
-from server.policies import POLICIES
 from server.worker import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -60,13 +59,13 @@ class Receiver:
     def _message(self, request: Request) -> Answer:
         """`POST /message/`: a message as JSON; answers with a RESPONSE."""
         _need_type(request, JSON, "the message as JSON")
-        message = wire.parse(request.body, POLICIES, _token(request.headers))
+        message = wire.parse(request.body, _token(request.headers))
         return json_answer(self._ask(message).to_wire(self._server))
 
     def _init(self, request: Request) -> Answer:
         """`POST /init/` as published: begins a new job for the workers that name none."""
         job = f"init-{uuid.uuid4().hex}"
-        self._ask(published.init(_form(request), job, POLICIES, self._init_policy))
+        self._ask(published.init(_form(request), job, self._init_policy))
         return Answer()
 
     def _apply(self, request: Request) -> Answer:

@@ -8,7 +8,7 @@ import enum
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -18,7 +18,7 @@ from server.errors import BadMessage
 from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessage
 
 
-def parse(body: bytes | bytearray, policies: Collection[str], token: str = "") -> Message:
+def parse(body: bytes | bytearray, token: str = "") -> Message:
     """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`. `token` is that of its request."""
     try:
         value = msgspec.json.decode(body)
@@ -27,20 +27,17 @@ def parse(body: bytes | bytearray, policies: Collection[str], token: str = "") -
         is_clear = type(value) is dict and body.count(b":") == _count_fields(value)
     except (msgspec.DecodeError, ValueError, RecursionError):
         is_clear = False
-    return understand({**(value if is_clear else json_object(body)), "token": token}, policies)
+    return understand({**(value if is_clear else json_object(body)), "token": token})
 
 
-def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:
-    """Checks one message. A job may choose from `policies`. Raises BadMessage if it is none of the messages to the
-    state server, or a field is wrong."""
+def understand(message: Mapping[str, Any]) -> Message:
+    """Checks one message. Raises BadMessage if it is none of the messages to the state server, or a field is wrong."""
     msg_type = message.get("msg_type")
     kind = BY_TYPE.get(msg_type) if isinstance(msg_type, str) else None
     if kind is None:
         raise BadMessage.of_field("msg_type", msg_type, f"one of {', '.join(BY_TYPE)}")
     if kind is Reset:
         message = {**message, "settings": message}
-    if isinstance(settings := message.get("settings"), Mapping):
-        check_policy(settings.get("policy"), policies)
     found: Message = convert(message, kind)
     if isinstance(found, WorkerMessage):
         if found.job is None:
@@ -53,12 +50,6 @@ def need_round(status: Status) -> None:
     """Raises BadMessage where the round is missing: only the published `/apply/` has none."""
     if status.round is None:
         raise BadMessage.of_field("round", None, _allowed(Status, "round"))
-
-
-def check_policy(policy: Any, policies: Collection[str]) -> None:
-    """Raises BadMessage unless it is one of them."""
-    if not isinstance(policy, str) or policy not in policies:
-        raise BadMessage.of_field("policy", policy, f"one of {', '.join(policies)}")
 
 
 def convert(values: Mapping[str, Any], kind: Any) -> Any:

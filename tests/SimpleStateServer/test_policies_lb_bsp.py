@@ -7,7 +7,6 @@ from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
 
 from server.messages import Query, Report, Response, Status
-from server.policies import POLICIES
 from server.policies.lb_bsp import DEAD_BAND, in_proportion
 from server.state import BatchSizes
 from server.wire import understand
@@ -152,7 +151,7 @@ def test_the_page_says_who_has_how_many_samples_and_why() -> None:
 def test_a_reset_may_say_how_large_batches_are_at_first() -> None:
     about = {"msg_type": "RESET", "sender": "w", "job": "a", "num_workers": 2, "policy": "lb-bsp"}
     for more in ({"batch_size": 64}, {}):
-        assert understand({**about, **more}, POLICIES).settings.batch_size == more.get("batch_size")  # type: ignore[union-attr]
+        assert understand({**about, **more}).settings.batch_size == more.get("batch_size")  # type: ignore[union-attr]
 
 
 def test_only_a_rule_that_decides_on_batch_sizes_sends_one() -> None:

@@ -242,4 +242,4 @@ def test_neither_one_outlier_nor_the_first_steps_make_a_straggler(policy: str) -
 def test_a_rule_that_nobody_has_written_is_refused() -> None:
     about = {"msg_type": "RESET", "sender": "w", "job": "a", "num_workers": 4, "policy": "sync-switch"}
     with pytest.raises(BadMessage, match="sync-switch-elastic"):
-        understand(about, POLICIES)
+        understand(about)

@@ -8,7 +8,6 @@ from scripted_job import ScriptedJob
 
 from server.errors import BadMessage
 from server.messages import MAX_REASON, Report
-from server.policies import POLICIES
 from server.wire import parse
 from server.worker import Action, Decision
 
@@ -27,10 +26,10 @@ def wire(**decision: object) -> bytes:
 
 def test_a_decision_is_read_off_the_wire_where_no_field_is_given_twice() -> None:
     body = wire(action="SYNC", reason="10:20: the slowest")  # a colon in a text is no field
-    message = parse(body, POLICIES)
+    message = parse(body)
     assert isinstance(message, Report) and message.decision == Decision(SYNC, "10:20: the slowest")
     with pytest.raises(BadMessage, match="'rank' is given more than once"):
-        parse(body.replace(b'"rank": 0', b'"rank": 0, "rank": 0'), POLICIES)
+        parse(body.replace(b'"rank": 0', b'"rank": 0, "rank": 0'))
 
 
 def test_thousands_of_names_of_which_one_is_double_cost_little() -> None:
@@ -38,14 +37,14 @@ def test_thousands_of_names_of_which_one_is_double_cost_little() -> None:
     body = ("{" + ",".join(f'"{name}":1' for name in [*names, names[-1]]) + "}").encode()
     begin = time.monotonic()
     with pytest.raises(BadMessage, match="'n5999' is given more than once"):
-        parse(body, POLICIES)
+        parse(body)
     assert time.monotonic() - begin < 1.5
 
 
 @pytest.mark.parametrize("bad", [{"action": "STOP"}, {}, {"action": "SYNC", "reason": "x" * (MAX_REASON + 1)}])
 def test_what_is_no_decision_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(BadMessage, match=r"action|reason"):
-        parse(wire(**bad), POLICIES)
+        parse(wire(**bad))
 
 
 def test_under_wbsp_the_slowest_is_marked_and_what_was_decided_is_shown() -> None:

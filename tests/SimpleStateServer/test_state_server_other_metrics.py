@@ -16,7 +16,7 @@ RMSE = Metric("rmse", more_is_better=False)
 def understood(**fields: Any) -> Any:
     """The RESET with these fields, as it comes over the wire."""
     message = {"msg_type": "RESET", "sender": "a", "job": "a", "num_workers": 1, "policy": "journal", **fields}
-    return wire.understand(message, ["journal"])
+    return wire.understand(message)
 
 
 @pytest.mark.parametrize("name", ["R2", "a" * 40, "top 5 @(x)%/+-_.", "a" * 41, " a", "a ", "", "<i>", "a\n", "ä"])

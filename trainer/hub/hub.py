@@ -210,7 +210,7 @@ class Hub(Connections):
 
     def _join(self, connection: Connection, said: Message, again: Message | None) -> None:
         found = {**said, "address": connection.address, "port": said.get("port") or connection.port}
-        join = wire.understand(found, ())
+        join = wire.understand(found)
         if not isinstance(join, Join) or join.num_servers:
             raise BadMessage("this process does not join a hub")
         own = {"DMLC_NUM_WORKER": str(self._num_workers), **self._own}

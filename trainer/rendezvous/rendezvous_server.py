@@ -76,7 +76,7 @@ class RendezvousServer(Connections):
         join, rank = self._joins.get(connection), connection.rank
         match message:
             case {"join": dict(said)}:
-                self._join(connection, wire.understand(said, ()))
+                self._join(connection, wire.understand(said))
             case {"failed": str(why)} if join is None and why:
                 self._fail(why)
             case {"left": str(why)} if join:

@@ -6,7 +6,7 @@ import itertools
 
 from esync.clock import Clock
 from esync.protocol import Message, NoAnswer, Reply, Timeouts
-from server import policies, wire
+from server import wire
 from server.answers import refused
 from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
@@ -33,7 +33,7 @@ class InProcessServer:
 
     def answer(self, message: Message) -> Reply:
         try:
-            response = self.handlers.handle(wire.understand(message, policies.POLICIES), self._clock.now())
+            response = self.handlers.handle(wire.understand(message), self._clock.now())
         except (BadMessage, Conflict) as problem:
             status, said = refused(problem)
             return Reply(status, said, str(problem))

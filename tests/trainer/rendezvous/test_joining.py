@@ -140,7 +140,7 @@ BOTH = {4000, 4001}
     ],
 )
 def test_the_messages_are_read(message: dict[str, object], read: Join | Left | Beat) -> None:
-    assert wire.understand(message, ()) == read
+    assert wire.understand(message) == read
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_messages_are_read(message: dict[str, object], read: Join | Left | B
 )
 def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: str) -> None:
     with pytest.raises(BadMessage) as wrong:
-        wire.understand(message, ())
+        wire.understand(message)
     assert wrong.value.field == field
 
 
