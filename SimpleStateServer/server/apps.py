@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable
 from server.handlers import Handlers
 from server.jobs import Jobs
 from server.metrics import StateCollector
-from server.receiver import Receiver
 from server.response_cache import ResponseCache
 from server.traffic import Traffic
 
@@ -27,9 +26,6 @@ class ServerConfig(AppConfig):
         self.response_cache = ResponseCache(time.monotonic)
         self.traffic = Traffic(self.registry)
         self.handlers = Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS))
-        self.receiver = Receiver(
-            self.handlers, time.monotonic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY
-        )
         self.registry.register(StateCollector(self.handlers, time.monotonic))
         ProcessCollector(registry=self.registry)
         Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})

@@ -27,6 +27,7 @@ from server.errors import BadMessage, Conflict
 from server.jobs import Job
 from server.log_limit import note_refusal
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
+from server.receiver import CALLS, post
 from server.status import status
 from server.worker import Action
 
@@ -58,9 +59,8 @@ def app() -> ServerConfig:
 def answer(request: Request) -> Answer:
     """Answers a request, also with an error, and counts it."""
     begin, path = perf_counter(), request.path
-    is_call = path in app().receiver.calls
     try:
-        found = _call(path, request) if is_call else _reading(path, request)
+        found = _answer(path, request)
     except (BadMessage, Conflict) as problem:
         code, said = refused(problem)
         found = json_answer(said, code)
@@ -68,18 +68,14 @@ def answer(request: Request) -> Answer:
         log.exception("%s %r failed", request.method, path[:200])
         found = error("the state server failed on this request; its log says why", 500)
     app().traffic.answered(path, found.status, perf_counter() - begin)
-    if is_call and found.status != 200:
+    if path in CALLS and found.status != 200:
         note_refusal(request.address, f"{request.method} {path}", found)
     return found
 
 
-def _call(path: str, request: Request) -> Answer:
-    """A call that changes state."""
-    return app().receiver.post(path, request) if request.method == "POST" else _not_allowed(request, "POST")
-
-
-def _reading(path: str, request: Request) -> Answer:
-    """A request that changes nothing."""
+def _answer(path: str, request: Request) -> Answer:
+    if path in CALLS:
+        return post(path, request) if request.method == "POST" else _not_allowed(request, "POST")
     job = None
     if of_job := re.fullmatch(r"/jobs/([^/]+)(/(?:status\.json)?)", path):
         job, path = of_job.groups()
