@@ -19,15 +19,15 @@ from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessa
 
 
 def parse(body: bytes | bytearray, token: str = "") -> Message:
-    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`. `token` is that of its request."""
+    """Reads one message, `token` is that of its request: UTF-8 JSON, one object, in which no name comes twice; NaN and
+    infinities are no JSON. Otherwise as `understand`."""
     try:
-        value = msgspec.json.decode(body)
-        # JSON has one colon for each field, and others only in strings: with a colon too many a field may be there
-        # twice, which msgspec would accept.
-        is_clear = type(value) is dict and body.count(b":") == _count_fields(value)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        is_clear = False
-    return understand({**(value if is_clear else json_object(body)), "token": token})
+        value = _JSON.decode(body.decode())
+    except (ValueError, RecursionError) as error:  # also where it is not UTF-8
+        raise BadMessage(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadMessage(f"the body is a JSON {type(value).__name__}; give an object")
+    return understand({**value, "token": token})
 
 
 def understand(message: Mapping[str, Any]) -> Message:
@@ -64,10 +64,6 @@ def convert(values: Mapping[str, Any], kind: Any) -> Any:
             raise _refusal(str(error), values, kind) from None
         except RecursionError:
             raise BadMessage("the message is nested too deeply") from None
-
-
-def _count_fields(value: dict[str, Any]) -> int:
-    return len(value) + sum(_count_fields(part) for part in value.values() if type(part) is dict)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -111,18 +107,6 @@ def _allowed(kind: Any, field: str) -> str:
     return "a JSON object" if _class_in(hint) else "printable characters"
 
 
-def json_object(body: bytes | bytearray) -> dict[str, Any]:
-    """The JSON object that a body is. A name may not come twice, and NaN and infinities are no JSON. Raises BadMessage
-    if it is something else."""
-    try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:  # also where it is not UTF-8
-        raise BadMessage(f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise BadMessage(f"the body is a JSON {type(value).__name__}; give an object")
-    return value
-
-
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a number that JSON has")
 
@@ -133,3 +117,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise BadMessage(f"field {twice[:64]!r} is given more than once; give it once", twice[:64])
     return values
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
