@@ -17,7 +17,6 @@ class Mark(NamedTuple):
 
     time: float  # on the server's clock (s)
     samples: int  # trained on
-    computing: float  # seconds of local steps
     round: int  # the latest that any worker has entered
 
 
@@ -26,12 +25,10 @@ class JobRates:
     at `started`. A `resumed` job is older: the work in a worker's first message was done before."""
 
     def __init__(self, started: float, resumed: bool = False) -> None:
-        self.heard: float | None = None  # of the last message of any worker
+        self.heard: float | None = None  # time of the last message of any worker
         self._resumed = resumed
-        self._samples = 0
-        self._computing = 0.0
-        self._round = 0
-        self._marks: list[Mark] = [Mark(started, 0, 0.0, 0)]
+        self._last = Mark(started, 0, 0)
+        self._marks = [self._last]
         self._pause = FIRST_PAUSE_S
 
     def note(self, before: Row, after: Row) -> None:
@@ -39,27 +36,19 @@ class JobRates:
         now = after.heard
         if now is None or (self.heard is not None and now < self.heard):  # nothing new
             return
-        if not (self._resumed and before.heard is None):
-            self._samples += after.samples - before.samples
-            self._computing += after.computing - before.computing
-        self._round = max(self._round, after.round)
-        self.heard = now
+        was_before = self._resumed and before.heard is None
+        samples = self._last.samples + (0 if was_before else after.samples - before.samples)
+        self.heard, self._last = now, Mark(now, samples, max(self._last.round, after.round))
         if now - self._marks[-1].time >= self._pause:
-            self._marks.append(self._mark(now))
+            self._marks.append(self._last)
             if len(self._marks) > MAX_POINTS:
                 del self._marks[1::2]
                 self._pause *= 2
 
-    def _mark(self, now: float) -> Mark:
-        return Mark(now, self._samples, self._computing, self._round)
-
     @property
     def marks(self) -> tuple[Mark, ...]:
         """In the order of time; the last one is that of the last message."""
-        if self.heard is None:
-            return tuple(self._marks)
-        before = self._marks[:-1] if self._marks[-1].time >= self.heard else self._marks
-        return (*before, self._mark(self.heard))
+        return (*(mark for mark in self._marks if mark.time < self._last.time), self._last)
 
 
 def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
