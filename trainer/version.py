@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # The modules and files that a role of a job runs, without other files in the root, such as a user's scripts.
-_DECIDING = ("anchor", "errors", "job_rates", "row", "state", "throughputs", "worker")
+_DECIDING = ("anchor", "errors", "job_rates", "row", "state", "throughputs")
 _MEETING = ("log_limit", "membership", "messages", "reach", "setups", "wire")
 _PROGRAM = (
     *("main.py", "algorithm_row.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py"),

@@ -17,8 +17,7 @@ from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
 from server.messages import Message, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
-from server.row import Row
-from server.worker import Action, Activity
+from server.row import Action, Activity, Row
 
 log = logging.getLogger(__name__)
 

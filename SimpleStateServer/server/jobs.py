@@ -10,9 +10,8 @@ from server.curve import Curve, Event, Point
 from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset, Settings, WorkerMessage
 from server.policies import POLICIES
-from server.row import SILENCE_S, Row
+from server.row import SILENCE_S, Activity, Row
 from server.state import Table
-from server.worker import Activity
 
 MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from server.errors import BadMessage
 from server.policies import POLICIES
-from server.worker import Action, Activity, Decision, Device, check_text
+from server.row import Action, Activity, Decision, Device, check_text
 
 STATE_SERVER = "state-server"
 

@@ -14,9 +14,8 @@ from server.curve import Point
 from server.handlers import Handlers
 from server.jobs import AT_WORK, ENDED, QUIET, Job
 from server.messages import BY_TYPE
-from server.row import Row
+from server.row import Action, Row
 from server.view import View
-from server.worker import Action
 from server.worker_states import ALL, WAITING
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format

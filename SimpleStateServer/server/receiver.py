@@ -14,7 +14,7 @@ from server import published, wire
 from server.answers import JSON, Answer, Request, error, json_answer
 from server.errors import BadMessage
 from server.messages import Message, Response
-from server.worker import Action
+from server.row import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 100

@@ -1,13 +1,16 @@
-"""A worker's row in the state table. All times are seconds on the server's monotonic clock, given by the caller."""
+"""A worker's row in the state table, and what is in it: actions, activities, a device. All times are seconds on the
+server's monotonic clock, given by the caller. The policies need this file and no messages."""
 
 from __future__ import annotations
 
+import enum
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from server.worker import Action, Activity, Decision, Device
+from server.errors import BadMessage
 
-if TYPE_CHECKING:  # the hub imports this file and needs no messages
+if TYPE_CHECKING:
     from server.messages import Total
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
@@ -19,6 +22,50 @@ HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
 SILENCE_S = 30.0
 SILENCE_STEPS = 10
 EVALUATION_S = 300.0  # likewise, for a worker that evaluates
+
+
+def check_text(field: str, text: str | None, longest: int = 255) -> None:
+    """Raises BadMessage unless the text is printable and short enough."""
+    if text and (len(text) > longest or not text.isprintable()):
+        raise BadMessage.of_field(field, text, f"at most {longest} printable characters")
+
+
+class Action(str, enum.Enum):
+    """A worker's next action: another local step, or the aggregation."""
+
+    TRAIN = "TRAIN"
+    SYNC = "SYNC"
+
+
+class Activity(str, enum.Enum):
+    """A worker's activity by its own report: it computes local steps, exchanges the results or waits for others,
+    evaluates the model, or has left the job in order."""
+
+    TRAINING = "training"
+    WAITING = "waiting"
+    EVALUATING = "evaluating"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A worker's next action, and the reason in words."""
+
+    action: Action
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a worker runs, for the status page."""
+
+    host: str = ""
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        check_text("host", self.host)
+        check_text("device", self.device)
+
 
 _NOWHERE = Device()
 

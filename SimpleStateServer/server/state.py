@@ -10,9 +10,8 @@ import bisect
 from typing import TYPE_CHECKING
 
 from server.job_rates import JobRates
-from server.row import Row
+from server.row import Activity, Row
 from server.throughputs import Throughputs
-from server.worker import Activity
 
 if TYPE_CHECKING:  # the rules need no messages, and import this file
     from server.messages import Settings

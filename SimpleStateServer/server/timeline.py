@@ -6,8 +6,7 @@ from typing import Any
 
 from server.jobs import Job
 from server.policies import Policy, Sync
-from server.row import PastRound, Row
-from server.worker import Action
+from server.row import Action, PastRound, Row
 from server.worker_states import (
     ABSENT,
     ENDED,

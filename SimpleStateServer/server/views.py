@@ -28,8 +28,8 @@ from server.jobs import Job
 from server.log_limit import note_refusal
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from server.receiver import CALLS, post
+from server.row import Action
 from server.status import status
-from server.worker import Action
 
 SMALL_JOB = 1000  # workers; the published state of such a job takes a millisecond or two
 NO_STORE = {"Cache-Control": "no-store"}

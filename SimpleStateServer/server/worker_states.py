@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from server.jobs import Job
 from server.policies import Sync
-from server.row import EVALUATION_S, SILENCE_S, PastRound, Row
-from server.worker import Action, Activity
+from server.row import EVALUATION_S, SILENCE_S, Action, Activity, PastRound, Row
 
 TRAINING = "training"  # computes local steps
 EVALUATING = "evaluating"  # by its own report

@@ -10,9 +10,8 @@ from scripted_job import table_of
 from config import FIELDS
 from server import anchor as anchors
 from server.policies import POLICIES, Policy
-from server.row import SILENCE_S, Row
+from server.row import SILENCE_S, Action, Row
 from server.state import MaxTree, Table
-from server.worker import Action
 from trainer import command_line
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC

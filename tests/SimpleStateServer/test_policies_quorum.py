@@ -4,8 +4,7 @@ import pytest
 from scripted_job import table_of
 
 from server.policies.quorum import merging
-from server.row import Row
-from server.worker import Action
+from server.row import Action, Row
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 

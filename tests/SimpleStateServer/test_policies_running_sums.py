@@ -13,10 +13,9 @@ from scripted_job import ScriptedJob
 from server.messages import Settings
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
-from server.row import STEP_TIME_WINDOW, Row
+from server.row import STEP_TIME_WINDOW, Action, Row
 from server.state import Table
 from server.throughputs import Throughputs, throughput
-from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 GREEDY, ELASTIC = "sync-switch-greedy", "sync-switch-elastic"

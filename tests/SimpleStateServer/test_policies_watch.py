@@ -6,8 +6,7 @@ import pytest
 from scripted_job import table_of
 
 from server.policies import POLICIES, Sync
-from server.row import STEP_TIME_WINDOW, Row
-from server.worker import Action
+from server.row import STEP_TIME_WINDOW, Action, Row
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 

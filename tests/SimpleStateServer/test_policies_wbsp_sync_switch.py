@@ -6,9 +6,8 @@ from scripted_job import ScriptedJob, table_of
 from server.errors import BadMessage
 from server.policies import POLICIES
 from server.policies.sync_switch import MARGIN
-from server.row import STEP_TIME_WINDOW, Row
+from server.row import STEP_TIME_WINDOW, Action, Row
 from server.wire import understand
-from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 SYNC_SWITCH = ("sync-switch-none", "sync-switch-greedy", "sync-switch-elastic")

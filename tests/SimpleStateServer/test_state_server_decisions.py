@@ -8,8 +8,8 @@ from scripted_job import ScriptedJob
 
 from server.errors import BadMessage
 from server.messages import MAX_REASON, Report
+from server.row import Action, Decision
 from server.wire import parse
-from server.worker import Action, Decision
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 TRAINING, WAITING = "training", "waiting"

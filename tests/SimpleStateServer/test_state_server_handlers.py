@@ -27,9 +27,8 @@ from server.messages import (
     Total,
 )
 from server.policies import POLICIES
-from server.row import HISTORY_ROUNDS, Row
+from server.row import HISTORY_ROUNDS, Action, Activity, Device, Row
 from server.state import Table
-from server.worker import Action, Activity, Device
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 

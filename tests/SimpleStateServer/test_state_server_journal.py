@@ -11,7 +11,7 @@ from server.messages import Beat, Call, Join, Left, Response
 from server.rendezvous.groups import Rendezvous
 from server.rendezvous.journal import Journal
 from server.rendezvous.membership import Group
-from server.worker import Device
+from server.row import Device
 
 LAUNCHER = "aa"
 

@@ -14,7 +14,7 @@ from state_server_process import StateServerProcess, clients, query, report, run
 
 from server.messages import Limits, Metric, Reset, Settings
 from server.metrics import MAX_WORKER_SERIES, StateCollector
-from server.worker import Device
+from server.row import Device
 
 TIMEOUT_S = 10
 PROMTOOL = shutil.which("promtool")

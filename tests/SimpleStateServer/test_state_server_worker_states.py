@@ -6,7 +6,7 @@ import pytest
 from scripted_job import ENDED, EVALUATING, ScriptedJob
 
 from server.messages import Report, Status, Total
-from server.worker import Activity
+from server.row import Activity
 
 TRAINING, WAITING, EXCHANGING, SILENT = "training", "waiting", "pushing and pulling", "silent"
 

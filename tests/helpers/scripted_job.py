@@ -6,10 +6,9 @@ from server.handlers import Handlers
 from server.jobs import Job, Jobs
 from server.messages import Limits, Query, Report, Reset, Settings, Status
 from server.policies import POLICIES
-from server.row import Row
+from server.row import Action, Activity, Decision, Row
 from server.state import Table
 from server.status import status
-from server.worker import Action, Activity, Decision
 from server.worker_states import states_of
 
 EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED

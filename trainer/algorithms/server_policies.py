@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from server.messages import Settings
 from server.policies import POLICIES, Decision, Policy, merging
-from server.row import Row
+from server.row import Action, Row
 from server.state import Table
-from server.worker import Action
 
 __all__ = ["Action", "Decision", "Policy", "PolicyRunner", "UploadReport", "merging"]
 

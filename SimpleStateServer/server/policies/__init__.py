@@ -10,7 +10,7 @@ from server.policies import journal, lb_bsp, preprint, quorum, watched, wbsp
 from server.policies.policy import Policy, Sync
 from server.policies.quorum import merging
 from server.policies.sync_switch import SYNC_SWITCH_POLICIES
-from server.worker import Decision
+from server.row import Decision
 
 _OF_SERVERS = (wbsp.POLICY, quorum.POLICY, *SYNC_SWITCH_POLICIES)  # the server part on the hub decides
 _ALL = (journal.POLICY, preprint.POLICY, journal.UPLOAD_AWARE, *_OF_SERVERS, lb_bsp.POLICY, watched.POLICY)

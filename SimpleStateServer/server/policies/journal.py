@@ -23,9 +23,8 @@ from functools import partial
 
 from server import anchor
 from server.policies.policy import Policy, Sync, sync, train
-from server.row import Row
+from server.row import Action, Activity, Decision, Row
 from server.state import Table
-from server.worker import Action, Activity, Decision
 
 LATE_S, LATE_STEPS = 1.0, 5  # seconds, and a worker's own reach-server times
 

@@ -16,10 +16,9 @@ import math
 from collections.abc import Sequence
 
 from server.policies.policy import Policy, Sync, sync, train
-from server.row import Row
+from server.row import Decision, Row
 from server.state import Table
 from server.throughputs import in_units, throughput
-from server.worker import Decision
 
 DEAD_BAND = 0.05  # share of a round's computing time
 

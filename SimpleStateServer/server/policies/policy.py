@@ -4,9 +4,8 @@ import enum
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from server.row import Row
+from server.row import Action, Decision, Row
 from server.state import Table
-from server.worker import Action, Decision
 
 
 def train(reason: str) -> Decision:

@@ -10,9 +10,8 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 
 from server import anchor
 from server.policies.policy import Policy, Sync, sync, train
-from server.row import Row
+from server.row import Action, Decision, Row
 from server.state import Table
-from server.worker import Action, Decision
 
 
 def delay(row: Row) -> float:

@@ -8,8 +8,8 @@ that wait. A worker that is lost or silent is not waited for; what it has upload
 
 from server.policies.journal import delay
 from server.policies.policy import Policy, Sync, sync, train
+from server.row import Decision
 from server.state import Table
-from server.worker import Decision
 
 CAPTION = "the uploads of K workers make the next global model"
 

@@ -24,10 +24,9 @@ from fractions import Fraction
 from functools import partial
 
 from server.policies.policy import Policy, Sync, sync, train
-from server.row import STEP_TIME_WINDOW, Row
+from server.row import STEP_TIME_WINDOW, Action, Decision, Row
 from server.state import OUT, Table
 from server.throughputs import Throughputs, throughput
-from server.worker import Action, Decision
 
 MARGIN = Fraction(1, 10)  # of the mean
 

@@ -2,8 +2,8 @@
 
 from server.policies.journal import delay
 from server.policies.policy import Policy, Sync, train
+from server.row import Decision
 from server.state import Table
-from server.worker import Decision
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:

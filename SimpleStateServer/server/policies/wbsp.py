@@ -10,8 +10,8 @@ slowest has uploaded and was not the slowest then. Otherwise no worker would rel
 
 from server.policies.journal import delay
 from server.policies.policy import Policy, Sync, sync, train
+from server.row import Action, Decision
 from server.state import Table
-from server.worker import Action, Decision
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from timed_cluster import Outcome, Round, Worker, follow
 
 from esync.queries import AWAY_S
-from server.worker import Action
+from server.row import Action
 
 TICK = 2.0**-10  # s
 GIVEN_UP_LATE = 2 / 3  # of a step at most: READY may come just behind its forward pass

@@ -16,7 +16,7 @@ from server.errors import BadMessage
 from server.messages import Beat, Call, Join, Left, Member, Place
 from server.rendezvous import membership
 from server.rendezvous.membership import WAITING_S, Assignment, Group
-from server.worker import Device
+from server.row import Device
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock

@@ -27,8 +27,8 @@ from server.log_limit import AT_ONCE, LogLimit
 from server.messages import Call, Join
 from server.rendezvous import membership
 from server.rendezvous.membership import Group, decide
+from server.row import Device
 from server.setups import DATA, JOB, PROGRAM, differences, verdict
-from server.worker import Device
 from trainer import command_line, version, worker as worker_module
 from trainer.collectives.connecting import Acceptor, unanswered
 from trainer.hub import connections, server_link, wire as wire_module

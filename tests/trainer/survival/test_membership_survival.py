@@ -12,7 +12,7 @@ import pytest
 from server.messages import Beat, Call, Join, Left, Place
 from server.rendezvous import membership
 from server.rendezvous.membership import ALIVE_S, GONE_S, Assignment, Group
-from server.worker import Device
+from server.row import Device
 from trainer.survival.recovery import Arrangement, WorkerReport, arrange
 
 PATIENCE_S = 10.0

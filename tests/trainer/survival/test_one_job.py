@@ -22,7 +22,7 @@ from server.rendezvous import membership
 from server.rendezvous.groups import Rendezvous
 from server.rendezvous.journal import Record
 from server.rendezvous.membership import Group
-from server.worker import Device
+from server.row import Device
 
 TICK_S = 0.5
 SILENT = 6  # ticks without a sum until a worker comes back

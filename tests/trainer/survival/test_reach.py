@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from server.messages import Call, Join
 from server.rendezvous import membership
 from server.rendezvous.reach import EXACT, heaviest_group
-from server.worker import Device
+from server.row import Device
 from trainer.rendezvous import joining
 
 
