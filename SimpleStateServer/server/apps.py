@@ -7,11 +7,10 @@ from django.apps import AppConfig
 from django.conf import settings
 from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 
+from server.answers import ResponseCache
 from server.handlers import Handlers
 from server.jobs import Jobs
-from server.metrics import StateCollector
-from server.response_cache import ResponseCache
-from server.traffic import Traffic
+from server.metrics import StateCollector, Traffic
 
 
 class ServerConfig(AppConfig):

@@ -1,4 +1,4 @@
-"""The jobs' state for Prometheus, made on request. traffic.py has the HTTP metrics.
+"""The metrics for Prometheus: of HTTP, and the jobs' state, made on request.
 
 A job's labels never change: hosts and devices are in `esync_worker_info` alone, to be joined by `job` and `rank`. Up to
 MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts and spreads.
@@ -7,6 +7,7 @@ MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts a
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from prometheus_client import CollectorRegistry, Counter as PrometheusCounter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,7 +20,37 @@ from server.view import View
 from server.worker_states import ALL, WAITING
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
+PATHS = ("/message/", "/init/", "/apply/", "/reset/", "/", "/status.json", "/metrics", "/healthz", "/jobs/")
+OTHER = "other"
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 MAX_WORKER_SERIES = 1000  # workers that have series of their own, of all jobs together
+
+
+class Traffic:
+    """The metrics of HTTP. `registry` is this process's own, so that several may live in one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        seconds = Histogram(
+            "esync_request_seconds", "Time to answer a request, once it is here.", ["path"], buckets=BUCKETS,
+            registry=registry,
+        )  # fmt: skip
+        # Made once, since every query counts here; of a fixed number, since a client may ask for any path.
+        self._seconds = {path: seconds.labels(path) for path in (*PATHS, OTHER)}
+        self.refused = PrometheusCounter(
+            "esync_requests_refused", "Requests with another answer than 2xx.", ["status"], registry=registry
+        )
+        self.connections = Gauge("esync_connections", "Open connections.", registry=registry)
+        self.connections_closed = PrometheusCounter(
+            "esync_connections_closed", "Connections that this server closed.", ["why"], registry=registry
+        )
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        known = self._seconds.get(path)
+        if known is None:
+            known = self._seconds["/jobs/" if path.startswith("/jobs/") else OTHER]
+        known.observe(seconds)
+        if status >= 300:
+            self.refused.labels(str(status)).inc()
 
 
 class StateCollector(Collector):

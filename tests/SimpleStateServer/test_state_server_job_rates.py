@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 from scripted_job import ENDED, ScriptedJob
 
+from server.answers import SHARE, ResponseCache
 from server.job_rates import MAX_POINTS, JobRates, rates
 from server.messages import Limits, Total
-from server.response_cache import SHARE, ResponseCache
 from server.row import Row
 
 

@@ -18,9 +18,9 @@ from server.curve import Curve, Point
 from server.jobs import Jobs
 from server.log_limit import AT_ONCE, MAX_KINDS, PAUSE_S, LogLimit, note_refusal
 from server.messages import Reset, Settings
-from server.serving.connections import ConnectionLimits, Connections
-from server.serving.protocol import LINGER_BYTES, Connection
-from server.traffic import Traffic
+from server.metrics import Traffic
+from server.serving import ConnectionLimits
+from server.serving.connections import LINGER_BYTES, Connection, Connections
 
 
 class FakeLoop:

@@ -13,8 +13,8 @@ from pathlib import Path
 import uvloop
 from django.apps import apps
 
-from server.serving.connections import ConnectionLimits, Connections
-from server.serving.protocol import Connection
+from server.serving import ConnectionLimits
+from server.serving.connections import Connection, Connections
 from server.views import answer, last_page
 
 BACKLOG = 4096  # connections that wait to be accepted: a whole cluster may start at the same moment

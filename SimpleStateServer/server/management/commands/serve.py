@@ -13,7 +13,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from server.serving.connections import ConnectionLimits
+from server.serving import ConnectionLimits
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10010
@@ -78,9 +78,8 @@ class Command(BaseCommand):
         listener = listen(address, port)
         settings.ALLOWED_HOSTS.append(address)
         wanted = options["connections"]
-        limits = ConnectionLimits(
-            **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)}
-        )
+        of_flags = {field: options[field] for _, field, *_ in _FLAGS}
+        limits = ConnectionLimits(**of_flags | {"connections": allowed_connections(wanted)})
         if limits.connections < (least := min(wanted, LEAST_CONNECTIONS)):
             _fail(f"{least} connections need {least + SPARE_FILES} open files: raise the limit of them (ulimit -Hn)")
         if limits.connections < wanted:
