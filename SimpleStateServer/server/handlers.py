@@ -8,7 +8,6 @@ message changes nothing and gets the same answer; a stale one is refused.
 
 import logging
 from collections import Counter
-from importlib.util import find_spec
 
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from server.errors import BadMessage, Conflict, check_token
 from server.jobs import Job, Jobs
 from server.messages import Message, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
+from server.rendezvous.groups import Rendezvous
 from server.row import Action, Activity, Row
 
 log = logging.getLogger(__name__)
@@ -28,11 +28,7 @@ class Handlers:
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = Jobs() if jobs is None else jobs
         self.counts: Counter[str] = Counter()  # handled messages by type, and answers by action
-        self.rendezvous = None
-        if find_spec("server.rendezvous"):  # pip installs none: workers that find each other here have a clone
-            from server.rendezvous.groups import Rendezvous
-
-            self.rendezvous = Rendezvous(self.counts)
+        self.rendezvous = Rendezvous()
 
     def handle(self, message: Message, now: float) -> Response:
         """Hands a message to the handler of its type. Raises Conflict or BadMessage as that says."""
@@ -43,10 +39,9 @@ class Handlers:
                 return self.report(message, now)
             case Reset():
                 return self.reset(message, now)
-            case _ if self.rendezvous is not None:
-                return self.rendezvous.handle(message, now)
             case _:
-                raise Conflict("no-rendezvous", "pip has installed this state server: start that of the workers' clone")
+                self.counts[type(message).__name__.upper()] += 1
+                return self.rendezvous.handle(message, now)
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`

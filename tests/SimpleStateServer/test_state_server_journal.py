@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ LAUNCHER = "aa"
 
 
 def server(folder: Path, launcher: str = LAUNCHER, begins_anew: bool = False) -> Rendezvous:
-    made = Rendezvous(Counter())
+    made = Rendezvous()
     made.journal = Journal(folder, launcher, begins_anew)
     return made
 

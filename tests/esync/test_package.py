@@ -45,7 +45,6 @@ def test_the_wheel_has_one_name_of_its_own(names):
 
 def test_the_wheel_has_all_that_the_state_server_is(names):
     there = [path for path in (ROOT / "SimpleStateServer").rglob("*.*") if path.suffix != ".pyc"]
-    there = [path for path in there if path.parent.name != "rendezvous"]  # of jobs that run from a clone
     assert {f"esync/{path.relative_to(ROOT)}" for path in there} <= {*names}
     assert {f"esync/{path.name}" for path in SOURCES.glob("*.py")} <= {*names}
 
@@ -64,9 +63,9 @@ def test_the_wheels_state_server_serves_beside_no_clone(wheel, tmp_path):
     try:
         wait_for(lambda: "state server at" in (tmp_path / "out").read_text(), "the state server")
         assert (link := HttpLink("127.0.0.1", str(port), RealClock())).is_published() is False
-        beat = {"msg_type": "BEAT", "sender": "a", "job": "ring", "generation": 1, "rank": 0}
-        beat["members"] = [["a", "10.0.0.1", 9000, "host", "cpu0"]]
-        assert link.send(beat, PATIENT).said["code"] == "no-rendezvous"
+        join = {"msg_type": "JOIN", "sender": "a", "job": "ring", "num_workers": 1, "min_workers": 1}
+        assert link.send({**join, "address": "10.0.0.1", "port": 9000}, PATIENT).said["action"] == "START"
+        assert (tmp_path / "logs" / ".journal" / str(port) / "ring.json").exists()
     finally:
         server.terminate()
         server.wait(30)

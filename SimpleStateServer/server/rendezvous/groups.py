@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import Counter
 from typing import NamedTuple
 
 from server.errors import Conflict, check_token
@@ -28,18 +27,16 @@ class _Job(NamedTuple):
 
 
 class Rendezvous:
-    """Owns the groups of members. Time is an argument, as in the handlers; `counts` are of handled messages by type."""
+    """Owns the groups of members. Time is an argument, as in the handlers."""
 
     journal: Journal | None = None  # of the generations; None: this server keeps none
 
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
+    def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}  # the one that was silent for longest first
 
     def handle(self, message: Join | Beat | Left, now: float) -> Response:
         """A worker is ready and waits for the others, asks whether others wait, or has left. Raises Conflict if it does
         not fit the waiting workers, has another token, or there is no room for its job."""
-        self._counts[type(message).__name__.upper()] += 1
         before, token = self._found(message, now)
         group, answer, reason = recorded(before, message, now, secrets.token_hex(8))
         self._keep(message.job, before, group)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import uvloop
 from django.apps import apps
 
 from server.serving import ConnectionLimits
@@ -26,7 +25,7 @@ GARBAGE_THRESHOLDS = (10_000, 20, 1_000)  # the last: full collections a hundred
 log = logging.getLogger(__name__)
 
 
-def serve(
+async def serve(
     listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None], page_file: Path | None = None
 ) -> None:
     """Answers requests until SIGTERM, unless it is ignored, or SIGINT. Workers send unanswered messages again. `ready`
@@ -36,12 +35,6 @@ def serve(
     # more than a second at 100,000 workers.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    uvloop.run(_serve(listener, limits, ready, page_file))
-
-
-async def _serve(
-    listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None], page_file: Path | None
-) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -97,7 +97,7 @@ class History:
         return Worker(f"worker-aa-{number}", port if self.same_ports else 4000 + number, living)
 
     def _restart(self) -> None:
-        self.server = self.rule(Counter())
+        self.server = self.rule()
         self.server.journal = self.disk if self.keeps_records else None  # type: ignore[assignment]
 
     # ------------------------------------------------------------------------------------------------- the server

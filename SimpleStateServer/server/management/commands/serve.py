@@ -13,6 +13,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from server.rendezvous.journal import Journal
 from server.serving import ConnectionLimits
 
 DEFAULT_ADDRESS = "127.0.0.1"
@@ -85,19 +86,19 @@ class Command(BaseCommand):
         if limits.connections < wanted:
             print(f"this process may have {limits.connections} connections open, not {wanted} (ulimit -n)", flush=True)
         try:
+            import uvloop
+
             from server.serving.loop import serve
         except ModuleNotFoundError as missing:
             _fail(f"{missing.name} is missing: install requirements.txt")
         launcher, *_ = os.environ.get("ESYNC_PROCESS", "").split("-")
         host, port = listener.getsockname()[:2]
-        if (rendezvous := apps.get_app_config("server").handlers.rendezvous) is not None:
-            from server.rendezvous.journal import Journal
-
-            rendezvous.journal = Journal(options["journal"] or JOURNALS / str(port), launcher, options["begin_anew"])
+        journal = Journal(options["journal"] or JOURNALS / str(port), launcher, options["begin_anew"])
+        apps.get_app_config("server").handlers.rendezvous.journal = journal
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
         line = f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it"
         lines = "\n".join(filter(None, (warning(host), line)))
-        serve(listener, limits, lambda: print(lines, flush=True), options["page_file"])
+        uvloop.run(serve(listener, limits, lambda: print(lines, flush=True), options["page_file"]))
 
 
 def warning(host: str) -> str:
