@@ -1,8 +1,6 @@
 """The published HTTP interface (form-encoded POST), translated into messages."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -20,10 +18,10 @@ _WIRE_NAMES = {
 }
 
 
-class _Init(Struct):
-    policy: PolicyName
+class _Init(Struct, kw_only=True):
     num_workers: NumWorkers = 6
     epsilon: Seconds = 0.5
+    policy: PolicyName
 
 
 class _Apply(Status, frozen=True, kw_only=True):
@@ -47,45 +45,31 @@ def init(form: Mapping[str, str], job: str, policy: str) -> PublishedReset:
             f"the form has none of the fields {', '.join(known)}, but {', '.join(form)[:80]!r}; "
             "send one of them, or an empty body for the defaults"
         )
-    values = {name: text if name == "policy" else _typed(text) for name, text in form.items()}
-    found: _Init = convert({"policy": policy, **values}, _Init)
+    found: _Init = convert({"policy": policy, **form}, _Init, strict=False)
     return PublishedReset("published", job, Settings(found.num_workers, found.policy, found.epsilon))
 
 
 def apply(form: Mapping[str, str]) -> Query:
     """`POST /apply/`: r, k, c, te, and as an addition m, the seconds that a push takes."""
-    status: Status = convert(_values(form), _Apply)
+    status = _status(form, _Apply)
     return Query(f"worker-{status.rank}", None, status)
 
 
 def reset(form: Mapping[str, str]) -> Report:
     """`POST /reset/`: r, t, te. The worker has pulled and is in round t."""
-    values = {name: value for name, value in _values(form).items() if name in ("rank", "round", "timestamp")}
-    status: Status = convert(values, Status)
+    status = _status({name: text for name, text in form.items() if name in ("r", "t", "te")}, Status)
     need_round(status)
     return Report(f"worker-{status.rank}", None, status)
 
 
-@contextlib.contextmanager
-def published_names() -> Iterator[None]:
-    """Errors within name a field as the published interface does."""
-    try:
-        yield
-    except BadMessage as problem:
-        field = problem.field or ""
-        name = _WIRE_NAMES.get(field, field)
-        raise BadMessage(str(problem).replace(f"field {field!r}", f"field {name!r}"), name or None) from None
+def renamed(problem: BadMessage) -> BadMessage:
+    """The error with the field's name in the published interface."""
+    field = problem.field or ""
+    name = _WIRE_NAMES.get(field, field)
+    return BadMessage(str(problem).replace(f"field {field!r}", f"field {name!r}"), name or None)
 
 
-def _values(form: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _typed(form[wire_name]) for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
-
-
-def _typed(text: str) -> Any:
-    """A form knows only text; what looks like a number becomes one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _status(form: Mapping[str, str], kind: type[Status]) -> Status:
+    values = {name: form[wire_name] for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
+    found: Status = convert(values, kind, strict=False)
+    return found

@@ -50,15 +50,13 @@ def _init(request: Request) -> Answer:
 
 def _apply(request: Request) -> Answer:
     """`POST /apply/` as published: {"ready": 0} train, {"ready": 1} aggregate now."""
-    with published.published_names():
-        response = _ask(published.apply(_form(request)))
+    response = _ask_as_published(published.apply, request)
     return json_answer({"ready": int(response.action is Action.SYNC)})
 
 
 def _reset(request: Request) -> Answer:
     """`POST /reset/` as published: a worker has pulled and enters round t."""
-    with published.published_names():
-        _ask(published.reset(_form(request)))
+    _ask_as_published(published.reset, request)
     return Answer()
 
 
@@ -68,6 +66,13 @@ CALLS: dict[str, Callable[[Request], Answer]] = {
     "/apply/": _apply,
     "/reset/": _reset,
 }  # that change state, by path
+
+
+def _ask_as_published(read: Callable[[Mapping[str, str]], Message], request: Request) -> Response:
+    try:
+        return _ask(read(_form(request)))
+    except BadMessage as problem:
+        raise published.renamed(problem) from None
 
 
 def _ask(message: Message) -> Response:

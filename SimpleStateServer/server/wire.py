@@ -52,14 +52,14 @@ def need_round(status: Status) -> None:
         raise BadMessage.of_field("round", None, _allowed(Status, "round"))
 
 
-def convert(values: Mapping[str, Any], kind: Any) -> Any:
-    """The object of a class that these fields give. Raises BadMessage, which names the field, its value and what is
-    allowed."""
+def convert(values: Mapping[str, Any], kind: Any, strict: bool = True) -> Any:
+    """The object of a class that these fields give; where not `strict`, text may stand for a number. Raises BadMessage,
+    which names the field, its value and what is allowed."""
     try:
-        return msgspec.convert(values, kind)
+        return msgspec.convert(values, kind, strict=strict)
     except msgspec.ValidationError:
         try:
-            return msgspec.convert(_without_nulls(values), kind)
+            return msgspec.convert(_without_nulls(values), kind, strict=strict)
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, kind) from None
         except RecursionError:
