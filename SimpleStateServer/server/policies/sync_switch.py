@@ -44,9 +44,15 @@ def elastic_delay(row: Row) -> float:
     return OUT if row.action is Action.TRAIN else delay(row)
 
 
-def _compared(seconds: float, all_of_them: Throughputs) -> str:
-    """A worker's throughput beside those of all, in words."""
-    return f"{throughput(seconds):.4g} samples/s, the mean is {all_of_them.mean:.4g} +- {all_of_them.deviation:.3g}"
+def _told(row: Row, all_of_them: Throughputs, unknown: Row, otherwise: str) -> Decision:
+    """TRAIN where the worker of this row is a straggler; `unknown` has no throughput yet, where one has none."""
+    if not all_of_them.are_known:
+        return sync(f"no straggler is known: the throughput of worker {unknown.rank} is not known yet")
+    of_all = f"the mean is {all_of_them.mean:.4g} +- {all_of_them.deviation:.3g}"
+    compared = f"{throughput(delay(row)):.4g} samples/s, {of_all}"
+    if all_of_them.mean_is_far_above(delay(row), MARGIN):
+        return train(f"worker {row.rank} is a straggler: {compared}")
+    return sync(f"{otherwise} {compared}")
 
 
 def none(table: Table, rank: int, now: float) -> Decision:
@@ -57,13 +63,8 @@ def none(table: Table, rank: int, now: float) -> Decision:
 def greedy(table: Table, rank: int, now: float) -> Decision:
     """No worker stays in step while there is a straggler. If there is any, the slowest worker is one. The table already
     holds the message of the asker, `rank`; `now` is not used: the window is of steps, not of seconds."""
-    slowest, all_of_them = table.slowest, table.throughputs
-    if not all_of_them.are_known:
-        return sync(f"no straggler is known: the throughput of worker {slowest.rank} is not known yet")
-    compared = _compared(delay(slowest), all_of_them)
-    if all_of_them.mean_is_far_above(delay(slowest), MARGIN):
-        return train(f"worker {slowest.rank} is a straggler: {compared}")
-    return sync(f"no straggler: worker {slowest.rank} is the slowest with {compared}")
+    slowest = table.slowest
+    return _told(slowest, table.throughputs, slowest, f"no straggler: worker {slowest.rank} is the slowest with")
 
 
 def elastic(table: Table, rank: int, now: float) -> Decision:
@@ -72,13 +73,8 @@ def elastic(table: Table, rank: int, now: float) -> Decision:
     if elastic_delay(asker) == OUT:  # asks once more in a round for which it was left out: it counts itself
         all_of_them = copy.copy(all_of_them)
         all_of_them.change(OUT, delay(asker))
-    if not all_of_them.are_known:
-        unknown = asker if delay(asker) == math.inf else table.slowest
-        return sync(f"no straggler is known: the throughput of worker {unknown.rank} is not known yet")
-    compared = _compared(delay(asker), all_of_them)
-    if all_of_them.mean_is_far_above(delay(asker), MARGIN):
-        return train(f"worker {rank} is a straggler: {compared}")
-    return sync(f"worker {rank} is no straggler: {compared}")
+    unknown = asker if delay(asker) == math.inf else table.slowest
+    return _told(asker, all_of_them, unknown, f"worker {rank} is no straggler:")
 
 
 def _stragglers(of_row: Callable[[Row], float], rows: Sequence[Row]) -> list[int]:
