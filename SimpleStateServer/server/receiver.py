@@ -60,12 +60,7 @@ def _reset(request: Request) -> Answer:
     return Answer()
 
 
-CALLS: dict[str, Callable[[Request], Answer]] = {
-    "/message/": _message,
-    "/init/": _init,
-    "/apply/": _apply,
-    "/reset/": _reset,
-}  # that change state, by path
+CALLS = {"/message/": _message, "/init/": _init, "/apply/": _apply, "/reset/": _reset}  # that change state, by path
 
 
 def _ask_as_published(read: Callable[[Mapping[str, str]], Message], request: Request) -> Response:

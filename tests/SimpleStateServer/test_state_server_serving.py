@@ -281,7 +281,7 @@ def test_beyond_an_addresss_bound_its_longest_silent_connection_closes() -> None
     worker.data_received(post())  # has just spoken
     house.connect()
     assert [each.is_aborted for each in (kept, first, second, elsewhere)] == [False, True, False, False]
-    assert len(house.connections) == 4
+    assert house.connections.number == 4
 
 
 def test_beyond_the_bound_of_all_the_address_with_the_most_loses_one() -> None:
@@ -289,7 +289,7 @@ def test_beyond_the_bound_of_all_the_address_with_the_most_loses_one() -> None:
     _, worker = house.connect(address="10.0.0.2")
     (_, first), (_, second), _ = (house.connect() for _ in range(3))
     assert [each.is_aborted for each in (worker, first, second)] == [False, True, False]
-    assert len(house.connections) == 3
+    assert house.connections.number == 3
 
 
 # ----------------------------------------------------------------------------------------- curve, log, start

@@ -36,22 +36,20 @@ class Connections:
         self.date = ""  # of now, for the answers' heads
         self.accepting: set[asyncio.Task[Any]] = set()  # connections that are being set up; a loop keeps none itself
         self._by_address: dict[str, dict[Connection, None]] = {}  # in the order in which they last spoke
-        self._number = 0
+        self.number = 0  # of open ones
+        traffic.connections.set_function(lambda: self.number)
 
     def __iter__(self) -> Iterator[Connection]:
         return (connection for of_address in list(self._by_address.values()) for connection in list(of_address))
-
-    def __len__(self) -> int:
-        return self._number
 
     def add(self, connection: Connection) -> None:
         """Adds a connection; where there are too many, another one is closed."""
         of_address = self._by_address.setdefault(connection.address, {})
         of_address[connection] = None
-        self._count(+1)
+        self.number += 1
         if len(of_address) > self.limits.connections_per_address:
             self.close(next(iter(of_address)), "too many from its address")
-        elif self._number > self.limits.connections:
+        elif self.number > self.limits.connections:
             self.close_one("too many")
 
     def spoke(self, connection: Connection) -> None:
@@ -77,11 +75,7 @@ class Connections:
             del of_address[connection]
             if not of_address:
                 del self._by_address[connection.address]
-            self._count(-1)
-
-    def _count(self, change: int) -> None:
-        self._number += change
-        self.traffic.connections.set(self._number)
+            self.number -= 1
 
 
 class Connection(asyncio.Protocol):
