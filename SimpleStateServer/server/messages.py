@@ -1,7 +1,7 @@
 """The four messages of the journal paper, and three of this project's own, with the bounds of their fields.
 
 Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. Fields that the paper does not have (a title,
-limits, totals, an evaluation) are optional. `wire.py` reads messages from JSON, `published.py` from forms; only these
+limits, totals, an evaluation) are optional. `wire.py` reads messages from JSON, `receiver.py` from forms; only these
 check the bounds. JOIN, BEAT and LEFT are those of the rendezvous, and also come to the scheduler (rendezvous/).
 """
 

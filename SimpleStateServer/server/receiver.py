@@ -1,24 +1,63 @@
-"""Receiver and sender: a POST's head and body become a message, its handler answers it, the answer goes back."""
+"""Receiver and sender: a POST's head and body become a message, its handler answers it, the answer goes back.
+
+The messages are JSON (wire.py), or those of the published interface: its forms are translated into them here.
+"""
 
 import hmac
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from django.apps import apps
 from django.conf import settings
+from msgspec import Struct
 
-from server import published, wire
+from server import wire
 from server.answers import JSON, Answer, Request, error, json_answer
 from server.errors import BadMessage
-from server.messages import Message, Response
+from server.messages import (
+    Count,
+    Message,
+    NumWorkers,
+    PolicyName,
+    Positive,
+    PublishedReset,
+    Query,
+    Report,
+    Response,
+    Seconds,
+    Settings,
+    Status,
+)
 from server.row import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 100
 _SERVER = secrets.token_hex(4)  # a worker that sees it change knows that this server has lost its state
+_WIRE_NAMES = {
+    "rank": "r",
+    "local_iteration": "k",
+    "round": "t",
+    "computation_time": "c",
+    "transmission_time": "m",
+    "timestamp": "te",
+}
+
+
+class _Init(Struct, kw_only=True):
+    num_workers: NumWorkers = 6
+    epsilon: Seconds = 0.5
+    policy: PolicyName
+
+
+class _Apply(Status, frozen=True, kw_only=True):
+    local_iteration: Count  # in the journal's messages it may be left out, here not
+
+
+class _Reset(Status, frozen=True, kw_only=True):
+    round: Positive  # likewise
 
 
 def post(path: str, request: Request) -> Answer:
@@ -43,31 +82,48 @@ def _message(request: Request) -> Answer:
 
 
 def _init(request: Request) -> Answer:
-    """`POST /init/` as published: begins a new job for the workers that name none."""
-    _ask(published.init(_form(request), f"init-{uuid.uuid4().hex}", settings.STATE_SERVER_INIT_POLICY))
+    """`POST /init/`: num_workers (6), epsilon (0.5 s), and as an addition policy (ESYNC_POLICY). Begins a new job for
+    the workers that name none. An empty form stands for the defaults; one with none of these fields is refused: the
+    sender meant something else."""
+    form, known = _form(request), _Init.__struct_fields__
+    if form and not form.keys() & {*known}:
+        raise BadMessage(
+            f"the form has none of the fields {', '.join(known)}, but {', '.join(form)[:80]!r}; "
+            "send one of them, or an empty body for the defaults"
+        )
+    init: _Init = wire.convert({"policy": settings.STATE_SERVER_INIT_POLICY, **form}, _Init, strict=False)
+    its = Settings(init.num_workers, init.policy, init.epsilon)
+    _ask(PublishedReset("published", f"init-{uuid.uuid4().hex}", its))
     return Answer()
 
 
 def _apply(request: Request) -> Answer:
-    """`POST /apply/` as published: {"ready": 0} train, {"ready": 1} aggregate now."""
-    response = _ask_as_published(published.apply, request)
+    """`POST /apply/`: r, k, c, te, and as an addition m, the seconds that a push takes. Answers {"ready": 0}, train, or
+    {"ready": 1}, aggregate now."""
+    response = _ask_as_published(Query, _Apply, _form(request))
     return json_answer({"ready": int(response.action is Action.SYNC)})
 
 
 def _reset(request: Request) -> Answer:
-    """`POST /reset/` as published: a worker has pulled and enters round t."""
-    _ask_as_published(published.reset, request)
+    """`POST /reset/`: r, t, te. A worker has pulled and enters round t."""
+    form = {name: text for name, text in _form(request).items() if name in ("r", "t", "te")}
+    _ask_as_published(Report, _Reset, form)
     return Answer()
 
 
-CALLS = {"/message/": _message, "/init/": _init, "/apply/": _apply, "/reset/": _reset}  # that change state, by path
-
-
-def _ask_as_published(read: Callable[[Mapping[str, str]], Message], request: Request) -> Response:
+def _ask_as_published(kind: type[Query | Report], of_status: type[Status], form: Mapping[str, str]) -> Response:
+    """Errors within name a field as the published interface does."""
+    values = {name: form[wire_name] for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
     try:
-        return _ask(read(_form(request)))
+        status: Status = wire.convert(values, of_status, strict=False)
+        return _ask(kind(f"worker-{status.rank}", None, status))
     except BadMessage as problem:
-        raise published.renamed(problem) from None
+        field = problem.field or ""
+        name = _WIRE_NAMES.get(field, field)
+        raise BadMessage(str(problem).replace(f"field {field!r}", f"field {name!r}"), name or None) from None
+
+
+CALLS = {"/message/": _message, "/init/": _init, "/apply/": _apply, "/reset/": _reset}  # that change state, by path
 
 
 def _ask(message: Message) -> Response:

@@ -42,14 +42,9 @@ def understand(message: Mapping[str, Any]) -> Message:
     if isinstance(found, WorkerMessage):
         if found.job is None:
             raise BadMessage.of_field("job", None, _allowed(WorkerMessage, "job"))
-        need_round(found.status)
+        if found.status.round is None:  # only the published `/apply/` has none
+            raise BadMessage.of_field("round", None, _allowed(Status, "round"))
     return found
-
-
-def need_round(status: Status) -> None:
-    """Raises BadMessage where the round is missing: only the published `/apply/` has none."""
-    if status.round is None:
-        raise BadMessage.of_field("round", None, _allowed(Status, "round"))
 
 
 def convert(values: Mapping[str, Any], kind: Any, strict: bool = True) -> Any:
