@@ -200,8 +200,7 @@ class Handlers:
             log.warning(
                 "job %s | worker %d is silent; no decision counts on it until it is heard again", job.id, silent.rank
             )
-        if job.policy.share_out is not None and table.batches.are_due(row.round):
-            table.batches.sizes = job.policy.share_out(table)
+        table.share_out(row.round)
         decision = job.policy.decide(table, row.rank, now)
         log.debug(
             "job %s | round %d | worker %d | %s | %s",

@@ -63,38 +63,6 @@ class MaxTree:
         return self._nodes[1]
 
 
-class BatchSizes:
-    """The present batch sizes of a job's workers, where a policy decides on them: it changes them once a round at most
-    (policies/lb_bsp.py), when the first worker has done its step of a round, and the round before is complete. They
-    hold from the next round on, for all workers alike.
-
-    Args:
-        num_workers: N.
-        batch_size: samples of each worker's batch at first; 0: no policy decides.
-        are_known: False in a job that was taken over, whose workers have other sizes by now.
-    """
-
-    def __init__(self, num_workers: int, batch_size: int, are_known: bool) -> None:
-        self.total = num_workers * batch_size  # B, of all workers in a round; it never changes
-        # By rank; empty while they are not known.
-        self.sizes: tuple[int, ...] = (batch_size,) * num_workers if are_known and batch_size else ()
-        self._num_workers = num_workers
-        self._round = 0  # of the last change
-        self._questions = num_workers  # since then
-
-    def are_due(self, round: int) -> bool:
-        """Whether the policy is to run now that a worker has done its step of `round`.
-
-        It costs O(N), so N questions must have come since its last run: a worker that runs through rounds alone costs
-        no more than others.
-        """
-        is_due = round > self._round and self._questions >= self._num_workers
-        if is_due:
-            self._round, self._questions = round, 0
-        self._questions += 1
-        return is_due
-
-
 class Table:
     """The rows of one job. Decisions of a new one wait for workers without a message yet: all are in the first round.
     Those of one that was taken over (`settings.resumed`) do not: a worker may already wait in the aggregation."""
@@ -103,8 +71,12 @@ class Table:
         """`started`: when the job began, or this server learned of it."""
         num_workers, is_new = settings.num_workers, not settings.resumed
         self.settings, self.started = settings, started
-        batch_size = 0 if policy.share_out is None else settings.batch_size or 0
-        self.batches = BatchSizes(num_workers, batch_size, are_known=is_new)
+        size = 0 if policy.share_out is None else settings.batch_size or 0
+        self.all_samples = num_workers * size  # B, of a round; 0: no policy decides on batch sizes
+        # By rank, from the next round on; empty while they are not known, as those of a job that was taken over.
+        self.batch_sizes = (size,) * num_workers if size and is_new else ()
+        self._shared_out = 0  # round in which the policy decided on them last
+        self._questions = num_workers  # since then
         self.round = 1  # the latest that any worker has entered
         self._entered = started  # by the first one
         self.num_ended = 0  # workers that have left in order
@@ -158,7 +130,21 @@ class Table:
 
     def batch_size_of(self, rank: int) -> int | None:
         """Samples of a worker's batches from the next round on; None where no policy decides on that, or not yet."""
-        return self.batches.sizes[rank] if self.batches.sizes else None
+        return self.batch_sizes[rank] if self.batch_sizes else None
+
+    def share_out(self, round: int) -> None:
+        """Lets a policy that decides on batch sizes change them, now that a worker has done its step of `round`: once a
+        round at most, when its first worker has, and the round before is complete. They hold for all workers alike.
+
+        It costs O(N), so N questions must have come since its last run: a worker that runs through rounds alone costs
+        no more than others.
+        """
+        if self._policy.share_out is None:
+            return
+        if round > self._shared_out and self._questions >= len(self.rows):
+            self._shared_out, self._questions = round, 0
+            self.batch_sizes = self._policy.share_out(self)
+        self._questions += 1
 
     def silence(self, row: Row, now: float) -> float:
         """Seconds since the worker's last message, or since the job began where there was none. Where all aggregate it

@@ -1,14 +1,16 @@
 """LB-BSP's rule: how a round's samples are shared out, when the sizes change, and what the workers are told."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 from scripted_job import ScriptedJob
 
-from server.messages import Query, Report, Response, Status
+from server.messages import Query, Report, Response, Settings, Status
+from server.policies import POLICIES
 from server.policies.lb_bsp import DEAD_BAND, in_proportion
-from server.state import BatchSizes
+from server.state import Table
 from server.wire import understand
 
 NINE_WAYS_S = (0.04, 0.04, 0.04, 0.4)  # of 64 samples
@@ -135,8 +137,12 @@ def test_a_job_that_was_taken_over_is_told_no_size_before_all_speeds_are_known()
 
 
 def test_who_asks_for_ever_new_rounds_alone_makes_nobody_look_at_all_workers() -> None:
-    sizes = BatchSizes(1000, 64, are_known=True)
-    assert [round_ for round_ in range(1, 3001) if sizes.are_due(round_)] == [1, 1001, 2001]
+    looked: list[int] = []
+    policy = replace(POLICIES["lb-bsp"], share_out=lambda table: looked.append(round_) or table.batch_sizes)
+    table = Table(Settings(1000, "lb-bsp", batch_size=64), policy)
+    for round_ in range(1, 3001):
+        table.share_out(round_)
+    assert looked == [1, 1001, 2001]
 
 
 def test_the_page_says_who_has_how_many_samples_and_why() -> None:

@@ -37,15 +37,15 @@ def decide(table: Table, rank: int, now: float) -> Decision:
         return sync(f"the speed of worker {unknown.rank} is not known yet")
     compared = f"{throughput(delay(table.rows[rank])):.4g} samples/s, the mean is {speeds.mean:.4g}"
     size = table.batch_size_of(rank)
-    return sync(compared if size is None else f"{size} of {table.batches.total} samples: {compared}")
+    return sync(compared if size is None else f"{size} of {table.all_samples} samples: {compared}")
 
 
 def share_out(table: Table) -> tuple[int, ...]:
     """The batch sizes of the next round by rank; the present ones unless a change is worthwhile. O(N log N)."""
-    present, delays = table.batches.sizes, [delay(row) for row in table.rows]
-    if math.inf in delays or not table.batches.total:
+    present, delays = table.batch_sizes, [delay(row) for row in table.rows]
+    if math.inf in delays or not table.all_samples:
         return present
-    wanted = in_proportion(table.batches.total, [in_units(throughput(each)) for each in delays])
+    wanted = in_proportion(table.all_samples, [in_units(throughput(each)) for each in delays])
     if present and _longest_s(wanted, delays) >= (1 - DEAD_BAND) * _longest_s(present, delays):
         return present
     return wanted
