@@ -16,8 +16,7 @@ from server.handlers import Handlers
 from server.jobs import AT_WORK, ENDED, QUIET, Job
 from server.messages import BY_TYPE
 from server.row import Action, Row
-from server.view import View
-from server.worker_states import ALL, WAITING
+from server.worker_states import ALL, WAITING, View
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 PATHS = ("/message/", "/init/", "/apply/", "/reset/", "/", "/status.json", "/metrics", "/healthz", "/jobs/")

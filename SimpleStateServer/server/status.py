@@ -15,7 +15,7 @@ from server.job_rates import rates, rounds_per_s
 from server.jobs import AT_WORK, ENDED, Job, Jobs
 from server.row import Row
 from server.timeline import timeline
-from server.view import View
+from server.worker_states import View
 
 SHOWN_WORKERS = 100
 BY_RANK = 16  # up to this many workers are sorted by rank; of more the slow and the silent come first
@@ -66,7 +66,7 @@ def status(job: Job | None, jobs: Jobs, now: float) -> dict[str, Any]:
         "events": [[_rounded(event.time - job.began), *event[2:], event.round] for event in job.events],
         "best": best and [_rounded(best.time - job.began), best.value],
         "workers": [_worker(view, row) for row in shown],
-        "timeline": timeline(job, shown, view.workers, now),
+        "timeline": timeline(view, shown),
         "jobs": _jobs(jobs, now),
     }
 
@@ -107,7 +107,7 @@ def _shown(view: View) -> list[Row]:
     waiting = [row for row in rows if states[row.rank] == worker_states.WAITING]
     awaited: tuple[int, ...] = ()
     if waiting:
-        awaited = view.workers.awaited(min(waiting, key=lambda row: row.since or 0.0)).ranks
+        awaited = view.awaited(min(waiting, key=lambda row: row.since or 0.0)).ranks
 
     def kind(row: Row) -> int:
         state = states[row.rank]
@@ -138,7 +138,7 @@ def _worker(view: View, row: Row) -> dict[str, Any]:
         "transmission_time_s": view.transmission_time(row),
         "local_steps": row.local_iteration,
         "state": view.states[row.rank],
-        "whom": view.workers.whom(row),
+        "whom": view.whom(row),
         "heard_s": None if row.heard is None else quiet_s,
         "silence_s": quiet_s,
         "action": row.last_action and row.last_action.value,

@@ -15,7 +15,7 @@ from server.worker_states import (
     LOST,
     SILENT,
     TRAINING,
-    WorkerStates,
+    View,
     is_on_its_own,
 )
 
@@ -37,11 +37,12 @@ _LEGENDS = {
 }
 
 
-def timeline(job: Job, shown: Sequence[Row], done: WorkerStates, now: float) -> dict[str, Any]:
+def timeline(view: View, shown: Sequence[Row]) -> dict[str, Any]:
     """The lanes of some workers, as JSON: `seconds` that the lanes are long; `ends_s`, how long ago they end, 0 unless
     there was no message for long; `legend`, [kind, text]; `lanes`, rank and stretches [kind, begin, end, round], as
     ages in seconds before the end."""
-    lanes = [(row.rank, _lane(job, row, done, now)) for row in shown[:LANES]]
+    job, now = view.job, view.now
+    lanes = [(row.rank, _lane(view, row)) for row in shown[:LANES]]
     begin = _begin([stretches for _, stretches in lanes])
     end = _end(job, begin, now)
     computing, waiting = _LEGENDS[job.policy.sync]
@@ -81,7 +82,7 @@ def _end(job: Job, begin: float, now: float) -> float:
     return min(now, job.heard + max(5.0, LONGEST_SILENCE * (job.heard - begin)))
 
 
-def _lane(job: Job, row: Row, done: WorkerStates, now: float) -> list[Stretch]:
+def _lane(view: View, row: Row) -> list[Stretch]:
     """One worker's stretches, in the order of time; neighbours of a kind and round are one."""
     if row.entered is None:
         return []
@@ -91,9 +92,9 @@ def _lane(job: Job, row: Row, done: WorkerStates, now: float) -> list[Stretch]:
     parts = [
         part
         for past, (until, number, computing) in zip(row.past, following, strict=False)  # none in its first round
-        for part in _past(job.policy, past, until, number, computing)
+        for part in _past(view.job.policy, past, until, number, computing)
     ]
-    for kind, begin, end, number in (*parts, *_current(job.policy, row, done, now)):
+    for kind, begin, end, number in (*parts, *_current(view, row)):
         if end <= begin:
             continue
         if stretches and stretches[-1][0] == kind and stretches[-1][3] == number and stretches[-1][2] >= begin:
@@ -127,9 +128,10 @@ def _past(policy: Policy, past: PastRound, until: float, following: int, computi
     yield EVALUATION, evaluating, until, past.round
 
 
-def _current(policy: Policy, row: Row, done: WorkerStates, now: float) -> Iterator[Stretch]:
+def _current(view: View, row: Row) -> Iterator[Stretch]:
     """The present round's stretches."""
-    state, number = done.states[row.rank], row.round
+    policy, now = view.job.policy, view.now
+    state, number = view.states[row.rank], row.round
     entered, heard = row.entered or 0.0, row.heard or 0.0
     if state in (ABSENT, ENDED, LOST):
         now = heard
@@ -151,9 +153,9 @@ def _current(policy: Policy, row: Row, done: WorkerStates, now: float) -> Iterat
     else:
         yield COMPUTING, entered, synced, number
         freed = evaluating
-        if in_step and state == TRAINING and done.freed is not None:
+        if in_step and state == TRAINING and view.freed is not None:
             # Its next step has begun: the last one to end the step before is known, and its own push and pull.
-            freed = min(max(synced, done.freed + row.transmission_time), evaluating)
+            freed = min(max(synced, view.freed + row.transmission_time), evaluating)
         yield EXCHANGE, synced, freed, number
         yield COMPUTING, freed, evaluating, number
     yield EVALUATION, evaluating, until, number

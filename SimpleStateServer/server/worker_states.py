@@ -1,4 +1,5 @@
-"""The state of each worker at a moment, and the workers that it waits for: inferred from the messages. Pure.
+"""A job at one moment, as the page (status.py) and Prometheus (metrics.py) see it: the state of each worker, and the
+workers that it waits for, inferred from the messages. Pure.
 
 A worker reports its steps and the rounds that it enters; its state in between follows from the last answer, and from
 the meaning of that under its policy (`policy.sync`).
@@ -7,12 +8,11 @@ the meaning of that under its policy (`policy.sync`).
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.jobs import Job
+from server.jobs import AT_WORK, Job
 from server.policies import Sync
-from server.row import EVALUATION_S, SILENCE_S, Action, Activity, PastRound, Row
+from server.row import EVALUATION_S, HISTORY_ROUNDS, SILENCE_S, Action, Activity, PastRound, Row
 
 TRAINING = "training"  # computes local steps
 EVALUATING = "evaluating"  # by its own report
@@ -24,6 +24,7 @@ ABSENT = "not seen yet"
 ENDED = "ended"
 LOST = "lost"  # the job has ended, and this worker had not left it
 ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDED, LOST)
+NOT_AT_WORK = (SILENT, ABSENT, ENDED, LOST)
 
 # Seconds, and reach-server times, after which a worker counts as silent. Sooner than the decisions: a wrong guess costs
 # nothing here. A published worker does not report evaluations, so it has more time to exchange.
@@ -42,34 +43,15 @@ class Awaited(NamedTuple):
     number: int = 0
 
 
-@dataclass(slots=True)
-class WorkerStates:
+class WorkerStates(NamedTuple):
     """The states of a job's workers."""
 
     states: list[str]  # by rank
     find_awaited: Callable[[Row], Awaited] = lambda row: Awaited()  # for whom a worker waits, of those that do
     freed: float | None = None  # under BSP, when the training workers began their running step, by the messages
 
-    def awaited(self, row: Row) -> Awaited:
-        return self.find_awaited(row) if self.states[row.rank] == WAITING else Awaited()
 
-    def whom(self, row: Row) -> str:
-        """The same in words; empty where it waits for none."""
-        ranks, number = self.awaited(row)
-        if not number:
-            return ""
-        more = number - 1
-        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[ranks[0]])
-        if why is not None:
-            return f"worker {ranks[0]}, which {why}" + (f", and {more} more" if more else "")
-        if not more:
-            return f"worker {ranks[0]}"
-        names = [str(rank) for rank in ranks]
-        last = f"{number - len(ranks)} more" if number > len(ranks) else names.pop()
-        return f"workers {', '.join(names)} and {last}"
-
-
-def states_of(job: Job, now: float) -> WorkerStates:
+def _states_of(job: Job, now: float) -> WorkerStates:
     """The state of each worker. O(N)."""
     if job.ended is not None:
         left = [not job.is_cut_off or row.doing is Activity.ENDED for row in job.rows]
@@ -248,3 +230,95 @@ _BY_SYNC: dict[Sync, Callable[[Job, float], WorkerStates]] = {
     Sync.STAYS_IN_STEP: _in_step,
     Sync.IS_NOT_SAID: _as_told,
 }
+
+
+class View:
+    """What follows from a job's rows, computed once.
+
+    The workers' work is in columns, by rank: an object for each of 100,000 workers would set off the garbage collector,
+    which then goes through the whole state table.
+    """
+
+    def __init__(self, job: Job, now: float) -> None:
+        self.job, self.now, self.rows = job, now, job.rows
+        self.state = job.state(now)
+        self.states, self._find_awaited, self.freed = _states_of(job, now)
+        slowest = job.table.slowest.rank
+        self.marks = job.policy.marks(job.rows, slowest) if self.state == AT_WORK else {}  # by rank, of the marked
+        self._samples: list[int] = []  # trained on
+        self._computing: list[float] = []  # seconds of local steps
+        self._seconds: list[float] = []  # of that work, waiting included
+        for row, state in zip(job.rows, self.states, strict=True):
+            self._add_work(row, state)
+
+    def _add_work(self, row: Row, state: str) -> None:
+        """A running step and its time do not count: they are reported at its end."""
+        told = self.job.policy.sync is Sync.IS_NOT_SAID  # what was done is known up to each row's `since`
+        past, samples, computing, begin = row.past, 0, 0.0, row.entered
+        if len(past) == HISTORY_ROUNDS or self.job.settings.resumed:
+            # The work before the first recorded round is known from its end on.
+            if past:
+                samples, computing = past[0].samples, past[0].computing
+                begin = past[0].asked if told else past[1].entered if len(past) > 1 else begin
+            else:
+                samples, computing, begin = row.samples, row.computing, None
+        elif past:
+            begin = past[0].entered
+        end: float | None = self.now
+        if state == TRAINING or told:
+            end = row.since
+        elif state in NOT_AT_WORK:
+            end = row.heard
+        self._samples.append(row.samples - samples)
+        self._computing.append(row.computing - computing)
+        self._seconds.append(0.0 if begin is None or end is None else max(end - begin, 0.0))
+
+    def awaited(self, row: Row) -> Awaited:
+        """The workers that one waits for."""
+        return self._find_awaited(row) if self.states[row.rank] == WAITING else Awaited()
+
+    def whom(self, row: Row) -> str:
+        """The same in words; empty where it waits for none."""
+        ranks, number = self.awaited(row)
+        if not number:
+            return ""
+        more = number - 1
+        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[ranks[0]])
+        if why is not None:
+            return f"worker {ranks[0]}, which {why}" + (f", and {more} more" if more else "")
+        if not more:
+            return f"worker {ranks[0]}"
+        names = [str(rank) for rank in ranks]
+        last = f"{number - len(ranks)} more" if number > len(ranks) else names.pop()
+        return f"workers {', '.join(names)} and {last}"
+
+    def samples_per_s(self, rank: int) -> float:
+        seconds = self._seconds[rank]
+        return self._samples[rank] / seconds if seconds > 0 else 0.0
+
+    @property
+    def samples_per_s_of_all(self) -> float:
+        """Of all running workers; of a job that is not running, the mean over its time."""
+        if self.state == AT_WORK:
+            return sum([self.samples_per_s(rank) for rank, name in enumerate(self.states) if name not in NOT_AT_WORK])
+        first, last = (marks := self.job.table.rates.marks)[0], marks[-1]
+        return last.samples / (last.time - first.time) if last.time > first.time else 0.0
+
+    def computing_share(self, rank: int) -> float | None:
+        """Share of the worker's time spent computing; None where it is not known."""
+        return _share(self._computing[rank], self._seconds[rank])
+
+    @property
+    def computing_share_of_all(self) -> float | None:
+        """The same over all workers' time."""
+        known = [seconds for seconds, computing in zip(self._seconds, self._computing, strict=True) if computing > 0]
+        return _share(sum(self._computing), sum(known))
+
+    def transmission_time(self, row: Row) -> float | None:
+        """Seconds; None where none was measured."""
+        is_known = row.step_times and self.job.policy.sync is not Sync.IS_NOT_SAID
+        return row.transmission_time if is_known else None
+
+
+def _share(computing: float, seconds: float) -> float | None:
+    return round(min(computing / seconds, 1.0), 3) if seconds > 0 and computing > 0 else None

@@ -9,7 +9,7 @@ from server.policies import POLICIES
 from server.row import Action, Activity, Decision, Row
 from server.state import Table
 from server.status import status
-from server.worker_states import states_of
+from server.worker_states import View
 
 EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
 
@@ -93,8 +93,8 @@ class ScriptedJob:
 
     def states(self, now: float) -> list[str]:
         """What each worker does, by rank."""
-        return states_of(self.job, now).states
+        return View(self.job, now).states
 
     def whom(self, rank: int, now: float) -> str:
         """For whom a worker waits."""
-        return states_of(self.job, now).whom(self.job.rows[rank])
+        return View(self.job, now).whom(self.job.rows[rank])
