@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -119,7 +119,7 @@ class Job:
             log.info("job %s goes on: a worker speaks that had left", self.id)
 
 
-class Jobs:
+class Jobs(dict[str, Job]):
     """A bounded number of jobs by id, in the order in which they began.
 
     Args:
@@ -129,25 +129,16 @@ class Jobs:
     """
 
     def __init__(self, max_jobs: int = MAX_JOBS, max_rows: int = MAX_ROWS, rows_per_s: float = ROWS_PER_S) -> None:
+        super().__init__()
         self._max_jobs = max_jobs
         self._max_rows = max_rows
-        self._by_id: dict[str, Job] = {}
         self._rows_per_s = self._rows_left = rows_per_s
         self._rows_since = -math.inf
         self.published: Job | None = None  # the one that the latest `/init/` began
 
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self._by_id.values())
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def get(self, id: str) -> Job | None:
-        return self._by_id.get(id)
-
     @property
     def latest(self) -> Job | None:
-        return next(reversed(self._by_id.values()), None)
+        return next(reversed(self.values()), None)
 
     def begin(self, message: Reset | WorkerMessage, settings: Settings, now: float) -> Job:
         """Adds a job: round 1 and an empty record for each rank. Raises Conflict if running jobs leave no room for it,
@@ -161,10 +152,10 @@ class Jobs:
             replaced.end(now, f"{message.job} takes its place by POST /init/")
         for job in forgotten:
             log.info("job %s is forgotten, to make room", job.id)
-            del self._by_id[job.id]
+            del self[job.id]
             if job is self.published:
                 self.published = None
-        self._by_id[message.job] = job = Job(message.job, message.token, settings, now)
+        self[message.job] = job = Job(message.job, message.token, settings, now)
         if isinstance(message, PublishedReset):
             self.published = job
         log.info(
@@ -176,7 +167,7 @@ class Jobs:
 
     def cut_off(self, now: float) -> None:
         """Ends the jobs of this project's workers that have not all left: the server stops, and does so with them."""
-        for job in self:
+        for job in self.values():
             if job.ended is None and job is not self.published:
                 job.is_cut_off = True
                 job.end(now, "the state server stops")
@@ -196,9 +187,9 @@ class Jobs:
         """The jobs to forget for a new one of so many workers: ended ones first, then quiet ones, whose workers can
         begin them again. The job that is `replaced` counts as one that ends now. Raises Conflict where that is not
         enough."""
-        jobs, rows = len(self._by_id), sum(len(job.rows) for job in self)
+        jobs, rows = len(self), sum(len(job.rows) for job in self.values())
         forgotten: list[Job] = []
-        ended = {job: now if job is replaced else math.inf if job.ended is None else job.ended for job in self}
+        ended = {job: now if job is replaced else math.inf if job.ended is None else job.ended for job in self.values()}
         candidates = iter(sorted(ended, key=ended.__getitem__))  # the oldest of each kind first
         while jobs >= self._max_jobs or rows + num_workers > self._max_rows:
             job = next((job for job in candidates if job is replaced or not job.is_at_work(now)), None)

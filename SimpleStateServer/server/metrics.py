@@ -64,7 +64,7 @@ class StateCollector(Collector):
         yield _family("messages_total", "Messages handled, refused ones included.", "type", messages)
         decisions = ([action.value, counts[action.value]] for action in Action)
         yield _family("decisions_total", "Answers to queries.", "action", decisions)
-        views = [View(job, now) for job in self._handlers.jobs]
+        views = [View(job, now) for job in self._handlers.jobs.values()]
         number = Counter(view.state for view in views)
         states = ([state, number[state]] for state in (AT_WORK, QUIET, ENDED))
         yield _family("jobs", "Jobs that this server knows.", "state", states)

@@ -174,7 +174,7 @@ def _way(rows: Sequence[Row]) -> str:
 
 def _jobs(jobs: Jobs, now: float) -> dict[str, Any]:
     """The latest jobs, running ones first."""
-    latest = sorted(jobs, key=lambda job: (job.state(now) != AT_WORK, -job.began))[:SHOWN_JOBS]
+    latest = sorted(jobs.values(), key=lambda job: (job.state(now) != AT_WORK, -job.began))[:SHOWN_JOBS]
     return {
         "count": len(jobs),
         "shown": [

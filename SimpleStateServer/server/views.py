@@ -131,7 +131,7 @@ def _misdirected(request: Request) -> Answer | None:
 def last_page() -> bytes:
     """The page as one file that asks no server: of the latest job, with links to the others. Empty: there is none."""
     jobs, now = app().handlers.jobs, time.monotonic()
-    found = {job.id: status(job, jobs, now) for job in jobs}
+    found = {id: status(job, jobs, now) for id, job in jobs.items()}
     if not found:
         return b""
     *_, latest = found.values()

@@ -416,7 +416,7 @@ def test_rounds_and_steps_never_go_back(conversation: Conversation) -> None:
 
 
 def ids(handlers: Handlers) -> list[str]:
-    return [job.id for job in handlers.jobs]
+    return [*handlers.jobs]
 
 
 def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -> None:
@@ -436,7 +436,7 @@ def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> 
         handlers.reset(PublishedReset("published", f"init-{number}", Settings(1, "preprint", 0.5)), now=float(number))
     assert handlers.query(query(0, None, 1, job=None), now=3.0).job == "init-2"
     assert handlers.query(query(0, 1, 1, job="a"), now=3.0).job == "a"
-    ended = {job.id: job.ended for job in handlers.jobs}
+    ended = {job.id: job.ended for job in handlers.jobs.values()}
     assert ended == {"a": None, "init-1": 2.0, "init-2": None}
 
 
