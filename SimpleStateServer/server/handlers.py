@@ -111,10 +111,6 @@ class Handlers:
         """The job of a message. With settings it begins, goes on with other workers, or runs so already. Raises
         Conflict if it runs with other settings, is not known, or there is no room for it."""
         settings = message.settings
-        if message.job is None:
-            if self.jobs.published is None:
-                raise Conflict("no-job", "no job has begun; POST /init/ first, or wait for it")
-            return self.jobs.published
         if (job := self.jobs.get(message.job)) is None:
             if settings is None:
                 raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET, or its settings")

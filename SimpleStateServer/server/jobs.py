@@ -143,7 +143,6 @@ class Jobs(dict[str, Job]):
     def begin(self, message: Reset | WorkerMessage, settings: Settings, now: float) -> Job:
         """Adds a job: round 1 and an empty record for each rank. Raises Conflict if running jobs leave no room for it,
         or too many workers begin too fast."""
-        assert message.job is not None
         self._take_rows(settings.num_workers, now)
         replaced = self.published if isinstance(message, PublishedReset) else None
         forgotten = self._to_forget(settings.num_workers, replaced, now)

@@ -196,7 +196,7 @@ class WorkerMessage(Incoming, frozen=True):
     """The fields that REPORT and QUERY have in common."""
 
     sender: Name  # name of the worker; the answer goes to it
-    job: Name | None  # id of the worker's job; None from a published worker: the job that `/init/` began
+    job: Name  # id of the worker's job
     status: Status  # the worker's progress
     settings: Settings | None = None  # of the job, which begins if it is not known; None: a RESET has told them
     lost: Ranks = ()  # the others go on without these workers

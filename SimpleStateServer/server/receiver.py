@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from server import wire
 from server.answers import JSON, Answer, Request, error, json_answer
-from server.errors import BadMessage
+from server.errors import BadMessage, Conflict
 from server.messages import (
     Count,
     Message,
@@ -112,11 +112,14 @@ def _reset(request: Request) -> Answer:
 
 
 def _ask_as_published(kind: type[Query | Report], of_status: type[Status], form: Mapping[str, str]) -> Response:
-    """Errors within name a field as the published interface does."""
+    """Of the job that the latest `/init/` began: these workers name none. Errors name a field as they do. Raises
+    Conflict where there is no such job."""
     values = {name: form[wire_name] for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
     try:
         status: Status = wire.convert(values, of_status, strict=False)
-        return _ask(kind(f"worker-{status.rank}", None, status))
+        if (job := apps.get_app_config("server").handlers.jobs.published) is None:
+            raise Conflict("no-job", "no job has begun; POST /init/ first, or wait for it")
+        return _ask(kind(f"worker-{status.rank}", job.id, status))
     except BadMessage as problem:
         field = problem.field or ""
         name = _WIRE_NAMES.get(field, field)

@@ -39,11 +39,8 @@ def understand(message: Mapping[str, Any]) -> Message:
     if kind is Reset:
         message = {**message, "settings": message}
     found: Message = convert(message, kind)
-    if isinstance(found, WorkerMessage):
-        if found.job is None:
-            raise BadMessage.of_field("job", None, _allowed(WorkerMessage, "job"))
-        if found.status.round is None:  # only the published `/apply/` has none
-            raise BadMessage.of_field("round", None, _allowed(Status, "round"))
+    if isinstance(found, WorkerMessage) and found.status.round is None:  # only the published `/apply/` has none
+        raise BadMessage.of_field("round", None, _allowed(Status, "round"))
     return found
 
 

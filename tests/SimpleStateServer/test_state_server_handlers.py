@@ -434,7 +434,7 @@ def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> 
     handlers = job_of(1, job="a")
     for number in (1, 2):
         handlers.reset(PublishedReset("published", f"init-{number}", Settings(1, "preprint", 0.5)), now=float(number))
-    assert handlers.query(query(0, None, 1, job=None), now=3.0).job == "init-2"
+    assert handlers.query(query(0, None, 1, job=handlers.jobs.published.id), now=3.0).job == "init-2"
     assert handlers.query(query(0, 1, 1, job="a"), now=3.0).job == "a"
     ended = {job.id: job.ended for job in handlers.jobs.values()}
     assert ended == {"a": None, "init-1": 2.0, "init-2": None}
@@ -605,7 +605,7 @@ def test_a_job_of_many_workers_begins_without_making_them() -> None:
 def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
     handlers = Handlers(Jobs(max_rows=20))
     handlers.reset(PublishedReset("published", "init-1", Settings(4, "journal", 0.5)), 0.0)
-    handlers.report(Report("worker-0", None, Status(0, round=1)), 0.5)
+    handlers.report(Report("worker-0", "init-1", Status(0, round=1)), 0.5)
     handlers.reset(Reset("worker-0", "a", Settings(10, "journal", 0.5)), 1.0)
     handlers.report(report(0, 1), 1.0)
     handlers.reset(Reset("worker-0", "idle", Settings(2, "journal", 0.5)), 1.0)
@@ -613,5 +613,5 @@ def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
     for message in (too_many, Reset("w", "b", Settings(7, "wbsp", 0.5))):
         assert code_of(handlers.reset, message, 2.0) == "too-many-jobs"
     assert ids(handlers) == ["init-1", "a", "idle"]
-    assert handlers.query(query(0, 1, 1, job=None), 3.0).job == "init-1"
+    assert handlers.query(query(0, 1, 1, job="init-1"), 3.0).job == "init-1"
     assert handlers.jobs.published is not None and handlers.jobs.published.ended is None
