@@ -339,7 +339,7 @@ def test_an_added_algorithm_starts_with_what_is_tuned(project_with_examples):
     code = (
         "from scripts.launch import local_cluster, roles\n"
         "job = local_cluster.parse(['-m', 'easgd', '--workers', '0,0'])\n"
-        "print([role.command for role in roles.build_roles(job)])"
+        "print([role.command for role in roles.build(*local_cluster.place(job))])"
     )
     assert run(project_with_examples, "-c", code).count("'--global-lr', '0.9'") == 2
 

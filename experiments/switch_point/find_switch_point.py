@@ -32,7 +32,7 @@ from report import metrics
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.process import Role
-from scripts.launch.roles import LocalJobSpec, build_roles, local_layout
+from scripts.launch.roles import JobSpec, Layout, build
 from trainer import command_line, straggler_trace
 from trainer.run_logs.rounds import Warn
 from trainer.simulation.cluster_file import ClusterProfile
@@ -43,7 +43,7 @@ TABLE_FILE = "switch-points.json"
 # main.py's flags that a trial sets, or that would end it before its last step.
 TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy", "target")
 
-Build = Callable[[LocalJobSpec], list[Role]]
+Build = Callable[[JobSpec, Layout], Sequence[Role]]
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -92,7 +92,7 @@ class Job:
         bsp = Plan(self.given.total_steps, seed=0)
         return command_line.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
 
-    def options(self, plan: Plan) -> LocalJobSpec:
+    def options(self, plan: Plan) -> JobSpec:
         """The trial as a local cluster. Its seed comes last, because the user's is only the first of several.
 
         Raises:
@@ -142,7 +142,7 @@ def settings(job: Job) -> dict[str, Any]:
     plan = Plan(job.given.total_steps, seed=0)
     options = job.options(plan)
     flags: dict[str, Any] = {}
-    for told, own in job_options.worker_configs(options, local_layout(options), job.own_flags(plan)):
+    for told, own in job_options.worker_configs(*local_cluster.place(options), job.own_flags(plan)):
         flags |= {name: value for name, value in vars(told).items() if value != getattr(own, name)}
     return {
         "total_steps": job.given.total_steps,
@@ -166,7 +166,7 @@ def _entries(trace: Path | None) -> list[dict[str, Any]]:
     return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
 
 
-def measured(options: LocalJobSpec, warn: Warn) -> tuple[list[float], float]:
+def measured(options: JobSpec, warn: Warn) -> tuple[list[float], float]:
     """All accuracies of a trial, and its seconds, from the round logs of its workers.
 
     Raises:
@@ -174,11 +174,11 @@ def measured(options: LocalJobSpec, warn: Warn) -> tuple[list[float], float]:
     """
     found = summary.summarise_mode(options.log_folder, warn)
     # An earlier trial with more workers, or on another host, may have left other logs there.
-    ours = {(options.host_folder.name, device) for device in options.devices}
+    ours = {(worker.host, worker.folder) for worker in options.hosts.workers}
     devices = {key: device for key, device in found.items() if key in ours}
     evaluating = metrics.evaluating_device(devices, warn)
     if evaluating is None:
-        raise SetupError(f"the round logs in {options.host_folder} have no accuracy: the trial cannot be judged")
+        raise SetupError(f"the round logs in {options.log_folder} have no accuracy: the trial cannot be judged")
     return list(evaluating.values), metrics.duration(devices.values())
 
 
@@ -228,7 +228,7 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
     return code
 
 
-def main(arguments: Sequence[str], build: Build = build_roles) -> int:
+def main(arguments: Sequence[str], build: Build = build) -> int:
     """The command: searches, returns the exit code. Raises SetupError where it cannot begin or go on."""
     given, flags = parse(arguments)
     job = Job(given, local_cluster.chosen_cluster(given), flags)

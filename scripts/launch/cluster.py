@@ -33,23 +33,20 @@ from flag_parser import FlagParser
 from flag_values import port
 from scripts.launch import hosts_file, job_options, previous_run, restart_policy, step_times
 from scripts.launch.console import console, unhurried
-from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection
+from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
-    EXAMPLE_INTERFACE,
-    HostInfo,
-    LaunchPlan,
+    INTERFACE,
     example,
     make_layout,
+    node_of,
     num_ports,
     port_ranges,
     root_of,
-    trace_file,
 )
 from scripts.launch.job_processes import POLL_S
-from scripts.launch.process import Role
 from scripts.launch.restart_policy import RestartPolicy
-from scripts.launch.roles import JOB_FOLDER, TOKEN, JobSpec, Layout, build
+from scripts.launch.roles import JOB_FOLDER, ROOT, TOKEN, JobSpec, Layout, Node, build
 from scripts.launch.supervisor import JobOutcome
 from trainer.jobs.sources import sources
 from trainer.simulation import cluster_file
@@ -58,7 +55,7 @@ from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-def parse(arguments: Sequence[str]) -> LaunchPlan:
+def parse(arguments: Sequence[str]) -> JobSpec:
     """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError if the hosts file is
     wrong, or a flag for the workers contradicts the job."""
     columns = "\n".join(f"  {name:<16} {text}" for name, text in hosts_file.COLUMNS.items())
@@ -82,7 +79,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     )
     add_job(parser)
     given, worker_arguments = job_options.parse(parser, arguments)
-    return plan_of(given, worker_arguments)
+    return job_of(given, worker_arguments)
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -99,29 +96,33 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
 
 
-def plan_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> LaunchPlan:
+def job_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> JobSpec:
     """The job that was asked for, on the hosts of the file `given.hosts`, by the command `given.ssh`. Raises SetupError
     as `parse`."""
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
-    job = job_options.spec_of(given, worker_arguments)
     hosts = hosts_file.read(given.hosts).without(getattr(given, "without", ()))
-    files = sources(given.job) if given.job else {}
-    plan = LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files)
-    plan = _with_workers(plan, given.fastest, getattr(given, "cluster", None))
-    job_options.check_flags(*example(plan), where="behind `--` or in the hosts file")
-    return plan
+    ssh = shlex.split(given.ssh)
+    job = dataclasses.replace(
+        job_options.spec_of(given, worker_arguments, hosts),
+        sources=sources(given.job) if given.job else {},
+        base_port=given.base_port,
+        connect=lambda host: ssh_command(ssh, host, host.folder or str(ROOT)),
+        is_dry_run=given.dry_run,
+    )
+    job = _with_workers(job, given.fastest, getattr(given, "cluster", None))
+    job_options.check_flags(*example(job), where="behind `--` or in the hosts file")
+    return job
 
 
-def _with_workers(plan: LaunchPlan, k: int | str, cluster: Path | None) -> LaunchPlan:
-    """The plan with those workers of the hosts that take part in the mode; with all where a step time that decides is
+def _with_workers(job: JobSpec, k: int | str, cluster: Path | None) -> JobSpec:
+    """The job with those workers of the hosts that take part in the mode; with all where a step time that decides is
     unknown. `k` is that of --fastest, `cluster` a file with the step times. Raises SetupError if there are fewer."""
-    mode = plan.job.mode
-    if ENTRIES[mode].workers is Workers.ALL and not k:
+    if ENTRIES[job.mode].workers is Workers.ALL and not k:
         if cluster:
-            raise SetupError(f"--cluster {cluster} does nothing in mode {mode} without --fastest: leave it out")
-        return plan
-    configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
+            raise SetupError(f"--cluster {cluster} does nothing in mode {job.mode} without --fastest: leave it out")
+        return job
+    configs = [parsed for parsed, _ in job_options.worker_configs(*example(job))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     if cluster:
         rows = cluster_file.read(cluster).workers
@@ -133,48 +134,44 @@ def _with_workers(plan: LaunchPlan, k: int | str, cluster: Path | None) -> Launc
         step_times_s = [row.shortest_step_s(parsed.batch_size) for row, parsed in zip(rows, configs, strict=True)]
     if not all(step_times_s):
         if isinstance(k, int):
-            job_options.taking_part(mode, step_times_s, k)  # there are as many
-        entry = filed_as(mode, k) if isinstance(k, int) else ""
-        return dataclasses.replace(plan, number=k, job=dataclasses.replace(plan.job, entry=entry))
-    return _with_fastest(plan, step_times_s, k)
+            job_options.taking_part(job.mode, step_times_s, k)  # there are as many
+        return dataclasses.replace(job, number=k, entry=filed_as(job.mode, k) if isinstance(k, int) else "")
+    return _with_fastest(job, step_times_s, k)
 
 
-def _with_fastest(plan: LaunchPlan, step_times_s: Sequence[float], k: int | str) -> LaunchPlan:
-    """The plan with the workers that take part by these step times, in the order of its workers."""
-    mode, workers = plan.job.mode, plan.hosts.workers
-    names = [f"{worker.host} {worker.folder}" for worker in workers]
-    configs = [parsed for parsed, _ in job_options.worker_configs(*example(plan))]
-    places = job_options.taking_part(mode, step_times_s, k, configs[0].settings.sync_every)
-    hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
-    job = job_options.of_fastest(plan.job, k, names, places)
-    return dataclasses.replace(plan, job=job, hosts=hosts, number=None)
+def _with_fastest(job: JobSpec, step_times_s: Sequence[float], k: int | str) -> JobSpec:
+    """The job with the workers that take part by these step times, in the order of its workers."""
+    workers, steps = job.hosts.workers, job_options.first_config(*example(job)).settings.sync_every
+    places = job_options.taking_part(job.mode, step_times_s, k, steps)
+    job = job_options.of_fastest(job, k, [worker.name for worker in workers], places)
+    hosts = dataclasses.replace(job.hosts, workers=tuple(workers[place] for place in places))
+    return dataclasses.replace(job, hosts=hosts, number=None)
 
 
-def timed(plan: LaunchPlan, say: Callable[[str], None]) -> LaunchPlan:
-    """The plan with the workers that take part, once a step of the job was timed on each. Raises SetupError if one
-    cannot be."""
-    assert plan.number is not None
-    timing = step_times.timing_of(plan, job_options.first_config(*example(plan)))
+def timed(job: JobSpec, say: Callable[[str], None]) -> JobSpec:
+    """The job with the workers that take part, once a step of it was timed on each. Raises SetupError if one cannot
+    be."""
+    assert job.number is not None
+    timing = step_times.timing_of(job, job_options.first_config(*example(job)))
     say(f"{step_times.STEPS} steps on each worker tell which are the fastest")
     outcome = _run(timing, lambda line: say(line) if "error" in line else None)
     if outcome.was_stopped or outcome.exit_code != EXIT_OK:
-        raise SetupError(f"the steps were not timed; their logs are in {timing.job.log_folder}")
-    times_s = step_times.read(timing.job.log_folder, plan.hosts.workers)
-    path = step_times.keep(plan.job.log_base, times_s)
-    found = ", ".join(f"{worker.host} {worker.folder} {seconds:.4g} s" for worker, seconds in times_s.items())
+        raise SetupError(f"the steps were not timed; their logs are in {timing.log_folder}")
+    times_s = step_times.read(timing.log_folder, job.hosts.workers)
+    path = step_times.keep(job.log_base, times_s)
+    found = ", ".join(f"{worker.name} {seconds:.4g} s" for worker, seconds in times_s.items())
     say(f"a step took {found}; {path} has these")
-    return _with_fastest(plan, [*times_s.values()], plan.number)
+    return _with_fastest(job, [*times_s.values()], job.number)
 
 
-def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
+def show(job: JobSpec, say: Callable[[str], None]) -> None:
     """Says what would be started."""
-    job, layout = example(plan)
-    say(f"# {EXAMPLE_INTERFACE}, ports and numbers of threads that are not given are examples: the hosts find them\n")
-    if plan.number is not None:
+    say(f"# {INTERFACE}, ports and numbers of threads that are not given are examples: the hosts find them\n")
+    if job.number is not None:
         say(f"# of these workers the fastest take part, once {step_times.STEPS} steps were timed on each")
-    for name, host in plan.hosts.hosts.items():
-        say(f"{name}: {shlex.join(plan.command(host))}")
-    for role in build(job, layout):
+    for name, host in job.hosts.hosts.items():
+        say(f"{name}: {shlex.join(job.connect(host))}")
+    for role in build(*example(job)):
         variables = {key: value for key, value in role.environment.items() if key != "PYTHONUNBUFFERED"}
         variables[TOKEN] = "..."
         words = [*(f"{key}={value}" for key, value in variables.items()), *role.command]
@@ -184,7 +181,7 @@ def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
 # -------------------------------------------------------------------------------------------------------- the job
 
 
-def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> dict[str, HostInfo]:
+def ask_hosts(job: JobSpec, connections: Mapping[str, HostConnection]) -> dict[str, Node]:
     """Asks the hosts what only they know. Raises SetupError if hosts cannot be reached, or cannot take part. The
     message names them."""
     hellos, failures = {}, {}
@@ -194,46 +191,45 @@ def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> di
         except SetupError as error:
             failures[name] = str(error)
     if failures:
-        remedy = f"; or do without: --without {','.join(failures)}" if hellos and plan.connect is None else ""
+        remedy = f"; or do without: --without {','.join(failures)}" if hellos and not job.is_shared else ""
         raise SetupError("; ".join(failures.values()) + remedy)
-    first = root_of(plan)
+    first = root_of(job)
     toward = ""
-    infos = {}
+    nodes = {}
     for name in sorted(connections, key=lambda name: name != first):
-        host, hello = plan.hosts.hosts[name], hellos[name]
+        host, hello = job.hosts.hosts[name], hellos[name]
         found = connections[name].ask(do="network", address=host.address, interface=host.interface, toward=toward)
         toward = toward or found["address"]
-        infos[name] = HostInfo(hello["python"], hello["root"], hello["cores"], found["address"], found["interface"])
-    if toward.startswith("127.") and len({info.address for info in infos.values()}) > 1:
+        its = (hello["python"], hello["root"], hello["cores"], found["address"], found["interface"])
+        nodes[name] = node_of(job, name, *its)
+    if toward.startswith("127.") and len({node.address for node in nodes.values()}) > 1:
         raise SetupError(
             f"the first host is at {toward}, which the others cannot reach: give the address that they know"
         )
-    return infos
+    return nodes
 
 
-def place(
-    plan: LaunchPlan, connections: Mapping[str, HostConnection], infos: Mapping[str, HostInfo]
-) -> tuple[JobSpec, Layout]:
+def place(job: JobSpec, connections: Mapping[str, HostConnection], nodes: Mapping[str, Node]) -> tuple[JobSpec, Layout]:
     """Places the job's processes, at ports that are free now. Raises SetupError as `ask_hosts`."""
-    if plan.base_port:
-        ports = port_ranges(plan, plan.base_port, {name: info.address for name, info in infos.items()})
+    if job.base_port:
+        ports = port_ranges(job, job.base_port, nodes)
     else:
-        counts = num_ports(plan).items()
+        counts = num_ports(job).items()
         ports = {name: connections[name].ask(do="ports", count=count)["ports"] for name, count in counts}
-    return make_layout(plan, infos, ports)
+    return make_layout(job, nodes, ports)
 
 
-def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobSpec, layout: Layout) -> None:
+def begin(connections: Mapping[str, HostConnection], job: JobSpec, layout: Layout) -> None:
     """Makes every host note which logs are there before the job, and sends it the job file with its modules and the
     workers' traces; in a job that survives also the data that its fork server reads. Raises SetupError if the log
     folder of a host cannot be written to."""
     first = job_options.first_config(job, layout)
     forks = job_options.forked(job, first) if first.on_worker_death != END else None
     # As text that becomes the same bytes again.
-    files = {f"{JOB_FOLDER}/{name}": data.decode(errors="surrogateescape") for name, data in plan.sources.items()}
+    files = {f"{JOB_FOLDER}/{name}": data.decode(errors="surrogateescape") for name, data in job.sources.items()}
     for name, node in layout.nodes.items():
-        workers = [worker for worker in plan.hosts.workers if worker.host == name]
-        traces = {trace_file(worker): worker.straggler_trace for worker in workers}
+        workers = [worker for worker in layout.workers if worker.host == name]
+        traces = {each.trace_file: each.straggler_trace for each in workers}
         connections[name].ask(
             do="begin",
             folder=str(node.folder),
@@ -244,8 +240,8 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
 
 
 @contextlib.contextmanager
-def connected(plan: LaunchPlan) -> Iterator[dict[str, HostConnection]]:
-    """Connects the hosts of a plan, by name; the processes on a host end with its connection. Raises SetupError if a
+def connected(job: JobSpec) -> Iterator[dict[str, HostConnection]]:
+    """Connects the hosts of a job, by name; the processes on a host end with its connection. Raises SetupError if a
     connection cannot be started."""
     connections: dict[str, HostConnection] = {}
 
@@ -254,14 +250,14 @@ def connected(plan: LaunchPlan) -> Iterator[dict[str, HostConnection]]:
             connection.pump()
 
     try:
-        for name, host in plan.hosts.hosts.items():
+        for name, host in job.hosts.hosts.items():
             pump()  # a name look-up may take long, and the other hosts need their pings
+            command = job.connect(host)
             try:
-                log = plan.job.log_folder / f"{name}-ssh.log"
-                connections[name] = HostConnection(host, plan.command(host), log, pump)
+                connections[name] = HostConnection(host, command, job.log_folder / f"{name}-ssh.log", pump)
             except FileNotFoundError as error:
-                remedy = "" if plan.connect else "; choose another with --ssh"
-                raise SetupError(f"{plan.command(host)[0]} cannot be started: {error.strerror}{remedy}") from None
+                remedy = "" if job.is_shared else "; choose another with --ssh"
+                raise SetupError(f"{command[0]} cannot be started: {error.strerror}{remedy}") from None
             except OSError as error:
                 raise SetupError(f"{host.where}: {name} cannot be connected: {error}") from None
         yield connections
@@ -272,30 +268,28 @@ def connected(plan: LaunchPlan) -> Iterator[dict[str, HostConnection]]:
             connection.reap()
 
 
-def run(plan: LaunchPlan, say: Callable[[str], None] = console) -> int:
+def run(job: JobSpec, say: Callable[[str], None] = console) -> int:
     """Runs a job to its end; returns the exit code. Raises SetupError if the hosts cannot begin."""
     with unhurried(say) as say:
-        if plan.is_dry_run:
-            show(plan, say)
+        if job.is_dry_run:
+            show(job, say)
             return EXIT_OK
-        if plan.number is not None:
-            plan = timed(plan, say)
-        return _run(plan, say).exit_code
+        return _run(timed(job, say) if job.number is not None else job, say).exit_code
 
 
-def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
-    with job_options.claimed(plan.job.log_folder):
-        before = previous_run.of_job(*example(plan), say)
-        with connected(plan) as connections:
-            infos = ask_hosts(plan, connections)
-            job, layout = place(plan, connections, infos)
-            begin(plan, connections, job, layout)
+def _run(asked: JobSpec, say: Callable[[str], None]) -> JobOutcome:
+    with job_options.claimed(asked.log_folder):
+        before = previous_run.of_job(*example(asked), say)
+        with connected(asked) as connections:
+            nodes = ask_hosts(asked, connections)
+            job, layout = place(asked, connections, nodes)
+            begin(connections, job, layout)
             for line in job_options.warnings(job, layout):
                 say(line)
             which, address = "server" if job.has_hub else "scheduler", f"{layout.root.address}:{job.root_port}"
             meeting = f"; the {which} is at {address}" if job.has_server else ""
             say(f"connected to {', '.join(connections)}{meeting}")
-            policy = policy_of(plan, infos, job, layout, connections, say)
+            policy = policy_of(asked, job, layout, connections, lambda again: place(again, connections, nodes), say)
             start = lambda role: connections[role.host].start(role, layout.nodes[role.host].folder)  # noqa: E731
             links = [*connections.values()]
             outcome = previous_run.supervise(job, build(job, layout), before, say, start, links, policy)
@@ -312,11 +306,11 @@ def _run(plan: LaunchPlan, say: Callable[[str], None]) -> JobOutcome:
 
 
 def policy_of(
-    plan: LaunchPlan,
-    infos: Mapping[str, HostInfo],
+    asked: JobSpec,
     job: JobSpec,
     layout: Layout,
     connections: Mapping[str, HostConnection],
+    place_again: Callable[[JobSpec], tuple[JobSpec, Layout]],
     say: Callable[[str], None],
 ) -> RestartPolicy:
     """What follows when a process is lost."""
@@ -332,23 +326,11 @@ def policy_of(
         return [name for name, connection in connections.items() if connection.exit_code is None]
 
     def files(only: str = "") -> dict[str, int]:
-        asked = [each for each in sorted(folders) if only in ("", each[0])]
+        hosts = [each for each in sorted(folders) if only in ("", each[0])]
         toward = (layout.root.address, job.root_port) if has_begun and job.has_server else None
-        return checkpoints(connections, asked, toward, has_begun and not only, SILENT_S if only else ANSWER_S, say)
+        return checkpoints(connections, hosts, toward, has_begun and not only, SILENT_S if only else ANSWER_S, say)
 
-    def build_again(flags: Sequence[str]) -> list[Role]:
-        """Without the hosts that are gone."""
-        arguments = (*plan.job.worker_arguments, *flags)
-        # The state server keeps its port.
-        again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
-        remaining = dataclasses.replace(plan, job=again, hosts=plan.hosts.only(there()))
-        return build(*place(remaining, connections, infos))
-
-    def workers() -> list[str]:
-        reachable = there()
-        return [worker.name for worker in layout.workers if worker.node.name in reachable]
-
-    policy = restart_policy.of_job(job, configs[0], files, workers, build_again)
+    policy = restart_policy.of_job(asked, job, layout, configs[0], files, there, place_again)
     has_begun = True
     return policy
 
@@ -413,7 +395,7 @@ def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], No
     return True
 
 
-def main(arguments: Sequence[str], parse: Callable[[Sequence[str]], LaunchPlan] = parse) -> int:
+def main(arguments: Sequence[str], parse: Callable[[Sequence[str]], JobSpec] = parse) -> int:
     """The command: parses, runs, returns the exit code."""
     try:
         return run(parse(arguments))

@@ -50,17 +50,18 @@ class Host:
 
     name: str
     address: str
-    user: str
-    port: str
-    folder: str
-    interface: str
-    where: str = field(compare=False)  # file and line, for messages
+    user: str = ""
+    port: str = ""
+    folder: str = ""
+    interface: str = ""
+    where: str = field(default="", compare=False)  # file and line, for messages
 
 
 @dataclass(frozen=True)
 class HostWorker:
     """A worker of a host."""
 
+    name: str
     host: str  # its name
     device: str  # cpu, gpu0, ...
     folder: str  # name of its log folder, unique on the host
@@ -68,6 +69,11 @@ class HostWorker:
     step_time_s: float
     sample_time_s: float
     straggler_trace: Path | None  # absolute; a file that trainer/straggler_trace.py reads
+
+    @property
+    def trace_file(self) -> str:
+        """The name of its straggler trace in the host's log folder."""
+        return f".straggler-trace-{self.folder}.csv"
 
 
 @dataclass(frozen=True)
@@ -207,4 +213,4 @@ def _worker(path: Path, row: _Row, host: str, device: str, folder: str) -> HostW
         raise row.error(f"flags {flags!r}: {error}") from None
     step_time_s, sample_time_s = (row.parsed(column, _seconds, "0") for column in ("step_time_s", "sample_time_s"))
     trace_path = straggler_trace.beside(path, trace, row.where) if trace else None
-    return HostWorker(host, device, folder, words, step_time_s, sample_time_s, trace_path)
+    return HostWorker(f"{host} {folder}", host, device, folder, words, step_time_s, sample_time_s, trace_path)

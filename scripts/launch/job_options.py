@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers, entry_name, filed_as
@@ -15,6 +14,7 @@ from flag_parser import FlagParser
 from flag_values import at_least, number, or_auto, several, whole, zero_or_one
 from scripts.launch.best_number import best_number
 from scripts.launch.console import console
+from scripts.launch.hosts_file import Hosts
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
@@ -25,7 +25,6 @@ from trainer.jobs.sources import ignored_network, libraries, sources
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
-Spec = TypeVar("Spec", bound=JobSpec)
 _port = number(lambda value: 0 <= value < 65536, "a port from 1 to 65535, or 0 for a free one", int)
 EXCHANGES = (config.KVSTORE, config.HUB, *config.AMONG_WORKERS)  # mpiexec starts those of the other one
 # main.py's flags that only the launcher sets.
@@ -194,8 +193,8 @@ def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> t
     return transport if named or transport != transport_of(given.mode) else "", ""
 
 
-def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> JobSpec:
-    """The job that the options ask for; ports of 0 are to be found. Raises SetupError as `exchange_of`."""
+def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...], hosts: Hosts) -> JobSpec:
+    """The job that the options ask for, on these hosts. Raises SetupError as `exchange_of`."""
     exchange, implied = exchange_of(given, worker_arguments)
     return JobSpec(
         mode=given.mode,
@@ -210,8 +209,9 @@ def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> Job
         state_server_port=given.state_server_port,
         worker_arguments=worker_arguments,
         grace_s=given.grace,
+        hosts=hosts,
+        notes=(implied,) if implied else (),
         exchange=exchange,
-        implied=implied,
         page=bool(given.page),
         restarts=given.restarts,
         requeues=getattr(given, "requeue", False),
@@ -279,11 +279,11 @@ def taking_part(mode: str, step_times_s: Sequence[float], k: int | str, steps: i
     return places
 
 
-def of_fastest(job: Spec, k: int | str, names: Sequence[str], places: Sequence[int]) -> Spec:
+def of_fastest(job: JobSpec, k: int | str, names: Sequence[str], places: Sequence[int]) -> JobSpec:
     """A job of which the workers at these places take part, of those with these names."""
     told = f"{job.mode} takes the fastest {len(places)} of {len(names)} workers: {', '.join(names[p] for p in places)}"
     entry = filed_as(job.mode, len(places) if k else 0)
-    return dataclasses.replace(job, chosen=told, entry=entry, of_workers=len(names))
+    return dataclasses.replace(job, notes=(*job.notes, told), entry=entry, of_workers=len(names))
 
 
 # ---------------------------------------------------------------------------------------------- the workers' flags
@@ -323,7 +323,7 @@ def check_flags(
     _check_restarts(job, layout, configs[0])
     if job.algorithm.is_distributed:  # the processes also compare theirs when they meet
         processes = (
-            (f"worker {each.device} on host {each.node.name} ({each.node.address})", command_line.job_setup(parsed))
+            (f"worker {each.folder} on host {each.host} ({each.node.address})", command_line.job_setup(parsed))
             for each, parsed in zip(layout.workers, configs, strict=True)
         )
         if found := differences(processes):
@@ -352,7 +352,7 @@ def worker_configs(
     """Each worker's flags, and what they would be with only `ours` behind `--`."""
     plain = dataclasses.replace(job, worker_arguments=ours)
     for worker in layout.workers:
-        own = main_flags(plain, layout, dataclasses.replace(worker, more_flags=()))
+        own = main_flags(plain, layout, dataclasses.replace(worker, flags=()))
         yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
 
 
@@ -391,8 +391,8 @@ def claimed(folder: Path) -> Iterator[None]:
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
     """Lines for the user before the job begins."""
     configs = [parsed for parsed, _ in worker_configs(job, layout)]
-    lines = [job.chosen, job.implied]
-    is_spread = job.algorithm.is_distributed and len({worker.node.name for worker in layout.workers}) > 1
+    lines = [*job.notes]
+    is_spread = job.algorithm.is_distributed and len({worker.host for worker in layout.workers}) > 1
     if is_spread and any(each.ckpt_frequency and not each.survives and not each.checkpoint for each in configs):
         lines.append(
             "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find "
@@ -400,7 +400,7 @@ def warnings(job: JobSpec, layout: Layout) -> list[str]:
         )
     if (longest_s := max(each.min_step_time for each in configs)) >= 10:  # perhaps milliseconds were given
         lines.append(f"warning: an emulated step takes {longest_s:g} s: step times are in seconds")
-    return [*filter(None, lines)]
+    return lines
 
 
 def last_word(job: JobSpec, outcome: JobOutcome, say: Callable[[str], None]) -> None:

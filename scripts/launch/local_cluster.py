@@ -15,22 +15,23 @@ if __name__ == "__main__":
 import argparse
 import contextlib
 import dataclasses
+import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import config
 from algorithms import ENTRIES, OWNERS, Workers
 from flag_parser import FlagParser
 from flag_values import several
-from scripts.launch import job_options, previous_run, restart_policy
+from scripts.launch import job_options, previous_run, restart_policy, roles
 from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
+from scripts.launch.hosts_file import ROLES, Host, Hosts, HostWorker
+from scripts.launch.hosts_layout import make_layout, num_ports
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Process, Role, RunningProcess
-from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Survival
-from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
+from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, Node, base_environment
 from scripts.launch.supervisor import JobOutcome
 from trainer import straggler_trace
 from trainer.rendezvous.cluster import allow_files
@@ -47,7 +48,7 @@ MOST_WORKERS = 100  # that a number alone asks for: each is a process with MXNet
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-def parse(arguments: Sequence[str]) -> LocalJobSpec:
+def parse(arguments: Sequence[str]) -> JobSpec:
     """Parses the command line; a bad value ends the process with exit code 2. Raises SetupError if a port is in use,
     the cluster file is wrong, an option does nothing in the mode, or a flag behind `--` contradicts the cluster."""
     parser = FlagParser(prog="scripts/local_cluster.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
@@ -92,41 +93,35 @@ def chosen_cluster(given: argparse.Namespace) -> ClusterProfile:
     return ClusterProfile(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
 
 
-def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
-    """The job that was asked for, with ports that are free now. Raises SetupError if a port that was asked for is in
-    use."""
-    job = job_options.spec_of(given, worker_arguments)
+def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> JobSpec:
+    """The job that was asked for. Raises SetupError if a port that was asked for is in use."""
     for flag, port in (("--root-port", given.root_port), ("--state-server-port", given.state_server_port)):
         try:
             socket.create_server(("", port)).close()  # 0: any
         except OSError:
             raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one") from None
     job_options.check_ports(given.root_port, given.state_server_port)
-    root_port, state_server_port, *worker_ports = free_ports(len(cluster.workers) + 2)
-    more = {
-        "data_dir": job.data_dir.resolve(),
-        "root_port": given.root_port or root_port,
-        "state_server_port": given.state_server_port or state_server_port,
-    }
-    count = getattr(given, "workers", ())  # or step times
-    as_fast = f"--workers {count}: {count} worker(s), each as fast as this machine"
-    return LocalJobSpec(
-        **vars(job) | more,
-        cluster=cluster,
-        worker_ports=tuple(worker_ports),
-        has_free_root_port=not given.root_port,
-        counted=f"{as_fast} ({one_of(count)})" if isinstance(count, int) else "",
+    name = socket.gethostname()
+    workers = tuple(
+        HostWorker(f"worker {n}", name, "cpu", f"cpu{n}", (), its.step_time_s, its.sample_time_s, its.straggler_trace)
+        for n, its in enumerate(cluster.workers)
     )
+    hosts = Hosts({name: Host(name, HOST)}, workers, dict.fromkeys(ROLES, (name,)))
+    job = job_options.spec_of(given, worker_arguments, hosts)
+    count, notes = getattr(given, "workers", ()), []  # or step times
+    if isinstance(count, int):
+        notes = [f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"]
+    if ignored := cluster_file.left_out(cluster):
+        notes.append(f"warning: {ignored}")
+    return dataclasses.replace(job, data_dir=job.data_dir.resolve(), notes=(*notes, *job.notes))
 
 
-def _with_workers(
-    given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]
-) -> LocalJobSpec:
+def _with_workers(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> JobSpec:
     """The job with those workers of the cluster that take part in the mode."""
     job = to_job_spec(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL and not given.fastest:
         return job
-    configs = [parsed for parsed, _ in job_options.worker_configs(job, local_layout(job))]
+    configs = [parsed for parsed, _ in job_options.worker_configs(*place(job))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].settings.sync_every)
     names = [f"row {row} ({seconds:g} s a step)" for row, seconds in enumerate(step_times_s)]
@@ -134,11 +129,11 @@ def _with_workers(
 
 
 def check_worker_flags(
-    job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), opponent: str = "the cluster"
+    job: JobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), opponent: str = "the cluster"
 ) -> None:
     """Checks the flags of every worker; job_options.check_flags has the arguments. Raises SetupError if a flag behind
     `--` contradicts the cluster. Wrong flags end the process, as in main.py."""
-    for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, opponent):
+    for parsed in job_options.check_flags(*place(job), ours, fixed, opponent):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
 
@@ -174,64 +169,48 @@ def _workers(text: str) -> tuple[float, ...] | int:
 # -------------------------------------------------------------------------------------------------------- the job
 
 
-def warnings(job: LocalJobSpec) -> list[str]:
-    """Lines for the user before the job begins."""
-    ignored = cluster_file.left_out(job.cluster)
-    warning = f"warning: {ignored}" if ignored else ""
-    return [*filter(None, [job.counted, warning]), *job_options.warnings(job, local_layout(job))]
+def place(job: JobSpec, environment: Mapping[str, str] = os.environ) -> tuple[JobSpec, Layout]:
+    """Places all processes on this machine, at ports that are free now."""
+    ((name, count),) = num_ports(job).items()
+    variables = base_environment(environment)
+    here = Node(name, HOST, "lo", sys.executable, ROOT, job.log_folder, variables, is_here=True)
+    return make_layout(job, {name: here}, {name: free_ports(count)})
 
 
 def run(
-    job: LocalJobSpec, build: Callable[[LocalJobSpec], list[Role]] = build_roles, say: Callable[[str], None] = console
+    asked: JobSpec,
+    build: Callable[[JobSpec, Layout], Sequence[Role]] = roles.build,
+    say: Callable[[str], None] = console,
 ) -> JobOutcome:
     """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
-    allow_files(len(build_roles(job)))
-    worker_config = job_options.first_config(job, local_layout(job))
+    job, layout = place(asked)
+    allow_files(len(roles.build(job, layout)))
+    worker_config = job_options.first_config(job, layout)
     dataset, data_dir, modules = job_options.forked(job, worker_config)
     if dataset and not (ROOT / data_dir / dataset).is_dir():
         from trainer.datasets import loading  # numpy, whose threads would hear the signals of programs that import this
 
         loading.load(dataset, str(ROOT / data_dir))  # as the workers will: where it is missing this tells it now
     with job_options.claimed(job.log_folder), unhurried(say) as say:
-        for line in warnings(job):
+        for line in job_options.warnings(job, layout):
             say(line)
-        before = previous_run.of_job(job, local_layout(job), say)
-        policy = policy_of(job, worker_config, build)
+        before = previous_run.of_job(job, layout, say)
+        files = lambda host="": written_in(ROOT / worker_config.checkpoint_folder)  # noqa: E731
+        hosts = lambda: [*job.hosts.hosts]  # noqa: E731
+        policy = restart_policy.of_job(asked, job, layout, worker_config, files, hosts, place, build)
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], RunningProcess] = Process
-            if len(job.devices) > 1 or policy.survival is not Survival.NONE:
+            if len(layout.workers) > 1 or policy.survival is not Survival.NONE:
                 log = job.log_folder / FORK_SERVER_LOG
                 forks = ForkServer((dataset, data_dir, modules), log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
-            outcome = previous_run.supervise(job, build(job), before, say, start, policy=policy)
+            outcome = previous_run.supervise(job, build(job, layout), before, say, start, policy=policy)
         job_options.last_word(job, outcome, say)
         return outcome
 
 
-def policy_of(
-    job: LocalJobSpec, worker_config: config.Config, build: Callable[[LocalJobSpec], list[Role]]
-) -> RestartPolicy:
-    """What follows when a process is lost. `build` makes the processes."""
-
-    def build_again(flags: Sequence[str]) -> list[Role]:
-        free_root_port, *worker_ports = free_ports(len(job.worker_ports) + 1)
-        return build(
-            dataclasses.replace(
-                job,
-                root_port=free_root_port if job.has_free_root_port else job.root_port,
-                worker_ports=tuple(worker_ports),
-                worker_arguments=(*job.worker_arguments, *flags),
-            )
-        )
-
-    folder = ROOT / worker_config.checkpoint_folder
-    workers = [worker.name for worker in local_layout(job).workers]
-    files = lambda host="": written_in(folder)  # noqa: E731
-    return restart_policy.of_job(job, worker_config, files, lambda: workers, build_again)
-
-
-def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:
+def main(arguments: Sequence[str], build: Callable[[JobSpec, Layout], Sequence[Role]] = roles.build) -> int:
     """The command: parses, runs, returns the exit code. Raises SetupError as `parse`, or if the job cannot begin."""
     return run(parse(arguments), build).exit_code
 

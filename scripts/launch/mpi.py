@@ -30,7 +30,7 @@ import config
 from flag_parser import FlagParser
 from scripts.launch import host_network, job_options, node_groups, previous_run
 from scripts.launch.console import console, unhurried
-from scripts.launch.hosts_layout import HostInfo, LaunchPlan, make_layout, port_ranges
+from scripts.launch.hosts_layout import make_layout, node_of, port_ranges
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.roles import HOST, ROOT, TOKEN, JobSpec, Layout, base_environment, build
 from utils import EXIT_OK, EXIT_SETUP, PROCESS, SetupError, usable_cores
@@ -52,7 +52,7 @@ class Mpiexec(Process):
         super().send(signal.SIGUSR1 if number is signal.SIGTERM else signal.SIGTERM)
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[LaunchPlan, list[str]]:
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[JobSpec, list[str]]:
     """Parses the command line; returns the job, and mpiexec with the user's options. Raises as cluster.parse."""
     parser = FlagParser("scripts/mpi.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("--hosts", type=Path, metavar="FILE", help="a hosts file, as of scripts/cluster.sh")
@@ -67,32 +67,29 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Lau
         raise SetupError(f"--hosts has the columns: leave {next(iter(group.columns))}=... out")
     with node_groups.hosts_of([group], [nodes or [HOST]]) as hosts:
         job_id = node_groups.id_of(environment, os.getpid())
-        plan = node_groups.plan_on(given, given.hosts or hosts, job_id, request.flags)
-        for host in plan.hosts.hosts.values():
+        job = node_groups.job_on(given, given.hosts or hosts, job_id, request.flags)
+        for host in job.hosts.hosts.values():
             if column := next((name for name in UNUSED if getattr(host, name)), ""):
                 raise SetupError(f"{host.where}, column {column}: mpiexec does not take it: leave it out")
-    return plan, [given.mpiexec, "--oversubscribe", "--bind-to", "none", *group.options]
+    return job, [given.mpiexec, "--oversubscribe", "--bind-to", "none", *group.options]
 
 
-def place(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
+def place(job: JobSpec) -> tuple[JobSpec, Layout]:
     """Places the processes on the nodes, and the state server here. Raises SetupError where a name has no address."""
     try:
-        addresses = {name: socket.gethostbyname(host.address) for name, host in plan.hosts.hosts.items()}
+        addresses = {name: socket.gethostbyname(host.address) for name, host in job.hosts.hosts.items()}
     except OSError as error:
         raise SetupError(f"the name of a node has no address: {error}") from None
     about = (sys.executable, str(ROOT), len(usable_cores()))
-    infos = {name: HostInfo(*about, address, "") for name, address in addresses.items()}
-    job, layout = make_layout(plan, infos, port_ranges(plan, plan.base_port, addresses))
+    there = {name: node_of(job, name, *about, address, "") for name, address in addresses.items()}
+    nodes = {name: dataclasses.replace(node, is_here=True) for name, node in there.items()}  # what is here is on all
+    job, layout = make_layout(job, nodes, port_ranges(job, job.base_port, nodes))
     here, _ = host_network.find("", "", toward=layout.root.address)
-
-    environment = base_environment(os.environ)
-    service = dataclasses.replace(layout.state_server, address=here, environment=environment, is_here=True)
-    # What is here is on all nodes.
-    workers = [dataclasses.replace(each, node=dataclasses.replace(each.node, is_here=True)) for each in layout.workers]
-    return job, dataclasses.replace(layout, state_server=service, workers=tuple(workers))
+    service = dataclasses.replace(layout.state_server, address=here, environment=base_environment(os.environ))
+    return job, dataclasses.replace(layout, state_server=service)
 
 
-def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
+def roles_of(job: JobSpec, layout: Layout, mpiexec: Sequence[str]) -> list[Role]:
     """The state server, if any, and mpiexec with all other processes."""
     services = [role for role in build(job, layout) if role.kind is Kind.SERVICE]
     others = [role for role in build(job, layout) if role.kind is not Kind.SERVICE]
@@ -100,7 +97,7 @@ def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[s
     for number, role in enumerate(others):
         variables = [f"{name}={value}" for name, value in role.environment.items() if name.startswith(CONTEXT)]
         is_here = layout.nodes[role.node].address == HOST
-        where = [] if is_here else ["--host", plan.hosts.hosts[role.node].address]
+        where = [] if is_here else ["--host", job.hosts.hosts[role.node].address]
         words += [":"] if number else []
         # The supervisor names mpiexec, which would hand its name on to all processes.
         named = ["env", "-u", PROCESS, *variables]
@@ -110,18 +107,18 @@ def roles_of(plan: LaunchPlan, job: JobSpec, layout: Layout, mpiexec: Sequence[s
     return [*services, Role("mpiexec", Kind.WORKER, words, environment, ROOT, log, show_all=True)]
 
 
-def run(plan: LaunchPlan, mpiexec: Sequence[str]) -> int:
+def run(job: JobSpec, mpiexec: Sequence[str]) -> int:
     """Runs the job to its end; returns the exit code."""
-    if plan.number is not None:
+    if job.number is not None:
         raise SetupError(
             "which workers are the fastest is not known, and a job of mpiexec has no step timed: give each a "
             "step_time_s above 0, or choose yourself, by fewer hosts"
         )
-    job, layout = place(plan)
+    job, layout = place(job)
     if (survives := job_options.first_config(job, layout).on_worker_death) != config.END:
         raise SetupError(f"--on-worker-death {survives}: mpiexec ends all processes when one fails: leave it out")
-    roles = roles_of(plan, job, layout, mpiexec)
-    if plan.is_dry_run:
+    roles = roles_of(job, layout, mpiexec)
+    if job.is_dry_run:
         for role in roles:
             console(shlex.join(role.command))
         return EXIT_OK

@@ -24,7 +24,8 @@ from config import FIELDS, names_of
 from flag_parser import FlagParser
 from flag_values import at_least
 from scripts.launch import cluster, hosts_file, job_options
-from scripts.launch.hosts_layout import LaunchPlan, example, num_ports
+from scripts.launch.hosts_layout import example, num_ports
+from scripts.launch.roles import JobSpec
 from scripts.launch.stop_signals import StopSignals
 from utils import SetupError
 
@@ -145,21 +146,21 @@ def hosts_of(groups: Sequence[Group], nodes: Nodes) -> Iterator[Path]:
             raise SetupError(re.sub(file, "the job", str(error))) from None
 
 
-def plan_on(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[str, ...]) -> LaunchPlan:
+def job_on(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[str, ...]) -> JobSpec:
     """The job on the hosts of a file; its ports follow from the id. Raises SetupError if the file or a flag is wrong,
     or a host has more processes than the job has ports."""
     is_by_id = not given.base_port
     given = argparse.Namespace(**{**vars(given), "hosts": hosts, "ssh": ""})
     given.base_port = given.base_port or FIRST_PORT + PORTS_A_JOB * (job_id % JOBS)
-    plan = cluster.plan_of(given, flags)
-    if is_by_id and (most := max(num_ports(plan).values())) > PORTS_A_JOB:
+    job = cluster.job_of(given, flags)
+    if is_by_id and (most := max(num_ports(job).values())) > PORTS_A_JOB:
         raise SetupError(
             f"a node needs {most} ports, and by its id a job has {PORTS_A_JOB}: give the first of yours by --base-port"
         )
-    first = job_options.first_config(*example(plan))
+    first = job_options.first_config(*example(job))
     if first.ckpt_frequency and not first.checkpoint:  # the job may resume on other nodes
-        plan = cluster.plan_of(given, ("--checkpoint", str(plan.job.log_folder / ".checkpoints"), *flags))
-    return dataclasses.replace(plan, job=dataclasses.replace(plan.job, is_shared=True))
+        job = cluster.job_of(given, ("--checkpoint", str(job.log_folder / ".checkpoints"), *flags))
+    return dataclasses.replace(job, is_shared=True)
 
 
 def refused(program: str, said: str) -> SetupError:

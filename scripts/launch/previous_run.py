@@ -57,7 +57,7 @@ class PreviousRun:
 
 def of_job(job: JobSpec, layout: Layout, say: Callable[[str], None]) -> PreviousRun:
     """The logs of the run that a job replaces. Raises SetupError if they cannot be moved."""
-    devices = {(worker.node.name, worker.device) for worker in layout.workers}
+    devices = {(worker.host, worker.folder) for worker in job.hosts.workers}
     worker_config = job_options.first_config(job, layout)
     return PreviousRun(job.log_folder, job.earlier, devices, worker_config, say)
 

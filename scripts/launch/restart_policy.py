@@ -11,7 +11,7 @@ from config import AMONG_WORKERS, CONTINUE, RESTART, Config
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS, Action, Decision, History, Job, Survival, decide
-from scripts.launch.roles import JobSpec
+from scripts.launch.roles import JobSpec, Layout, build
 from trainer.survival import checkpoint_rounds
 from utils import SetupError
 
@@ -77,11 +77,14 @@ class RestartPolicy:
 
 
 def of_job(
+    asked: JobSpec,  # before it was placed
     job: JobSpec,
+    layout: Layout,
     worker_config: Config,  # the flags of a worker
     files: Callable[..., Mapping[str, int]],  # names of checkpoints, and when each was written; of all hosts or of one
-    workers: Callable[[], Collection[str]],  # names of those that would be restarted now, but for those left out
-    build: Callable[[Sequence[str]], Sequence[Role]],  # the processes of a restart; given the workers' further flags
+    there: Callable[[], Collection[str]],  # names of the hosts that are not gone
+    place: Callable[[JobSpec], tuple[JobSpec, Layout]],  # places a job again, at ports that are free then
+    build: Callable[[JobSpec, Layout], Sequence[Role]] = build,
 ) -> RestartPolicy:
     """Makes the policy that a job's flags ask for."""
     continues = Survival.AT_HUB if worker_config.leaves_out else Survival.AMONG_WORKERS
@@ -91,8 +94,15 @@ def of_job(
     def newest(left_out: Collection[str]) -> int | None:
         if survival is not Survival.RESTART:
             return None
-        found = files()  # it finds out which hosts are gone
-        return checkpoint_rounds.newest(found, before, worker_config, len({*workers()} - {*left_out}) or 1)
+        found, hosts = files(), there()  # in this order: the first finds out which hosts are gone
+        workers = {worker.name for worker in layout.workers if worker.node.name in hosts}
+        return checkpoint_rounds.newest(found, before, worker_config, len(workers - {*left_out}) or 1)
+
+    def build_again(flags: Sequence[str]) -> Sequence[Role]:
+        """Without the hosts that are gone; the state server keeps its port."""
+        arguments = (*asked.worker_arguments, *flags)
+        again = replace(asked, state_server_port=job.state_server_port, worker_arguments=arguments)
+        return build(*place(replace(again, hosts=asked.hosts.only(there()))))
 
     def resumes(role: Role) -> bool:
         """A worker sets an earlier job's checkpoints aside when it begins: until then those are not its own."""
@@ -107,4 +117,4 @@ def of_job(
 
     # Under the old name the state server may still expect the lost workers.
     name = worker_config.job_name if job.transport in AMONG_WORKERS else ""
-    return RestartPolicy(survival, job.restarts, worker_config.min_workers, newest, build, resumes, name)
+    return RestartPolicy(survival, job.restarts, worker_config.min_workers, newest, build_again, resumes, name)

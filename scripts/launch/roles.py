@@ -1,25 +1,22 @@
 """The processes of a job: names, commands and environment variables. Pure functions.
 
-A job on this machine and one on several hosts differ in their Layout only.
+A job on this machine and one on several hosts differ in their hosts only.
 """
 
 import functools
-import os
 import secrets
-import socket
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorithms import OWNERS, Algorithm, folder_name
 from config import AMONG_WORKERS, HUB, KVSTORE, name_in_logs, preset_flags, transport_of
 from scripts.launch.health import Health
+from scripts.launch.hosts_file import Host, Hosts, HostWorker
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from trainer.jobs.sources import ignored_network
 from trainer.run_logs.earlier_runs import PAGE_FILE, date_time
-from trainer.simulation.cluster_file import ClusterProfile
 from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +27,7 @@ JOB_FOLDER = ".job"  # of the job file and its modules, in the folder of a host 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run, on any hosts. When it runs, its ports are free ones."""
+    """What to run, and on which hosts. Of a job that is placed the ports are free ones."""
 
     mode: str  # a name of algorithms.ENTRIES
     network: str  # of a job file the one that it leaves out
@@ -38,23 +35,27 @@ class JobSpec:
     log_base: Path
     data_dir: Path  # on every worker's host
     split_by_class: bool
-    root_port: int
-    state_server_port: int
+    root_port: int  # 0: any free one
+    state_server_port: int  # likewise
     worker_arguments: tuple[str, ...]  # for every worker's main.py
     grace_s: float
-    entry: str = field(default="", kw_only=True)  # its name in the log tree; empty: the mode
-    chosen: str = field(default="", kw_only=True)  # the workers that take part, in words; empty: all
-    of_workers: int = field(default=0, kw_only=True)  # of which they were chosen; 0: all take part
-    exchange: str = field(default="", kw_only=True)  # as of config.EXCHANGES; empty: that of the mode
-    implied: str = field(default="", kw_only=True)  # why it has this exchange, in words; empty: it was named
-    page: bool = field(default=True, kw_only=True)  # the workers tell a state server what they do
-    restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
-    requeues: bool = field(default=False, kw_only=True)  # Slurm begins the job again where a process is lost
-    job_file: Path | None = field(default=None, kw_only=True)  # absolute
-    run: str = field(default="", kw_only=True)  # its name, which is also part of the log base
-    is_shared: bool = field(default=False, kw_only=True)  # the other hosts see the log tree at its path here
-    # DATE-TIME: the folder for the logs that this job's replace.
-    began: str = field(default_factory=date_time, kw_only=True)
+    hosts: Hosts
+    notes: tuple[str, ...] = ()  # for the user, before the job begins
+    entry: str = ""  # its name in the log tree; empty: the mode
+    of_workers: int = 0  # of which those that take part were chosen; 0: all take part
+    number: int | str | None = None  # --fastest, while the step times have to be measured; None: all workers take part
+    exchange: str = ""  # as of config.EXCHANGES; empty: that of the mode
+    page: bool = True  # the workers tell a state server what they do
+    restarts: int = DEFAULT_RESTARTS
+    requeues: bool = False  # Slurm begins the job again where a process is lost
+    job_file: Path | None = None  # absolute
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # of the job file, for other hosts
+    run: str = ""  # its name, which is also part of the log base
+    is_shared: bool = False  # the other hosts see the log tree at its path here
+    began: str = field(default_factory=date_time)  # DATE-TIME: the folder for the logs that this job's replace
+    base_port: int = 0  # those of a host begin here; 0: any free ones
+    connect: Callable[[Host], list[str]] = lambda host: []  # the command that starts the agent on a host, if any
+    is_dry_run: bool = False
 
     @property
     def algorithm(self) -> Algorithm:
@@ -108,26 +109,6 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class LocalJobSpec(JobSpec):
-    """A job on this machine."""
-
-    cluster: ClusterProfile
-    worker_ports: tuple[int, ...]  # ascending
-    has_free_root_port: bool = True  # no flag gives the root port
-    counted: str = ""  # what a number of workers as --workers was taken for, in words
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the workers' log folders, by rank."""
-        return tuple(f"cpu{number}" for number in range(len(self.cluster.workers)))
-
-    @property
-    def host_folder(self) -> Path:
-        """Has the workers' folders; its name is this machine's in the summary."""
-        return self.log_folder / socket.gethostname()
-
-
-@dataclass(frozen=True)
 class Node:
     """A host of a job's layout."""
 
@@ -164,76 +145,34 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """A worker on a host, with flags of its own."""
+class Placement(HostWorker):
+    """A worker in the layout."""
 
     node: Node
-    device: str  # its log folder
-    flags: tuple[str, ...]  # for main.py: the device, its speed
     port: int  # the workers of one host are ranked by it; it listens there, unless there is a hub
-    name: str
-    log: str  # file name
-    more_flags: tuple[str, ...] = ()  # the user's for this worker
+
+    @property
+    def trace(self) -> Path | None:
+        """Its straggler trace there."""
+        is_sent = self.straggler_trace and not self.node.is_here
+        return self.node.folder / self.trace_file if is_sent else self.straggler_trace
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The hosts of a job's processes."""
+    """The hosts of a job's processes, and the ports at which they listen."""
 
     root: Node  # where the processes meet, at the job's `root_port`: the host of the hub, or of the scheduler
     state_server: Node
     servers: tuple[Node, ...]
     workers: tuple[Placement, ...]
-    scheduler_port: int = 0  # its MXNet's; 0: any
-    server_ports: tuple[int, ...] = ()  # empty: any; of a hub, which has the job's `root_port` alone
+    scheduler_port: int  # its MXNet's; 0: there is none
+    server_ports: tuple[int, ...]  # 0 of a hub, which has the job's `root_port` alone
 
     @property
     def nodes(self) -> dict[str, Node]:
         nodes = (self.root, self.state_server, *self.servers, *(worker.node for worker in self.workers))
         return {node.name: node for node in nodes}
-
-
-def local_layout(job: LocalJobSpec, environment: Mapping[str, str] = os.environ) -> Layout:
-    """Places all processes on this machine."""
-    here = Node(
-        name=job.host_folder.name,
-        address=HOST,
-        interface="lo",
-        python=sys.executable,
-        root=ROOT,
-        log_folder=job.log_folder,
-        environment=base_environment(environment),
-        is_here=True,
-    )
-    workers = [
-        Placement(
-            node=here,
-            device=device,
-            flags=worker_flags("cpu", worker.step_time_s, worker.sample_time_s, str(worker.straggler_trace or "")),
-            port=port,
-            name=f"worker {number}",
-            log=f"worker{number}.log",
-        )
-        for number, (device, worker, port) in enumerate(
-            zip(job.devices, job.cluster.workers, job.worker_ports, strict=True)
-        )
-    ]
-    return Layout(here, here, (here,) * job.num_servers, tuple(workers))
-
-
-def worker_flags(
-    device: str, step_time_s: float, sample_time_s: float = 0.0, straggler_trace: str = ""
-) -> tuple[str, ...]:
-    """main.py's flags for a device (cpu, gpu0, ...) and its emulated speed."""
-    which = ("-c", "1", "--evaluator", "1") if device == "cpu" else ("-g", device.removeprefix("gpu"))
-    trace = ("--straggler-trace", straggler_trace) if straggler_trace else ()
-    each = ("--sample-time", str(sample_time_s)) if sample_time_s else ()
-    return (*which, "--min-step-time", str(step_time_s), *each, *trace)
-
-
-def build_roles(job: LocalJobSpec, environment: Mapping[str, str] = os.environ) -> list[Role]:
-    """The processes of a job on this machine."""
-    return build(job, local_layout(job, environment))
 
 
 def build(job: JobSpec, layout: Layout) -> list[Role]:
@@ -242,8 +181,7 @@ def build(job: JobSpec, layout: Layout) -> list[Role]:
     if job.has_scheduler:
         roles.append(_server(job, layout, layout.root, "scheduler", "scheduler", layout.scheduler_port))
     if job.has_server:
-        ports = layout.server_ports or (0,) * len(layout.servers)
-        for number, (node, port) in enumerate(zip(layout.servers, ports, strict=True)):
+        for number, (node, port) in enumerate(zip(layout.servers, layout.server_ports, strict=True)):
             roles.append(_server(job, layout, node, "server", f"server {number}", port))
     return [*roles, *_workers(job, layout)]
 
@@ -295,8 +233,8 @@ def _workers(job: JobSpec, layout: Layout) -> Iterator[Role]:
             command=[node.python, str(node.root / "main.py"), *main_flags(job, layout, worker)],
             environment=cluster if job.algorithm.is_distributed else node.environment,
             folder=node.root,
-            log=job.log_folder / worker.log,
-            title=worker.device if node.is_here else "",
+            log=job.log_folder / f"{worker.name.replace(' ', '' if node.is_here else '-')}.log",
+            title=worker.folder if node.is_here else "",
             show_all=node.is_here and number == 0,  # on one machine worker N has rank N
             host=node.role_host,
             node=node.name,
@@ -310,8 +248,10 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         "-dd": job.data_dir,
         "-ld": worker.node.folder,
         "--earlier": worker.node.log_base / EARLIER / job.began,
-        "--device-name": worker.device,
+        "--device-name": worker.folder,
+        "--min-step-time": worker.step_time_s,
     }
+    flags |= {"-c": 1, "--evaluator": 1} if worker.device == "cpu" else {"-g": worker.device.removeprefix("gpu")}
     # The rest only where it counts: main.py warns about a flag that does nothing.
     if not job.job_file or not ignored_network(job.job_file, job.network):
         flags["-n"] = job.network
@@ -327,8 +267,12 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         flags["--page"] = int(job.page)
     if job.of_workers:
         flags["--of-workers"] = job.of_workers
+    if worker.sample_time_s:
+        flags["--sample-time"] = worker.sample_time_s
+    if worker.trace:
+        flags["--straggler-trace"] = worker.trace
     words = [str(word) for pair in flags.items() for word in pair]
-    return [*words, *preset_flags(job.mode), *worker.flags, *job.worker_arguments, *worker.more_flags]
+    return [*words, *preset_flags(job.mode), *job.worker_arguments, *worker.flags]
 
 
 def base_environment(environment: Mapping[str, str], threads: int | None = 1) -> dict[str, str]:

@@ -30,7 +30,6 @@ from flag_values import at_least
 from scripts.launch import cluster, job_options, node_groups
 from scripts.launch.host_connection import agent_script
 from scripts.launch.hosts_file import Host
-from scripts.launch.hosts_layout import LaunchPlan
 from scripts.launch.node_groups import Nodes, Request, group
 from scripts.launch.roles import ROOT, JobSpec
 from scripts.launch.stop_signals import StopSignals
@@ -48,13 +47,13 @@ def parse(arguments: Sequence[str]) -> Request:
     return node_groups.parse(parser, arguments)
 
 
-def plan_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[str, str]) -> LaunchPlan:
+def job_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[str, str]) -> JobSpec:
     """The job on these nodes, which the hosts file has. Raises SetupError as cluster.parse."""
     given, flags = argparse.Namespace(**vars(request.given)), request.flags
     if task := environment.get("SLURM_ARRAY_TASK_ID"):
         given.log_base, given.run = request.log_base, f"seed-{task}"
         flags = (*flags, "--seed", task)
-    plan = node_groups.plan_on(given, hosts, node_groups.id_of(environment, 0), flags)
+    job = node_groups.job_on(given, hosts, node_groups.id_of(environment, 0), flags)
     groups = {name: number for number, names in enumerate(nodes) for name in names}
 
     def connect(host: Host) -> list[str]:
@@ -63,18 +62,18 @@ def plan_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[st
         # Slurm's SIGTERM is for the launcher alone, which tells the workers (trainer/runtime/stop_signals.py).
         return ["srun", *het, *where, "sh", "-c", f"trap '' TERM; {agent_script(str(ROOT))}"]
 
-    return dataclasses.replace(plan, connect=connect)
+    return dataclasses.replace(job, connect=connect)
 
 
 def job_of(request: Request) -> JobSpec:
-    """The job that is asked for, checked with nodes that Slurm may give. Raises SetupError as `plan_in`."""
+    """The job that is asked for, checked with nodes that Slurm may give. Raises SetupError as `job_in`."""
     if word := request.option("--output", "-o"):
         raise SetupError(f"{word}: the log of a job is LOG_BASE/slurm-JOB.log: leave it out, or give --log-base")
     if request.is_array and (word := request.flag("seed", "checkpoint", "tensorboard")):
         raise SetupError(f"{word}: each task of an array has its own seed and folders: leave it out")
     nodes = [[f"node{number}-{place}" for place in range(g.nodes)] for number, g in enumerate(request.groups)]
     with node_groups.hosts_of(request.groups, nodes) as hosts:
-        return plan_in(request, nodes, hosts, {}).job
+        return job_in(request, nodes, hosts, {})
 
 
 def batch_script(request: Request, job: JobSpec) -> str:
@@ -127,7 +126,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
             job = node_groups.id_of(environment, 0)
             hosts = request.log_base / f"slurm-{job}-hosts.csv"
             node_groups.write_hosts(hosts, request.groups, nodes)
-            code = cluster.main((), lambda _: plan_in(request, nodes, hosts, environment))
+            code = cluster.main((), lambda _: job_in(request, nodes, hosts, environment))
             starts = int(environment.get("SLURM_RESTART_COUNT", 0))
             is_lost = code == EXIT_PEER_LOST or (code == EXIT_SETUP and starts)  # a dead node that Slurm gives again
             if request.given.requeue and is_lost and starts < request.given.restarts:

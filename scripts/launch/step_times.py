@@ -10,7 +10,7 @@ from pathlib import Path
 
 from config import FIELDS, Config, names_of
 from scripts.launch.hosts_file import HostWorker
-from scripts.launch.hosts_layout import LaunchPlan
+from scripts.launch.roles import JobSpec
 from trainer.run_logs.rounds import read_rounds
 from utils import SetupError, write_atomically
 
@@ -19,22 +19,22 @@ FOLDER, FILE = ".step-times", "step-times.csv"
 AS_IN_JOB = ("dataset", "batch_size", "augment", "optimizer", "momentum", "weight_decay", "clip_norm", "seed")
 
 
-def timing_of(plan: LaunchPlan, given: Config) -> LaunchPlan:
-    """The short job: each worker of the plan by itself. `given` are the flags of a worker of the job."""
+def timing_of(job: JobSpec, given: Config) -> JobSpec:
+    """The short job: each worker of a job by itself. `given` are the flags of a worker of the job."""
     own = {"max_rounds": STEPS, "eval_duration": 10**6, "evaluator": 0, "log_form": "lines", "learning_rate": 1e-9}
-    job = dataclasses.replace(
-        plan.job,
+    return dataclasses.replace(
+        job,
         mode="local",
         entry="",
-        log_base=plan.job.log_base / FOLDER,
-        run=f"{plan.job.run}{FOLDER}",
+        number=None,
+        log_base=job.log_base / FOLDER,
+        run=f"{job.run}{FOLDER}",
         worker_arguments=words_of(given, own),
         exchange="",
         split_by_class=False,
         page=False,
         num_servers=1,
     )
-    return dataclasses.replace(plan, job=job, number=None)
 
 
 def words_of(given: Config, own: Mapping[str, object]) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def read(log_folder: Path, workers: Sequence[HostWorker]) -> dict[HostWorker, fl
         rounds = read_rounds(folder, lambda text: None) if folder.exists() else []
         steps_s = [one.computing_s or 0.0 for one in rounds]
         if len(steps_s) <= FIRST:
-            raise SetupError(f"a step of {worker.host} {worker.folder} was not timed: see the logs in {log_folder}")
+            raise SetupError(f"a step of {worker.name} was not timed: see the logs in {log_folder}")
         found[worker] = statistics.fmean(steps_s[FIRST:])
     return found
 

@@ -24,8 +24,9 @@ from algorithms import ENTRIES, OWNERS
 from config import HUB, transport_of
 from scripts import demo, get_data
 from scripts.launch import job_options, local_cluster
+from scripts.launch.local_cluster import place
 from scripts.launch.process import Kind
-from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.roles import JobSpec, build
 from trainer import command_line
 from utils import SetupError
 
@@ -35,17 +36,17 @@ HUB_MODES = [name for name in ENTRIES if transport_of(name) == HUB]
 # ------------------------------------------------------------------------------------------ roles from options
 
 
-def options(*arguments: str) -> LocalJobSpec:
+def options(*arguments: str) -> JobSpec:
     return local_cluster.parse(arguments)
 
 
-def step_times_s(job: LocalJobSpec) -> tuple[float, ...]:
-    return tuple(worker.step_time_s for worker in job.cluster.workers)
+def step_times_s(job: JobSpec) -> tuple[float, ...]:
+    return tuple(worker.step_time_s for worker in job.hosts.workers)
 
 
 def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
     def names(*arguments: str) -> list[str]:
-        return [role.name for role in build_roles(options("--workers", "0,0.5", *arguments))]
+        return [role.name for role in build(*place(options("--workers", "0,0.5", *arguments)))]
 
     trained = ["worker 0", "worker 1"]
     assert names("-m", "esync") == ["state server", "scheduler", "server 0", *trained]
@@ -56,24 +57,24 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
     assert names("-m", "dcasgd", "--servers", "2") == watched
     assert names("-m", "dcasgd", "--servers", "2", "--page", "0") == watched[1:]
     assert names("-m", "local", "--page", "0") == trained
-    assert [role.name for role in build_roles(options("-m", "local"))] == ["state server", "worker 0"]
+    assert [role.name for role in build(*place(options("-m", "local")))] == ["state server", "worker 0"]
 
 
 def test_the_workers_of_a_job_with_a_hub_meet_at_its_server():
     given = options("-m", "wbsp-pcc", "--workers", "0,0.5", "--root-port", "9000")
-    _, hub, worker, _ = build_roles(given, {})
+    _, hub, worker, _ = build(*place(given, {}))
     assert (hub.kind, [*hub.command[2:]]) == (Kind.HUB, ["-m", "wbsp"])
     places = [(each.environment["DMLC_PS_ROOT_URI"], each.environment["DMLC_PS_ROOT_PORT"]) for each in (hub, worker)]
     assert places == [("127.0.0.1", "9000")] * 2
     assert [each.environment["DMLC_NUM_SERVER"] for each in (hub, worker)] == ["1", "1"]
     assert "PORT" not in hub.environment  # it listens at that one port
-    modules = job_options.forked(given, job_options.first_config(given, local_cluster.local_layout(given)))[2]
+    modules = job_options.forked(given, job_options.first_config(*place(given)))[2]
     assert modules == "trainer.worker,trainer.algorithms.wbsp,models"
 
 
 def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_server():
-    given = options("-m", "local-sgd", "--exchange", "ring", "--workers", "0,0.5", "--page", "0")
-    state_server, *workers = build_roles(given, {})
+    given, layout = place(options("-m", "local-sgd", "--exchange", "ring", "--workers", "0,0.5", "--page", "0"), {})
+    state_server, *workers = build(given, layout)
     assert [state_server.name, *(role.name for role in workers)] == ["state server", "worker 0", "worker 1"]
     assert not state_server.page  # it gets no messages about the training
     variables = {name: value for name, value in workers[1].environment.items() if name.startswith("DMLC_")}
@@ -106,8 +107,8 @@ def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_s
 def test_a_launcher_starts_what_the_exchange_needs_wherever_it_is_named(words, exchange, flag):
     """Before `--` or behind it, by a flag that only the hub has, or by the mode."""
     job = options("--page", "0", *words.split())
-    assert (job.transport, job.implied) == (exchange, "")
-    roles = build_roles(job)
+    assert (job.transport, job.notes) == (exchange, ())
+    roles = build(*place(job))
     kinds = {"kvstore": ["scheduler", "server 0"], "hub": ["server 0"]}.get(exchange, [])
     assert [role.name for role in roles if role.kind in (Kind.SERVER, Kind.HUB)] == kinds
     (worker, *_) = [role.command for role in roles if role.kind is Kind.WORKER]
@@ -122,15 +123,15 @@ def test_a_job_that_is_to_go_on_without_lost_workers_gets_the_hub_where_no_excha
         "--on-worker-death continue: this job runs on the hub (--exchange hub), since MXNet's kvstore does not go on "
         "without a lost worker"
     )
-    assert (job.transport, local_cluster.warnings(job)) == ("hub", [told])
-    assert [role.kind for role in build_roles(job)].count(Kind.HUB) == 1
+    assert (job.transport, job_options.warnings(*place(job))) == ("hub", [told])
+    assert [role.kind for role in build(*place(job))].count(Kind.HUB) == 1
     named = options("-m", mode, "--exchange", "hub", "--", "--on-worker-death", "continue")
-    assert local_cluster.warnings(named) == []
+    assert job_options.warnings(*place(named)) == []
 
 
 def started(words: list[str]) -> int:
     """The launcher, which may start nothing."""
-    return local_cluster.main(words, lambda _: pytest.fail("started"))
+    return local_cluster.main(words, lambda *_: pytest.fail("started"))
 
 
 OF_A_CLUSTER = ("-m sync", "-s 1", "-n alexnet", "-ld elsewhere", "--device-name x", "-c 0")
@@ -214,17 +215,17 @@ def test_a_job_that_cannot_be_is_refused_before_anything_is_written(tmp_path, wo
 @pytest.mark.parametrize("mode", ["ssp", "wbsp"])
 def test_a_job_has_a_status_page_unless_none_is_wanted(mode):
     for wanted in (0, 1):
-        given = options("-m", mode, "--page", str(wanted))
-        pages = [role.page for role in build_roles(given) if role.page]
+        given, layout = place(options("-m", mode, "--page", str(wanted)))
+        pages = [role.page for role in build(given, layout) if role.page]
         assert pages == [f"http://127.0.0.1:{given.state_server_port}/"][:wanted]
-        (worker, *_) = [role for role in build_roles(given) if role.kind is Kind.WORKER]
+        (worker, *_) = [role for role in build(given, layout) if role.kind is Kind.WORKER]
         assert command_line.parse(worker.command[2:], pytest.fail).tells_state_server == bool(wanted)
 
 
 def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
     words = f"-m dcasgd --split-by-class --workers 0.1,2 --log-base {tmp_path} -- -e 5"
     given = options(*words.split())
-    first, second = (role for role in build_roles(given, {}) if role.kind is Kind.WORKER)
+    first, second = (role for role in build(*place(given, {})) if role.kind is Kind.WORKER)
     host_folder = tmp_path / "lenet" / "dcasgd-niid" / socket.gethostname()
     flags = f"-m async --use-dcasgd 1 -s 1 -c 1 -n lenet -ld {host_folder} -e 5".split()
     pairs = {*zip(first.command[2::2], first.command[3::2], strict=True)}
@@ -238,7 +239,7 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
 def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
     split = ["--split-by-class"] if OWNERS[mode].is_distributed else []
     given = options("-m", mode, *split)
-    for role in build_roles(given, {}):
+    for role in build(*place(given, {})):
         if role.kind is Kind.WORKER:
             parsed = command_line.parse(role.command[2:], pytest.fail)
             assert (parsed.mode, parsed.split_by_class) == (given.algorithm.name, len(split))
@@ -251,8 +252,8 @@ def test_a_preset_chooses_workers_by_their_step_times_and_the_launcher_says_whom
     fast, but_slow = options("-m", "alone", *cluster), options("-m", "without-slow", *cluster)
     assert (step_times_s(fast), fast.algorithm.name, fast.log_folder.name) == ((0.04,), "local", "alone")
     assert (step_times_s(but_slow), but_slow.algorithm.name) == ((0.4, 0.04, 0.04), "sync")
-    assert local_cluster.warnings(fast) == ["alone takes the fastest 1 of 4 workers: row 1 (0.04 s a step)"]
-    assert "row 0 (0.4 s a step), row 1" in but_slow.chosen and len(but_slow.worker_ports) == 3
+    assert job_options.warnings(*place(fast)) == ["alone takes the fastest 1 of 4 workers: row 1 (0.04 s a step)"]
+    assert "row 0 (0.4 s a step), row 1" in but_slow.notes[-1] and len(but_slow.hosts.workers) == 3
 
 
 def test_as_many_of_the_fastest_workers_take_part_as_the_user_says():
@@ -260,7 +261,7 @@ def test_as_many_of_the_fastest_workers_take_part_as_the_user_says():
     assert step_times_s(options(*cluster)) == (0.04, 0.04, 0.2)
     two = options(*cluster, "--fastest", "2", "--", "--outer-momentum", "0.5")
     assert (step_times_s(two), two.algorithm.name, two.log_folder.name) == ((0.04, 0.04), "local-sgd", "fastest-outer")
-    assert two.chosen.startswith("fastest-outer takes the fastest 2 of 5 workers: row 1 (0.04 s a step), row 2")
+    assert two.notes[-1].startswith("fastest-outer takes the fastest 2 of 5 workers: row 1 (0.04 s a step), row 2")
     outer = options("-m", "esync-outer", *cluster[2:], "--fastest", "3")
     assert (step_times_s(outer), outer.log_folder.name) == ((0.04, 0.04, 0.2), "esync-outer-k3")
 
@@ -277,20 +278,21 @@ def test_a_law_says_how_many_take_part_where_the_user_leaves_it_to_the_launcher(
 
 def test_the_environment_is_the_users_without_another_jobs_variables():
     user = {"HOME": "/home/u", "DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "9", "PORT": "80", "OMP_NUM_THREADS": "2"}
-    roles = {role.name: role.environment for role in build_roles(options("--workers", "0,0"), user)}
+    roles = {role.name: role.environment for role in build(*place(options("--workers", "0,0"), user))}
     assert roles["scheduler"]["DMLC_ROLE"] == "scheduler"
     assert roles["worker 0"]["DMLC_NUM_WORKER"] == "2"
     assert all(environment["HOME"] == "/home/u" for environment in roles.values())
     assert all(environment["OMP_NUM_THREADS"] == "2" for environment in roles.values())
-    assert {name for name, environment in roles.items() if "PORT" in environment} == {"worker 0", "worker 1"}
+    ports = {name: environment["PORT"] for name, environment in roles.items() if "PORT" in environment}
+    assert {*ports} == {*roles} - {"state server"} and "80" not in ports.values()
     assert not any(name.startswith("DMLC_") for name in roles["state server"])
 
 
 def test_every_port_is_another_one():
-    given = options("--workers", "0,0,0")
-    ports = [given.root_port, given.state_server_port, *given.worker_ports]
-    assert len(set(ports)) == 5
-    assert list(given.worker_ports) == sorted(given.worker_ports)
+    job, layout = place(options("--workers", "0,0,0"))
+    workers = [worker.port for worker in layout.workers]
+    assert len({job.root_port, job.state_server_port, layout.scheduler_port, *layout.server_ports, *workers}) == 7
+    assert workers == sorted(workers)
 
 
 @pytest.mark.parametrize("flag", ["--root-port", "--state-server-port"])
@@ -316,8 +318,8 @@ def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path, flag, refuse
 def test_a_whole_number_alone_is_how_many_workers_there_are_and_the_job_says_so(given, expected_s, told):
     asked = options("--workers", given)
     assert step_times_s(asked) == expected_s
-    assert asked.counted.startswith(told) and bool(told) == bool(asked.counted)
-    assert local_cluster.warnings(asked) == [asked.counted] * bool(told)
+    assert len(asked.notes) == bool(told) and "".join(asked.notes).startswith(told)
+    assert job_options.warnings(*place(asked)) == [*asked.notes]
 
 
 TRAINS = tells(begun=True)
@@ -326,14 +328,15 @@ TRAINS = tells(begun=True)
 @pytest.mark.parametrize("trains", [True, False])
 def test_what_a_larger_job_before_left_is_moved_once_the_next_one_trains_and_not_before(tmp_path, trains):
     given = options("--workers", "0,0", "--log-base", str(tmp_path))
+    folder = given.log_folder / socket.gethostname()
     for device in ("cpu0", "cpu2", "cpu3"):
-        (given.host_folder / device).mkdir(parents=True)
-        (given.host_folder / device / "iter-1.txt").write_text(device)
-    (given.host_folder / "cpu3" / "notes.txt").touch()
+        (folder / device).mkdir(parents=True)
+        (folder / device / "iter-1.txt").write_text(device)
+    (folder / "cpu3" / "notes.txt").touch()
     (given.log_folder / "worker2.log").write_text("of the larger job")
     lines: list[str] = []
-    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS if trains else "")], lines.append)
-    there = {path.name: [file.name for file in path.iterdir()] for path in given.host_folder.iterdir()}
+    local_cluster.run(given, lambda *_: [stand_in(tmp_path, Kind.WORKER, TRAINS if trains else "")], lines.append)
+    there = {path.name: [file.name for file in path.iterdir()] for path in folder.iterdir()}
     earlier = tmp_path / "earlier" / given.began
     if not trains:
         assert there == {"cpu0": ["iter-1.txt"], "cpu2": ["iter-1.txt"], "cpu3": sorted(there["cpu3"])}
@@ -341,27 +344,27 @@ def test_what_a_larger_job_before_left_is_moved_once_the_next_one_trains_and_not
         return
     assert there == {"cpu0": ["iter-1.txt"], "cpu3": ["notes.txt"]}  # a worker moves its own
     assert lines.count(f"the logs of the run before are in {earlier} now; the last 5 runs stay there") == 1
-    moved = earlier / given.host_folder.relative_to(tmp_path)
+    moved = earlier / folder.relative_to(tmp_path)
     assert (moved / "cpu2" / "iter-1.txt").read_text() == "cpu2" and (moved / "cpu3" / "iter-1.txt").exists()
     assert (moved.parent / "worker2.log").read_text() == "of the larger job"
 
 
 def test_a_resumed_job_moves_nothing_and_its_processes_append_to_their_logs(tmp_path):
     given = options("--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
-    stale = given.host_folder / "cpu7"
+    stale = given.log_folder / socket.gethostname() / "cpu7"
     stale.mkdir(parents=True)
     (stale / "iter-1.txt").touch()
     log = tmp_path / "worker.log"
     log.write_text("before\n")
-    assert local_cluster.warnings(given) == []
-    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS)], lambda line: None)
+    assert job_options.warnings(*place(given)) == []
+    local_cluster.run(given, lambda *_: [stand_in(tmp_path, Kind.WORKER, TRAINS)], lambda line: None)
     assert (stale / "iter-1.txt").exists() and not (tmp_path / "earlier").exists()
     assert log.read_text().startswith("before\n")
 
 
 def test_logs_that_cannot_be_moved_or_made_are_one_line_before_anything_is_started(tmp_path, refused):
     (tmp_path / "earlier").touch()
-    folder = options("--log-base", str(tmp_path)).host_folder / "cpu0"
+    folder = options("--log-base", str(tmp_path)).log_folder / socket.gethostname() / "cpu0"
     folder.mkdir(parents=True)
     (folder / "iter-1.txt").touch()
     line = refused(started, "--log-base", str(tmp_path))
@@ -376,7 +379,7 @@ def test_a_job_file_names_its_logs_and_is_read_before_anything_starts(tmp_path, 
     monkeypatch.chdir(tmp_path)
     given = options("--log-base", str(tmp_path / "logs"), "--run", "first", "-m", "sync", "--job", "mine.py")
     assert given.log_folder == tmp_path / "logs" / "first" / "mine" / "sync"
-    worker = command_line.parse(build_roles(given)[-1].command[2:], pytest.fail)
+    worker = command_line.parse(build(*place(given))[-1].command[2:], pytest.fail)
     assert (worker.job, worker.network) == (str(file), "lenet")
     assert job_options.forked(given, worker)[0] == "", "the fork server would read data that the file may replace"
     told = refused(started, "-m", "sync", "--", "--job", "mine.py")
@@ -406,7 +409,7 @@ def test_a_name_that_no_run_can_have_is_refused(name, refused):
 def test_the_demo_asks_for_the_job_of_its_options(mode):
     given, for_main = demo.parse(["--seconds", "9", "--eval-seconds", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
     job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
-    worker = command_line.parse(build_roles(job)[-1].command[2:], pytest.fail)
+    worker = command_line.parse(build(*place(job))[-1].command[2:], pytest.fail)
     assert (worker.mode, worker.entry) == (OWNERS[mode].name, mode if mode != "alone" else "local")
     assert (worker.max_seconds, worker.eval_seconds, worker.seed) == (9, 3, 7)
     assert (worker.min_step_time, worker.device) == ((0.1, "cpu0") if mode == "alone" else (0.2, "cpu1"))

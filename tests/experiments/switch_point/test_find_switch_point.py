@@ -26,7 +26,7 @@ from experiments.switch_point.switch_search import (
 )
 from scripts.launch import job_options
 from scripts.launch.process import Kind, Role
-from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.roles import JobSpec, Layout, build
 from trainer import command_line
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
@@ -225,8 +225,8 @@ class Cluster:
     last_change: float = 0.0  # of the accuracy
     trials: list[tuple[int, int]] = field(default_factory=list)  # steps of BSP, and seed
 
-    def __call__(self, options: LocalJobSpec) -> list[Role]:
-        main = command_line.parse(build_roles(options)[-1].command[2:])
+    def __call__(self, options: JobSpec, layout: Layout) -> list[Role]:
+        main = command_line.parse(build(options, layout)[-1].command[2:])
         bsp_steps = main.settings.train_steps[0] if main.settings.switch_order[0] == "1" else 0
         self.trials.append((bsp_steps, main.seed))
         accuracy = 0.9 if bsp_steps >= self.threshold else 0.8
@@ -242,8 +242,9 @@ class Cluster:
             self._worker(options, 1, [sync_round(1, seconds)], 0, boss, ""),
         ]
 
-    def _worker(self, options: LocalJobSpec, rank: int, rounds: list[dict], *behaves: object) -> Role:
-        words = [str(options.host_folder / options.devices[rank]), json.dumps(rounds), *map(str, behaves)]
+    def _worker(self, options: JobSpec, rank: int, rounds: list[dict], *behaves: object) -> Role:
+        worker = options.hosts.workers[rank]
+        words = [str(options.log_folder / worker.host / worker.folder), json.dumps(rounds), *map(str, behaves)]
         return Role(
             name=f"worker {rank}",
             kind=Kind.WORKER,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from scripts.launch import cluster, hosts_file, job_options, step_times
-from scripts.launch.hosts_layout import HostInfo, LaunchPlan, example, make_layout, num_ports, port_ranges
+from scripts.launch.hosts_layout import example, make_layout, node_of, num_ports, port_ranges
 from scripts.launch.process import Kind, Role
-from scripts.launch.roles import ROOT, build
+from scripts.launch.roles import ROOT, JobSpec, Node, build
 from trainer import command_line
 from utils import EXIT_OK, SetupError
 
@@ -24,19 +24,19 @@ def hosts(folder: Path, rows: str, header: str = HEADER) -> Path:
     return path
 
 
-def plan(path: Path, *arguments: str) -> LaunchPlan:
+def plan(path: Path, *arguments: str) -> JobSpec:
     return cluster.parse(["--hosts", str(path), "--log-base", str(path.parent / "logs"), *arguments])
 
 
-def roles(given: LaunchPlan, cores: int = 8) -> dict[str, Role]:
+def roles(given: JobSpec, cores: int = 8) -> dict[str, Role]:
     """The processes of a job on hosts 10.0.0.1, 10.0.0.2, ... with the ports 1001, 1002, ..."""
     ports = {name: range(1001, 1001 + count) for name, count in num_ports(given).items()}
-    return {role.name: role for role in build(*make_layout(given, infos(given, cores), ports))}
+    return {role.name: role for role in build(*make_layout(given, nodes(given, cores), ports))}
 
 
-def infos(given: LaunchPlan, cores: int = 8) -> dict[str, HostInfo]:
+def nodes(given: JobSpec, cores: int = 8) -> dict[str, Node]:
     names = enumerate(given.hosts.hosts, start=1)
-    return {name: HostInfo("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
+    return {name: node_of(given, name, "/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
 
 
 def test_a_row_is_a_host_with_its_workers(tmp_path):
@@ -112,8 +112,8 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
     assert command_line.parse(worker.command[2:]).state_server_ip == "10.0.0.4"
     assert spread["h4 state server"].command[3].startswith("10.0.0.4:")
     assert spread["h4 state server"].command[-1] == "/h4/esync/logs/lenet/esync/h4/page.html"
-    shared = roles(dataclasses.replace(given, job=dataclasses.replace(given.job, is_shared=True)))
-    assert shared["h4 state server"].command[-1] == str(given.job.log_folder / "page.html")  # whichever host has it
+    shared = roles(dataclasses.replace(given, is_shared=True))
+    assert shared["h4 state server"].command[-1] == str(given.log_folder / "page.html")  # whichever host has it
 
 
 def test_a_hub_is_on_the_host_of_the_server_with_one_port(tmp_path):
@@ -187,8 +187,8 @@ def test_ports_from_a_base_port_on_leave_out_those_that_have_a_flag(tmp_path, ro
     path = hosts(tmp_path, "h1,2,cpu,\nh2,1,cpu,\n")
     flags = ["--base-port", "9091", "--root-port", str(root), "--state-server-port", str(state)]
     given = plan(path, "-m", "esync", *flags)
-    addresses = dict.fromkeys(given.hosts.hosts, "127.0.0.1")  # two names of one machine
-    job, layout = make_layout(given, infos(given), port_ranges(given, 9091, addresses))
+    one_machine = {name: dataclasses.replace(its, address="127.0.0.1") for name, its in nodes(given).items()}
+    job, layout = make_layout(given, one_machine, port_ranges(given, 9091, one_machine))
     listening = [layout.scheduler_port, *layout.server_ports, *(worker.port for worker in layout.workers)]
     assert sorted([*listening, job.root_port, job.state_server_port]) == list(range(9091, 9098))
     shown: list[str] = []
@@ -240,9 +240,9 @@ def test_a_preset_chooses_workers_by_the_step_times_of_the_file_and_of_the_flags
     told = command_line.parse(workers["h3 cpu"].command[2:])
     assert (told.mode, told.log_dir) == ("sync", "/h3/esync/logs/lenet/without-slow/h3")
     assert workers["h3 cpu"].environment["DMLC_NUM_WORKER"] == "2"
-    assert plan(path, "-m", "alone").job.chosen == "alone takes the fastest 1 of 3 workers: h2 cpu"
-    two = plan(path, "-m", "esync-outer", "--fastest", "2").job
-    assert two.chosen == "esync-outer takes the fastest 2 of 3 workers: h2 cpu, h3 cpu"
+    assert plan(path, "-m", "alone").notes[-1] == "alone takes the fastest 1 of 3 workers: h2 cpu"
+    two = plan(path, "-m", "esync-outer", "--fastest", "2")
+    assert two.notes[-1] == "esync-outer takes the fastest 2 of 3 workers: h2 cpu, h3 cpu"
     assert str(two.mode_folder) == "lenet/esync-outer-k2"
 
 
@@ -250,7 +250,7 @@ def test_where_a_step_time_is_unknown_who_takes_part_is_open_until_steps_were_ti
     path = hosts(tmp_path, "h1,0.1\nh2,\n", "address,step_time_s\n")
     for flags, number, folder in ((("-m", "alone"), 0, "alone"), (("-m", "esync", "--fastest", "1"), 1, "esync-k1")):
         given = plan(path, *flags)
-        assert (given.number, len(given.hosts.workers), given.job.mode_folder.name) == (number, 2, folder)
+        assert (given.number, len(given.hosts.workers), given.mode_folder.name) == (number, 2, folder)
     with pytest.raises(SetupError, match="--fastest 3: the cluster has 2 worker"):
         plan(path, "-m", "esync", "--fastest", "3")
     arguments = ["--hosts", str(path), "--log-base", str(tmp_path), "-m", "esync", "--fastest", "auto", "--dry-run"]
@@ -262,7 +262,7 @@ def test_a_cluster_file_says_who_is_fastest_and_slows_nobody(tmp_path):
     path = hosts(tmp_path, "h1,0.01\nh2,\nh3,\n", "address,step_time_s\n")
     (measured := tmp_path / "cluster.csv").write_text("step_time_s\n0.3\n0.1\n0.2\n")
     given = plan(path, "-m", "fastest-outer", "--cluster", str(measured))
-    assert given.number is None and given.job.chosen == "fastest-outer takes the fastest 2 of 3 workers: h2 cpu, h3 cpu"
+    assert given.number is None and given.notes[-1] == "fastest-outer takes the fastest 2 of 3 workers: h2 cpu, h3 cpu"
     told = [command_line.parse(roles(given)[f"{host} cpu"].command[2:]) for host in ("h2", "h3")]
     assert [flags.min_step_time for flags in told] == [0, 0]
     with pytest.raises(SetupError, match=r"cluster\.csv has 3 worker\(s\), and the hosts have 2"):

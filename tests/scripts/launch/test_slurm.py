@@ -47,9 +47,9 @@ def test_in_the_job_its_nodes_have_the_workers_of_their_groups_and_ports_by_its_
     environment = {"SLURM_JOB_ID": "1030", "SLURM_ARRAY_TASK_ID": "7"}
     nodes = [["a1"], ["b1", "b2"]]
     node_groups.write_hosts(tmp_path / "hosts.csv", request.groups, nodes)
-    plan = slurm.plan_in(request, nodes, tmp_path / "hosts.csv", environment)
-    job, layout = example(plan)
-    assert [(worker.node.name, worker.device) for worker in layout.workers] == [
+    asked = slurm.job_in(request, nodes, tmp_path / "hosts.csv", environment)
+    job, layout = example(asked)
+    assert [(worker.host, worker.folder) for worker in layout.workers] == [
         ("a1", "gpu0"),
         ("a1", "gpu1"),
         *((name, device) for name in ("b1", "b2") for device in ("cpu0", "cpu1")),
@@ -58,7 +58,7 @@ def test_in_the_job_its_nodes_have_the_workers_of_their_groups_and_ports_by_its_
     assert layout.workers[0].node.folder == tmp_path / "seed-7" / "lenet" / "esync" / "a1"
     assert job.worker_arguments[-2:] == ("--seed", "7")
     assert job.worker_arguments[:2] == ("--checkpoint", str(tmp_path / "seed-7" / "lenet" / "esync" / ".checkpoints"))
-    step = plan.command(plan.hosts.hosts["b2"])
+    step = job.connect(job.hosts.hosts["b2"])
     assert step[:2] == ["srun", "--het-group=1"] and "--nodelist=b2" in step and step[-1].startswith("trap '' TERM;")
 
 
@@ -176,9 +176,9 @@ def test_a_hub_is_a_context_of_mpiexec_and_there_is_no_scheduler(capsys, tmp_pat
 def test_mpiexec_gets_the_nodes_of_pbs_once_each(tmp_path):
     (tmp_path / "nodes").write_text("127.0.0.1\n127.0.0.1\nlocalhost\n")
     environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12[].server"}
-    plan, _ = mpi.parse(["-m", "sync", "--log-base", str(tmp_path)], environment)
-    assert [*plan.hosts.hosts] == ["127.0.0.1", "localhost"]
-    assert plan.base_port == 10_000 + 16 * 12
+    job, _ = mpi.parse(["-m", "sync", "--log-base", str(tmp_path)], environment)
+    assert [*job.hosts.hosts] == ["127.0.0.1", "localhost"]
+    assert job.base_port == 10_000 + 16 * 12
 
 
 WATCH = """

@@ -20,11 +20,12 @@ from supervised import supervise
 
 import summary
 from scripts.launch import health, job_options, local_cluster, restarts
+from scripts.launch.hosts_file import Host, Hosts
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, of_job
 from scripts.launch.restarts import Action, Survival
-from scripts.launch.roles import LocalJobSpec, build_roles, local_layout
+from scripts.launch.roles import JobSpec, Layout, build
 from scripts.launch.supervisor import JobOutcome
 from trainer.survival.checkpoint_rounds import file_name, worker_name
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT
@@ -410,10 +411,11 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     words = ["-m", "sync", "--exchange", "ring"]
     behind = ["--on-worker-death", "continue", "--ckpt-frequency", "5"]
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
-    told = job_options.first_config(given, local_layout(given))
+    placed = local_cluster.place(given)
+    told = job_options.first_config(*placed)
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
-    policy = of_job(given, told, lambda host="": dict(there), list, lambda flags: [])
-    first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
+    policy = of_job(given, *placed, told, lambda host="": dict(there), list, local_cluster.place)
+    first, second = [each for each in build(*placed) if each.kind is Kind.WORKER]
     assert "--resume" not in policy.restarted(first).command
     del there[file_name(worker_name("host-cpu0"), 5)]  # it is set aside when training begins
     assert "--resume" not in policy.restarted(first).command
@@ -423,9 +425,10 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
 
 
 def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
-    given = options(tmp_path, own=["-m", "async"])
-    told = job_options.first_config(given, local_layout(given))
-    policy = of_job(given, told, lambda host="": {}, list, lambda flags: [])
+    placed = local_cluster.place(options(tmp_path, own=["-m", "async"]))
+    asked = replace(placed[0], hosts=Hosts({"other": Host("other", "h2")}, (), placed[0].hosts.places))
+    told = job_options.first_config(*placed)
+    policy = of_job(asked, *placed, told, dict, lambda: ["other"], lambda job: placed, lambda *_: [])
     policy.look()
     assert policy.roles() == []  # the supervisor ends the job
 
@@ -531,25 +534,25 @@ def test_a_death_after_a_signal_ends_the_job(tmp_path):
 # ------------------------------------------------------------------------------------------------- the launcher
 
 
-def options(folder: Path, *arguments: str, own: Sequence[str] = ()) -> LocalJobSpec:
+def options(folder: Path, *arguments: str, own: Sequence[str] = ()) -> JobSpec:
     behind = ["--ckpt-frequency", "5", "--on-worker-death", "restart", *arguments]
     return local_cluster.parse(["--log-base", str(folder), "--workers", "0,0", *own, "--", *behind])
 
 
-def run(given: LocalJobSpec, act: Callable[[LocalJobSpec], str]) -> list[LocalJobSpec]:
-    """Runs a job of one stand-in, whose program `act` makes from the job. Returns the job of each start."""
-    seen: list[LocalJobSpec] = []
+def run(given: JobSpec, act: Callable[[JobSpec], str]) -> list[tuple[JobSpec, Layout]]:
+    """Runs a job of one stand-in, whose program `act` makes from the job. Returns job and layout of each start."""
+    seen: list[tuple[JobSpec, Layout]] = []
 
-    def build(started: LocalJobSpec) -> list[Role]:
-        seen.append(started)
+    def build(started: JobSpec, layout: Layout) -> list[Role]:
+        seen.append((started, layout))
         return [role(given.log_base, Kind.WORKER, act(started), "worker 0")]
 
     assert local_cluster.run(given, build, lambda line: None).exit_code == EXIT_OK
     return seen
 
 
-def checkpoints(given: LocalJobSpec, *names: tuple[str, int]) -> None:
-    folder = given.host_folder / ".checkpoints"
+def checkpoints(given: JobSpec, *names: tuple[str, int]) -> None:
+    folder = given.log_folder / given.hosts.workers[0].host / ".checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     for whose, round_ in names:
         (folder / file_name(whose, round_)).touch()
@@ -558,24 +561,24 @@ def checkpoints(given: LocalJobSpec, *names: tuple[str, int]) -> None:
 def test_a_job_goes_on_from_its_checkpoint_with_new_ports(tmp_path):
     given = options(tmp_path, own=["-m", "sync"])
 
-    def act(started: LocalJobSpec) -> str:
+    def act(started: JobSpec) -> str:
         if "--resume" in started.worker_arguments:
             return ""
         checkpoints(given, ("worker-0", 5), ("worker-1", 5))
         return DIE
 
-    first, second = run(given, act)
+    (first, before), (second, layout) = run(given, act)
     assert second.worker_arguments == (*first.worker_arguments, "--resume", "1")
     assert second.state_server_port == first.state_server_port
-    ports = {first.root_port, *first.worker_ports, second.root_port, *second.worker_ports}
-    assert len(ports) == 6 and list(second.worker_ports) == sorted(second.worker_ports)
+    ports = [worker.port for worker in (*before.workers, *layout.workers)]
+    assert len({first.root_port, second.root_port, *ports}) == 6 and ports[2:] == sorted(ports[2:])
 
 
 def test_a_job_without_a_checkpoint_begins_anew_at_the_port_that_the_user_chose_whatever_an_earlier_job_left(tmp_path):
     given = options(tmp_path, own=["-m", "async", "--root-port", str(local_cluster.free_ports(1)[0])])
     checkpoints(given, ("worker-0", 5), ("worker-1", 5))
     deaths = [DIE]
-    first, second = run(given, lambda started: deaths.pop() if deaths else "")
+    (first, _), (second, _) = run(given, lambda started: deaths.pop() if deaths else "")
     assert second.worker_arguments == first.worker_arguments
     assert second.root_port == first.root_port == given.root_port
 
@@ -585,7 +588,7 @@ def test_workers_that_find_each_other_through_the_state_server_do_so_under_a_new
     deaths = [DIE, DIE]
     seen = run(given, lambda started: deaths.pop() if deaths else "")
     names = [("--job-name", "mine-1"), ("--job-name", "mine-2")]
-    assert [started.worker_arguments[-2:] for started in seen[1:]] == names
+    assert [started.worker_arguments[-2:] for started, _ in seen[1:]] == names
 
 
 ROUNDS = 80

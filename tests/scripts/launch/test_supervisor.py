@@ -56,7 +56,7 @@ from scripts.launch.process import Kind
 from tests.helpers.stand_ins import {programs}, role
 here = Path(sys.argv[1])
 signal.signal(signal.SIGHUP, signal.{hangup})  # whatever the tests were started with
-def build(options):
+def build(*_):
     return [
         role(here, Kind.SERVICE, FOREVER, "state server"),
         role(here, Kind.SERVER, SERVER, "scheduler"),

@@ -7,7 +7,7 @@ from cluster_processes import ROOT
 
 import simulate
 from scripts.launch import job_options, local_cluster
-from scripts.launch.local_cluster import build_roles
+from scripts.launch.roles import build
 from trainer.command_line import parse
 from trainer.jobs.sources import OWN_MODULES, content_hash, sources
 from utils import SetupError
@@ -162,7 +162,9 @@ def test_a_network_beside_that_of_the_file_is_one_line_of_every_program_and_the_
         return
     job_options._once.cache_clear()
     for flags, shown in ((["-n", "mlp"], f"warning: {line}\n" * is_ignored), ([], "")):
-        roles = build_roles(local_cluster.parse(["-m", "sync", *flags, "--workers", "1,1", "--job", path]))
+        roles = build(
+            *local_cluster.place(local_cluster.parse(["-m", "sync", *flags, "--workers", "1,1", "--job", path]))
+        )
         assert capsys.readouterr().out == shown
         assert sum("-n" in role.command for role in roles) == (0 if is_ignored else 2)
     words = ["-m", "sync,local", "-n", "mlp", "--max-rounds", "1", "--log-base", path, "--job", path]

@@ -14,9 +14,9 @@ from cluster_processes import ROOT
 import config
 import simulate
 from main import run_role
-from scripts.launch import local_cluster
+from scripts.launch import job_options, local_cluster
 from scripts.launch.process import Kind
-from scripts.launch.roles import build_roles
+from scripts.launch.roles import build
 from trainer import command_line, straggler_trace
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import READY_MADE, ClusterProfile, Worker
@@ -34,7 +34,7 @@ def cluster(folder: Path, rows: str, header: str = HEADER) -> Path:
 
 def worker_configs(*arguments: str) -> list[config.Config]:
     """What the workers' main.py is told in a job of mode sync with these options."""
-    roles = build_roles(local_cluster.parse(["-m", "sync", *arguments]))
+    roles = build(*local_cluster.place(local_cluster.parse(["-m", "sync", *arguments])))
     return [command_line.parse(role.command[2:]) for role in roles if role.kind is Kind.WORKER]
 
 
@@ -158,7 +158,7 @@ def test_the_preprints_link_carries_ssgds_models_in_its_published_time():
 
 def test_a_real_cluster_says_what_it_leaves_out_of_a_file(tmp_path):
     told = [
-        local_cluster.warnings(local_cluster.parse(["-m", "sync", "--cluster", name, "--log-base", str(tmp_path)]))
+        [*local_cluster.parse(["-m", "sync", "--cluster", name, "--log-base", str(tmp_path)]).notes]
         for name in ("slow-link", "sync-switch-1x10ms")
     ]
     assert told == [
@@ -220,7 +220,8 @@ def test_programs_of_virtual_time_and_of_one_process_refuse_a_step_that_is_longe
 
 def test_the_launchers_warn_of_steps_that_may_be_milliseconds():
     def said(*words: str) -> list[str]:
-        return [line for line in local_cluster.warnings(local_cluster.parse(words)) if "seconds" in line]
+        lines = job_options.warnings(*local_cluster.place(local_cluster.parse(words)))
+        return [line for line in lines if "seconds" in line]
 
     assert said("--workers", "20,40,0.1") == ["warning: an emulated step takes 40 s: step times are in seconds"]
     assert said("--workers", "0.1,9") == []
