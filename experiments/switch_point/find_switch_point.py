@@ -18,7 +18,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
     local_cluster.add_job(parser)
     given, for_main = job_options.parse(parser, arguments)
     given.log_base = job_options.log_base(given)  # of the table and all trials
-    vars(given).pop("run", None)
+    given.run = ""
     if "table" not in given:
         given.table = given.log_base / given.network / TABLE_FILE
     return given, for_main
@@ -142,7 +142,9 @@ def settings(job: Job) -> dict[str, Any]:
     plan = Plan(job.given.total_steps, seed=0)
     options = job.options(plan)
     flags: dict[str, Any] = {}
-    for told, own in job_options.worker_configs(*local_cluster.place(options), job.own_flags(plan)):
+    placed, layout = local_cluster.place(options)
+    plain = replace(placed, worker_arguments=job.own_flags(plan))
+    for told, own in zip(*(job_options.worker_configs(each, layout) for each in (placed, plain)), strict=True):
         flags |= {name: value for name, value in vars(told).items() if value != getattr(own, name)}
     return {
         "total_steps": job.given.total_steps,

@@ -35,6 +35,7 @@ from scripts.launch import hosts_file, job_options, previous_run, restart_policy
 from scripts.launch.console import console, unhurried
 from scripts.launch.host_connection import ANSWER_S, SILENT_S, HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
+from scripts.launch.hosts_file import Hosts
 from scripts.launch.hosts_layout import (
     INTERFACE,
     example,
@@ -79,7 +80,7 @@ def parse(arguments: Sequence[str]) -> JobSpec:
     )
     add_job(parser)
     given, worker_arguments = job_options.parse(parser, arguments)
-    return job_of(given, worker_arguments)
+    return job_of(given, worker_arguments, hosts_file.read(given.hosts).without(given.without))
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -96,13 +97,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
 
 
-def job_of(given: argparse.Namespace, worker_arguments: tuple[str, ...]) -> JobSpec:
-    """The job that was asked for, on the hosts of the file `given.hosts`, by the command `given.ssh`. Raises SetupError
-    as `parse`."""
+def job_of(given: argparse.Namespace, worker_arguments: tuple[str, ...], hosts: Hosts) -> JobSpec:
+    """The job that was asked for, on these hosts. Raises SetupError as `parse`."""
     job_options.check_options(given)
-    job_options.check_ports(given.root_port, given.state_server_port)
-    hosts = hosts_file.read(given.hosts).without(getattr(given, "without", ()))
-    ssh = shlex.split(given.ssh)
+    ssh = shlex.split(getattr(given, "ssh", ""))
     job = dataclasses.replace(
         job_options.spec_of(given, worker_arguments, hosts),
         sources=sources(given.job) if given.job else {},
@@ -122,7 +120,7 @@ def _with_workers(job: JobSpec, k: int | str, cluster: Path | None) -> JobSpec:
         if cluster:
             raise SetupError(f"--cluster {cluster} does nothing in mode {job.mode} without --fastest: leave it out")
         return job
-    configs = [parsed for parsed, _ in job_options.worker_configs(*example(job))]
+    configs = [*job_options.worker_configs(*example(job))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     if cluster:
         rows = cluster_file.read(cluster).workers
@@ -314,7 +312,7 @@ def policy_of(
     say: Callable[[str], None],
 ) -> RestartPolicy:
     """What follows when a process is lost."""
-    configs = [parsed for parsed, _ in job_options.worker_configs(job, layout)]
+    configs = [*job_options.worker_configs(job, layout)]
     folders = {
         (worker.node.name, worker.node.root / parsed.checkpoint_folder)
         for worker, parsed in zip(layout.workers, configs, strict=True)

@@ -14,7 +14,7 @@ import argparse
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,8 +106,10 @@ class Hosts:
 
 
 @dataclass(frozen=True)
-class _Row:
-    where: str  # file and line
+class Row:
+    """A row of a hosts file, or what says as much."""
+
+    where: str  # file and line, for messages
     cells: Mapping[str, str]  # by column; empty where the file has none
 
     def error(self, text: str) -> SetupError:
@@ -125,12 +127,17 @@ class _Row:
 def read(path: Path) -> Hosts:
     """Reads a hosts file and checks the traces that it names. Raises SetupError if the file or a trace is missing or
     malformed. The message names file and line."""
-    hosts: dict[str, Host] = {}
-    rows: list[tuple[_Row, str]] = []  # with the host's name
     found = spreadsheet.rows(path, "hosts file")
     columns = _columns(found[0]) if found else []
-    for each in found[1:]:
-        row = _Row(each.where, dict.fromkeys(COLUMNS, "") | each.values(columns))
+    rows = [Row(each.where, dict.fromkeys(COLUMNS, "") | each.values(columns)) for each in found[1:]]
+    return hosts_of(rows, f"hosts file {path}", path.parent)
+
+
+def hosts_of(given: Sequence[Row], source: str, folder: Path) -> Hosts:
+    """The hosts of rows, which `source` has, for messages; the traces are in a folder. Raises SetupError as `read`."""
+    hosts: dict[str, Host] = {}
+    rows: list[tuple[Row, str]] = []  # with the host's name
+    for row in given:
         host = _host(row)
         known = hosts.setdefault(host.name, host)
         for column in ("address", *_ONE_A_HOST):
@@ -142,7 +149,7 @@ def read(path: Path) -> Hosts:
                 )
         rows.append((row, host.name))
     if not hosts:
-        raise SetupError(f"hosts file {path} has no host; give one line for each, such as 10.1.1.34,1,cpu,")
+        raise SetupError(f"{source} has no host; give one line for each, such as 10.1.1.34,1,cpu,")
     devices = [(row, name, device) for row, name in rows for device in _devices(row)]
     of_host = Counter((name, device) for _, name, device in devices)
     numbers: Counter[tuple[str, str]] = Counter()
@@ -150,14 +157,14 @@ def read(path: Path) -> Hosts:
     for row, name, device in devices:
         number = f"{'' if device == 'cpu' else '-'}{numbers[name, device]}" if of_host[name, device] > 1 else ""
         numbers[name, device] += 1
-        workers.append(_worker(path, row, name, device, device + number))
+        workers.append(_worker(folder, row, name, device, device + number))
     if not workers:
-        raise SetupError(f"hosts file {path} has no worker: give a host a number of workers above 0")
+        raise SetupError(f"{source} has no worker: give a host a number of workers above 0")
     first = next(iter(hosts))
     places = {role: tuple(name for row, name in rows if role in _roles(row)) for role in ROLES}
     for role in ("scheduler", "state-server"):
         if len(places[role]) > 1:
-            raise SetupError(f"hosts file {path}: {' and '.join(places[role])} both have the role {role}; give it once")
+            raise SetupError(f"{source}: {' and '.join(places[role])} both have the role {role}; give it once")
     return Hosts(hosts, tuple(workers), {role: names or (first,) for role, names in places.items()})
 
 
@@ -172,7 +179,7 @@ def _columns(header: spreadsheet.Row) -> list[str]:
     return columns
 
 
-def _host(row: _Row) -> Host:
+def _host(row: Row) -> Host:
     address, user = row.cells["address"], row.cells["user"]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", address):
         raise row.error(f"{address!r} is no address; give an IPv4 address or a name (the user has the column user)")
@@ -183,7 +190,7 @@ def _host(row: _Row) -> Host:
     return Host(name, address, user, ssh_port, row.cells["folder"], row.cells["interface"], row.where)
 
 
-def _devices(row: _Row) -> list[str]:
+def _devices(row: Row) -> list[str]:
     named = row.cells["devices"].split() or ["cpu"]
     for device in named:
         if not re.fullmatch(r"cpu|gpu(0|[1-9]\d*)", device):
@@ -197,7 +204,7 @@ def _devices(row: _Row) -> list[str]:
     return named * count if len(named) == 1 else named
 
 
-def _roles(row: _Row) -> list[str]:
+def _roles(row: Row) -> list[str]:
     roles = row.cells["roles"].split()
     for role in roles:
         if role not in ROLES:
@@ -205,12 +212,12 @@ def _roles(row: _Row) -> list[str]:
     return roles
 
 
-def _worker(path: Path, row: _Row, host: str, device: str, folder: str) -> HostWorker:
+def _worker(traces: Path, row: Row, host: str, device: str, folder: str) -> HostWorker:
     flags, trace = row.cells["flags"], row.cells["straggler_trace"]
     try:
         words = tuple(shlex.split(flags))
     except ValueError as error:
         raise row.error(f"flags {flags!r}: {error}") from None
     step_time_s, sample_time_s = (row.parsed(column, _seconds, "0") for column in ("step_time_s", "sample_time_s"))
-    trace_path = straggler_trace.beside(path, trace, row.where) if trace else None
+    trace_path = straggler_trace.beside(traces / trace, trace, row.where) if trace else None
     return HostWorker(f"{host} {folder}", host, device, folder, words, step_time_s, sample_time_s, trace_path)

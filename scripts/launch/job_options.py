@@ -17,7 +17,7 @@ from scripts.launch.console import console
 from scripts.launch.hosts_file import Hosts
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
-from scripts.launch.run_option import add_run, run_of
+from scripts.launch.run_option import add_run
 from scripts.launch.supervisor import JobOutcome
 from server.setups import differences
 from trainer import command_line
@@ -116,15 +116,14 @@ def _with_network(parser: argparse.ArgumentParser, given: argparse.Namespace) ->
 _once = functools.cache(console)
 
 
-def _sides(parser: FlagParser, arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    words = list(arguments)
-    cut = words.index("--") if "--" in words else len(words)
+def _sides(parser: FlagParser, arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    cut = [*arguments, "--"].index("--")
     mains = {name for field in config.FIELDS for name in config.names_of(field)}
     parser.elsewhere = dict.fromkeys(mains, "it is a flag of main.py: give it behind `--`")
-    for word in words[cut + 1 :]:
+    for word in arguments[cut + 1 :]:
         if (flag := word.partition("=")[0]) in {*parser.flags} - {*mains, "-h", "--help"}:
             parser.error(f"{flag} is an option of this script: give it before `--`")
-    return words[:cut], tuple(words[cut + 1 :])
+    return arguments[:cut], tuple(arguments[cut + 1 :])
 
 
 def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
@@ -194,7 +193,9 @@ def exchange_of(given: argparse.Namespace, worker_arguments: Sequence[str]) -> t
 
 
 def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...], hosts: Hosts) -> JobSpec:
-    """The job that the options ask for, on these hosts. Raises SetupError as `exchange_of`."""
+    """The job that the options ask for, on these hosts. Raises SetupError as `exchange_of`, or if its ports are one."""
+    if given.root_port and given.root_port == given.state_server_port:
+        raise SetupError(f"--root-port and --state-server-port are both {given.root_port}: choose two")
     exchange, implied = exchange_of(given, worker_arguments)
     return JobSpec(
         mode=given.mode,
@@ -202,7 +203,7 @@ def spec_of(given: argparse.Namespace, worker_arguments: tuple[str, ...], hosts:
         job_file=given.job,
         num_servers=given.servers,
         log_base=log_base(given).resolve(),
-        run=run_of(given),
+        run=given.run,
         data_dir=given.data_dir,
         split_by_class=given.split_by_class,
         root_port=given.root_port,
@@ -227,7 +228,7 @@ def add_log_base(parser: argparse.ArgumentParser, default: Path) -> None:
 def log_base(given: argparse.Namespace) -> Path:
     """A run's log tree."""
     base: Path = given.log_base
-    return base / run_of(given)
+    return base / given.run
 
 
 seconds = at_least(0, float)
@@ -239,28 +240,17 @@ def check_options(given: argparse.Namespace) -> None:
     if given.job:
         sources(given.job)
     check_fastest(given.fastest, [given.mode])
-    if not given.page and OWNERS[given.mode].needs_state_server:
-        raise SetupError(
-            f"--page 0 does nothing in mode {given.mode}, whose workers ask the state server: leave it out"
-        )
-    if given.split_by_class and not OWNERS[given.mode].is_distributed:
-        raise SetupError(
-            f"--split-by-class does nothing in mode {given.mode}, where each device has all classes: leave it out"
-        )
-    if given.exchange not in config.AMONG_WORKERS:
-        return
-    for option, value, default in (("--servers", given.servers, 1), ("--root-port", given.root_port, 0)):
-        if value != default:
-            raise SetupError(
-                f"{option} {value} does nothing with --exchange {given.exchange}, which has neither scheduler nor "
-                "parameter server: leave it out"
-            )
-
-
-def check_ports(root_port: int, state_server_port: int) -> None:
-    """Checks that the two ports differ. Raises SetupError if they do not."""
-    if root_port and root_port == state_server_port:
-        raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
+    row, has_no_server = OWNERS[given.mode], given.exchange in config.AMONG_WORKERS
+    asks, alone = ", whose workers ask the state server", ", where each device has all classes"
+    among_workers = f"with --exchange {given.exchange}, which has neither scheduler nor parameter server"
+    for does_nothing, option, where in (
+        (not given.page and row.needs_state_server, "--page 0", f"in mode {given.mode}{asks}"),
+        (given.split_by_class and not row.is_distributed, "--split-by-class", f"in mode {given.mode}{alone}"),
+        (has_no_server and given.servers != 1, f"--servers {given.servers}", among_workers),
+        (has_no_server and given.root_port, f"--root-port {given.root_port}", among_workers),
+    ):
+        if does_nothing:
+            raise SetupError(f"{option} does nothing {where}: leave it out")
 
 
 def taking_part(mode: str, step_times_s: Sequence[float], k: int | str, steps: int = 1) -> tuple[int, ...]:
@@ -300,7 +290,9 @@ def check_flags(
     """Checks that every worker will start, and that its logs belong where they are filed; returns each worker's parsed
     flags. Raises SetupError if one of the user's flags contradicts the cluster, or workers differ where they must not.
     Wrong flags end the process, as in main.py."""
-    pairs = list(worker_configs(job, layout, ours))
+    without_own = tuple(dataclasses.replace(worker, flags=()) for worker in layout.workers)
+    plain = dataclasses.replace(job, worker_arguments=ours), dataclasses.replace(layout, workers=without_own)
+    pairs = [*zip(worker_configs(job, layout), worker_configs(*plain), strict=True)]
     # A trace for all workers behind `--` would be ambiguous beside those of single workers.
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
     for parsed, own in pairs:
@@ -346,14 +338,9 @@ def _check_restarts(job: JobSpec, layout: Layout, parsed: config.Config) -> None
         )
 
 
-def worker_configs(
-    job: JobSpec, layout: Layout, ours: tuple[str, ...] = ()
-) -> Iterator[tuple[config.Config, config.Config]]:
-    """Each worker's flags, and what they would be with only `ours` behind `--`."""
-    plain = dataclasses.replace(job, worker_arguments=ours)
-    for worker in layout.workers:
-        own = main_flags(plain, layout, dataclasses.replace(worker, flags=()))
-        yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
+def worker_configs(job: JobSpec, layout: Layout) -> Iterator[config.Config]:
+    """Each worker's flags."""
+    return (command_line.parse(main_flags(job, layout, worker)) for worker in layout.workers)
 
 
 def forked(job: JobSpec, worker_config: config.Config) -> tuple[str, str, str]:
@@ -367,7 +354,7 @@ def forked(job: JobSpec, worker_config: config.Config) -> tuple[str, str, str]:
 
 def first_config(job: JobSpec, layout: Layout) -> config.Config:
     """The first worker's flags."""
-    return next(worker_configs(job, layout))[0]
+    return next(worker_configs(job, layout))
 
 
 # -------------------------------------------------------------------------------------------------- the log folder
@@ -390,7 +377,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def warnings(job: JobSpec, layout: Layout) -> list[str]:
     """Lines for the user before the job begins."""
-    configs = [parsed for parsed, _ in worker_configs(job, layout)]
+    configs = [*worker_configs(job, layout)]
     lines = [*job.notes]
     is_spread = job.algorithm.is_distributed and len({worker.host for worker in layout.workers}) > 1
     if is_spread and any(each.ckpt_frequency and not each.survives and not each.checkpoint for each in configs):

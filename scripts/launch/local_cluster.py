@@ -100,7 +100,6 @@ def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_argum
             socket.create_server(("", port)).close()  # 0: any
         except OSError:
             raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one") from None
-    job_options.check_ports(given.root_port, given.state_server_port)
     name = socket.gethostname()
     workers = tuple(
         HostWorker(f"worker {n}", name, "cpu", f"cpu{n}", (), its.step_time_s, its.sample_time_s, its.straggler_trace)
@@ -121,7 +120,7 @@ def _with_workers(given: argparse.Namespace, cluster: ClusterProfile, worker_arg
     job = to_job_spec(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL and not given.fastest:
         return job
-    configs = [parsed for parsed, _ in job_options.worker_configs(*place(job))]
+    configs = [*job_options.worker_configs(*place(job))]
     step_times_s = [parsed.shortest_step_s for parsed in configs]
     rows = job_options.taking_part(given.mode, step_times_s, given.fastest, configs[0].settings.sync_every)
     names = [f"row {row} ({seconds:g} s a step)" for row, seconds in enumerate(step_times_s)]

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import config
 from flag_parser import FlagParser
-from scripts.launch import host_network, job_options, node_groups, previous_run
+from scripts.launch import host_network, hosts_file, job_options, node_groups, previous_run
 from scripts.launch.console import console, unhurried
 from scripts.launch.hosts_layout import make_layout, node_of, port_ranges
 from scripts.launch.process import Kind, Process, Role
@@ -65,12 +65,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Job
         nodes = [*dict.fromkeys(Path(environment["PBS_NODEFILE"]).read_text().split())]
     if given.hosts and group.columns:
         raise SetupError(f"--hosts has the columns: leave {next(iter(group.columns))}=... out")
-    with node_groups.hosts_of([group], [nodes or [HOST]]) as hosts:
-        job_id = node_groups.id_of(environment, os.getpid())
-        job = node_groups.job_on(given, given.hosts or hosts, job_id, request.flags)
-        for host in job.hosts.hosts.values():
-            if column := next((name for name in UNUSED if getattr(host, name)), ""):
-                raise SetupError(f"{host.where}, column {column}: mpiexec does not take it: leave it out")
+    hosts = hosts_file.read(given.hosts) if given.hosts else node_groups.hosts_of([group], [nodes or [HOST]])
+    for host in hosts.hosts.values():
+        if column := next((name for name in UNUSED if getattr(host, name)), ""):
+            raise SetupError(f"{host.where}, column {column}: mpiexec does not take it: leave it out")
+    job = node_groups.job_on(given, hosts, node_groups.id_of(environment, os.getpid()), request.flags)
     return job, [given.mpiexec, "--oversubscribe", "--bind-to", "none", *group.options]
 
 

@@ -8,15 +8,13 @@ import contextlib
 import csv
 import dataclasses
 import difflib
-import io
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from config import FIELDS, names_of
 from flag_parser import FlagParser
 from flag_values import at_least
 from scripts.launch import cluster, hosts_file, job_options
+from scripts.launch.hosts_file import Hosts
 from scripts.launch.hosts_layout import example, num_ports
 from scripts.launch.roles import JobSpec
 from scripts.launch.stop_signals import StopSignals
@@ -122,45 +121,33 @@ def parse(parser: FlagParser, arguments: Sequence[str]) -> Request:
     return Request(given, job_options.log_base(given).resolve(), groups, tuple(words), flags)
 
 
-def write_hosts(path: Path, groups: Sequence[Group], nodes: Nodes) -> None:
-    """Writes the hosts file of nodes, given by group."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, ["address", *COLUMNS], lineterminator="\n")
-    table.writeheader()
-    for group, names in zip(groups, nodes, strict=True):
-        table.writerows({"address": name, **group.columns} for name in names)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text.getvalue())
+def hosts_of(groups: Sequence[Group], nodes: Nodes, file: Path | None = None) -> Hosts:
+    """The hosts that are nodes, given by group; a file, if any, is written, too. Raises SetupError if one is wrong."""
+    cells = [{"address": name, **its.columns} for its, names in zip(groups, nodes, strict=True) for name in names]
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", newline="") as text:
+            table = csv.DictWriter(text, ["address", *COLUMNS], lineterminator="\n")
+            table.writeheader()
+            table.writerows(cells)
+    rows = [hosts_file.Row("the job", dict.fromkeys(hosts_file.COLUMNS, "") | each) for each in cells]
+    return hosts_file.hosts_of(rows, "the job", Path.cwd())
 
 
-@contextlib.contextmanager
-def hosts_of(groups: Sequence[Group], nodes: Nodes) -> Iterator[Path]:
-    """Makes such a file for the block. Errors in it do not name the file, which the user does not know."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "nodes"
-        write_hosts(path, groups, nodes)
-        try:
-            yield path
-        except SetupError as error:
-            file = rf"hosts file {re.escape(str(path))}(, line \d+)?"
-            raise SetupError(re.sub(file, "the job", str(error))) from None
-
-
-def job_on(given: argparse.Namespace, hosts: Path, job_id: int, flags: tuple[str, ...]) -> JobSpec:
-    """The job on the hosts of a file; its ports follow from the id. Raises SetupError if the file or a flag is wrong,
-    or a host has more processes than the job has ports."""
+def job_on(given: argparse.Namespace, hosts: Hosts, job_id: int, flags: tuple[str, ...]) -> JobSpec:
+    """The job on these hosts; its ports follow from the id. Raises SetupError if a flag is wrong, or a host has more
+    processes than the job has ports."""
     is_by_id = not given.base_port
-    given = argparse.Namespace(**{**vars(given), "hosts": hosts, "ssh": ""})
-    given.base_port = given.base_port or FIRST_PORT + PORTS_A_JOB * (job_id % JOBS)
-    job = cluster.job_of(given, flags)
+    base_port = given.base_port or FIRST_PORT + PORTS_A_JOB * (job_id % JOBS)
+    job = cluster.job_of(argparse.Namespace(**{**vars(given), "base_port": base_port}), flags, hosts)
     if is_by_id and (most := max(num_ports(job).values())) > PORTS_A_JOB:
         raise SetupError(
             f"a node needs {most} ports, and by its id a job has {PORTS_A_JOB}: give the first of yours by --base-port"
         )
     first = job_options.first_config(*example(job))
     if first.ckpt_frequency and not first.checkpoint:  # the job may resume on other nodes
-        job = cluster.job_of(given, ("--checkpoint", str(job.log_folder / ".checkpoints"), *flags))
-    return dataclasses.replace(job, is_shared=True)
+        flags = ("--checkpoint", str(job.log_folder / ".checkpoints"), *flags)
+    return dataclasses.replace(job, worker_arguments=flags, is_shared=True)
 
 
 def refused(program: str, said: str) -> SetupError:

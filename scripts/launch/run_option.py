@@ -15,15 +15,11 @@ def run_name(text: str) -> str:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the option."""
+    parser.set_defaults(run="")
     parser.add_argument(
         "--run",
         type=run_name,
-        default=argparse.SUPPRESS,
+        default=argparse.SUPPRESS,  # which the help does not show
         metavar="NAME",
         help="files the run in LOG_BASE/NAME, a log tree of its own",
     )
-
-
-def run_of(given: argparse.Namespace) -> str:
-    """The given name; empty if there is none."""
-    return str(getattr(given, "run", ""))

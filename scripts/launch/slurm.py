@@ -47,12 +47,13 @@ def parse(arguments: Sequence[str]) -> Request:
     return node_groups.parse(parser, arguments)
 
 
-def job_in(request: Request, nodes: Nodes, hosts: Path, environment: Mapping[str, str]) -> JobSpec:
-    """The job on these nodes, which the hosts file has. Raises SetupError as cluster.parse."""
+def job_in(request: Request, nodes: Nodes, environment: Mapping[str, str], file: Path | None = None) -> JobSpec:
+    """The job on these nodes, of which it writes a hosts file, if any. Raises SetupError as cluster.parse."""
     given, flags = argparse.Namespace(**vars(request.given)), request.flags
     if task := environment.get("SLURM_ARRAY_TASK_ID"):
         given.log_base, given.run = request.log_base, f"seed-{task}"
         flags = (*flags, "--seed", task)
+    hosts = node_groups.hosts_of(request.groups, nodes, file)
     job = node_groups.job_on(given, hosts, node_groups.id_of(environment, 0), flags)
     groups = {name: number for number, names in enumerate(nodes) for name in names}
 
@@ -72,8 +73,7 @@ def job_of(request: Request) -> JobSpec:
     if request.is_array and (word := request.flag("seed", "checkpoint", "tensorboard")):
         raise SetupError(f"{word}: each task of an array has its own seed and folders: leave it out")
     nodes = [[f"node{number}-{place}" for place in range(g.nodes)] for number, g in enumerate(request.groups)]
-    with node_groups.hosts_of(request.groups, nodes) as hosts:
-        return job_in(request, nodes, hosts, {})
+    return job_in(request, nodes, {})
 
 
 def batch_script(request: Request, job: JobSpec) -> str:
@@ -125,8 +125,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
                 raise SetupError("--in-job is for the batch script of a Slurm job: leave it out")
             job = node_groups.id_of(environment, 0)
             hosts = request.log_base / f"slurm-{job}-hosts.csv"
-            node_groups.write_hosts(hosts, request.groups, nodes)
-            code = cluster.main((), lambda _: job_in(request, nodes, hosts, environment))
+            code = cluster.main((), lambda _: job_in(request, nodes, environment, hosts))
             starts = int(environment.get("SLURM_RESTART_COUNT", 0))
             is_lost = code == EXIT_PEER_LOST or (code == EXIT_SETUP and starts)  # a dead node that Slurm gives again
             if request.given.requeue and is_lost and starts < request.given.restarts:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flag_parser import FlagParser
-from scripts.launch.run_option import add_run, run_of
+from scripts.launch.run_option import add_run
 from trainer import command_line
 from utils import EARLIER
 
@@ -24,14 +24,14 @@ def main_flags(arguments: Sequence[str], host: str) -> list[str]:
     parser = FlagParser(prog="scripts/worker.sh", add_help=False)
     add_run(parser)
     own, flags = parser.parse_known_args(arguments)
-    base = Path("logs") / (run := run_of(own))
+    base = Path("logs") / own.run
     program = command_line.Program("scripts/worker.sh", flags=parser.flags)
     folder = str(base / command_line.parse(flags, program=program).mode_folder / host)
     given = command_line.parse(["-ld", folder, *flags])
     if given.log_dir == folder:
         return ["-ld", folder, "--earlier", str(base / EARLIER), *flags]
-    if run:
-        parser.error(f"--run {run} files the run below logs, and -ld {given.log_dir} says otherwise: leave one out")
+    if own.run:
+        parser.error(f"--run {own.run} files the run below logs, and -ld {given.log_dir} says otherwise: leave one out")
     return flags
 
 

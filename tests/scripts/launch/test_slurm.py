@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch import mpi, node_groups, slurm
+from scripts.launch import hosts_file, mpi, slurm
 from scripts.launch.hosts_layout import example
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,8 +46,8 @@ def test_in_the_job_its_nodes_have_the_workers_of_their_groups_and_ports_by_its_
     request = slurm.parse(["--in-job", "-m", "esync", *HET, "--log-base", str(tmp_path), "--", *FLAGS])
     environment = {"SLURM_JOB_ID": "1030", "SLURM_ARRAY_TASK_ID": "7"}
     nodes = [["a1"], ["b1", "b2"]]
-    node_groups.write_hosts(tmp_path / "hosts.csv", request.groups, nodes)
-    asked = slurm.job_in(request, nodes, tmp_path / "hosts.csv", environment)
+    asked = slurm.job_in(request, nodes, environment, tmp_path / "hosts.csv")
+    assert asked.hosts == hosts_file.read(tmp_path / "hosts.csv")
     job, layout = example(asked)
     assert [(worker.host, worker.folder) for worker in layout.workers] == [
         ("a1", "gpu0"),
