@@ -89,7 +89,7 @@ def left_running() -> dict[int, str]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue  # it has just ended
-        if forks.cache_info().currsize and pid == forks().pid:
+        if forks.cache_info().currsize and pid == getattr(forks()._server, "pid", None):
             continue  # it ends with this process
         if mark in environment or (command and pid in ours):
             tests = [entry.decode() for entry in environment if entry.startswith(b"PYTEST_CURRENT_TEST=")]

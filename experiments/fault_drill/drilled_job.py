@@ -21,7 +21,7 @@ from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NO
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from flag_parser import FlagParser
 from scripts.launch import forking
-from scripts.launch.ports import free_ports
+from scripts.launch.hosts_layout import free_ports
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from scripts.launch.roles import base_environment
 

@@ -15,7 +15,7 @@ from algorithms import owner_of
 from experiments.frameworks import loops
 from experiments.frameworks.rank import BATCH, ROOT
 from experiments.quotas import descendants
-from scripts.launch.ports import free_ports
+from scripts.launch.hosts_layout import free_ports
 from utils import SetupError
 
 HERE, ENDS_S = Path(__file__).resolve().parent, 30.0  # ENDS_S: of a process that is asked to end

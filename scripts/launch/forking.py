@@ -57,11 +57,6 @@ class ForkServer:
         self._partial, self._is_ready = b"", False
         self._patience_s = patience_s
 
-    @property
-    def pid(self) -> int | None:
-        """Of the server's process; None before its first start."""
-        return self._server.pid if self._server else None
-
     def start(self, role: Role) -> Process:
         """Starts a role, by fork if that is possible now. Raises OSError if it cannot be started."""
         return Process(role, self._begin)

@@ -26,23 +26,23 @@ class Health:
         if self._question is not None:
             self._read(self._question)
         if self._question is not None and now - self._asked_at > FROZEN_S:
-            self._end(is_up=False)
+            self.end(is_up=False)
         if self._question is None and now - self._asked_at >= self._is_up * ASK_EVERY_S:
             self._ask(now)
         return self._is_up
 
-    def forget(self) -> None:
-        """Another process begins in the place of the one that has answered."""
+    def end(self, is_up: bool) -> None:
+        """Ends the open question, if any, with what is known of the server now."""
         if self._question is not None:
             self._question.close()
-        self._question, self._is_up = None, False
+        self._question, self._is_up = None, is_up
 
     def _ask(self, now: float) -> None:
         self._question = socket.socket(socket.AF_INET6 if ":" in self.place[0] else socket.AF_INET)
         self._question.settimeout(0.0 if self._is_up else FIRST_S)
         self._asked_at, self._is_sent = now, False
         if self._question.connect_ex(self.place) == errno.ECONNREFUSED:  # its process has ended
-            self._end(is_up=False)
+            self.end(is_up=False)
         else:
             self._read(self._question)
 
@@ -51,13 +51,8 @@ class Health:
             if not self._is_sent:
                 question.sendall(_QUESTION)
                 self._is_sent = True
-            self._end(is_up=question.recv(64).startswith(b"HTTP/1.1 200"))
+            self.end(is_up=question.recv(64).startswith(b"HTTP/1.1 200"))
         except (BlockingIOError, TimeoutError):  # not connected, or not answered yet
             pass
         except OSError:
-            self._end(self._is_up)
-
-    def _end(self, is_up: bool) -> None:
-        assert self._question is not None
-        self._question.close()
-        self._question, self._is_up = None, is_up
+            self.end(self._is_up)

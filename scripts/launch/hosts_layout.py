@@ -4,10 +4,11 @@ import dataclasses
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scripts.launch.roles import ROOT, TOKEN, JobSpec, Layout, Node, Placement, base_environment
+from trainer.rendezvous.addresses import reserve
 from utils import SetupError
 
 # Prefixes of this shell's variables that all hosts get
@@ -67,18 +68,20 @@ def num_ports(job: JobSpec) -> Counter[str]:
 def port_ranges(job: JobSpec, base: int, nodes: Mapping[str, Node]) -> dict[str, Sequence[int]]:
     """The ports of each host from a base port on, without those that have a flag. `nodes` are by host; two names may be
     one machine. Raises SetupError if there are too few."""
-    given = (job.root_port, job.state_server_port)
-    left: dict[str, Iterator[int]] = {}
-    ports: dict[str, Sequence[int]] = {}
+    given, ports = (job.root_port, job.state_server_port), dict[str, Sequence[int]]()
+    left = {node.address: (port for port in itertools.count(base) if port not in given) for node in nodes.values()}
     for name, count in num_ports(job).items():
-        numbers = left.setdefault(nodes[name].address, (port for port in itertools.count(base) if port not in given))
-        ports[name] = list(itertools.islice(numbers, count))
-        if ports[name][-1] > LAST_PORT:
+        *_, last = ports[name] = [*itertools.islice(left[nodes[name].address], count)]
+        if last > LAST_PORT:
             raise SetupError(
-                f"--base-port {base}: {name} needs ports up to {ports[name][-1]}, and the last is {LAST_PORT}: "
-                "choose a lower one"
+                f"--base-port {base}: {name} needs ports up to {last}, and the last is {LAST_PORT}: choose a lower one"
             )
     return ports
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free on all addresses, ascending; no other process that asks here gets one while this one runs."""
+    return sorted(reserve("") for _ in range(count))
 
 
 def node_of(job: JobSpec, name: str, python: str, root: str, cores: int, address: str, interface: str) -> Node:

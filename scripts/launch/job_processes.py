@@ -36,7 +36,7 @@ class JobProcesses:
         word = " ".join([f"{self._launcher}-{len(self._launched)}", *living])
         role = dataclasses.replace(role, environment={**role.environment, PROCESS: word})
         if isinstance(role.is_ready, Health):
-            role.is_ready.forget()
+            role.is_ready.end(is_up=False)  # another process begins in the place of the one that has answered
         try:
             process = self._start(role)
         except OSError as error:

@@ -27,9 +27,8 @@ from scripts.launch import job_options, previous_run, restart_policy, roles
 from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.hosts_file import ROLES, Host, Hosts, HostWorker
-from scripts.launch.hosts_layout import make_layout, num_ports
-from scripts.launch.ports import free_ports
-from scripts.launch.process import Process, Role, RunningProcess
+from scripts.launch.hosts_layout import free_ports, make_layout, num_ports
+from scripts.launch.process import Process, Role
 from scripts.launch.restarts import Survival
 from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, Node, base_environment
 from scripts.launch.supervisor import JobOutcome
@@ -197,13 +196,9 @@ def run(
         files = lambda host="": written_in(ROOT / worker_config.checkpoint_folder)  # noqa: E731
         hosts = lambda: [*job.hosts.hosts]  # noqa: E731
         policy = restart_policy.of_job(asked, job, layout, worker_config, files, hosts, place, build)
-        with contextlib.ExitStack() as stack:
-            start: Callable[[Role], RunningProcess] = Process
-            if len(layout.workers) > 1 or policy.survival is not Survival.NONE:
-                log = job.log_folder / FORK_SERVER_LOG
-                forks = ForkServer((dataset, data_dir, modules), log, IMPORT_S)
-                stack.callback(forks.close)
-                start = forks.start
+        forks = ForkServer((dataset, data_dir, modules), job.log_folder / FORK_SERVER_LOG, IMPORT_S)
+        with contextlib.closing(forks):
+            start = forks.start if len(layout.workers) > 1 or policy.survival is not Survival.NONE else Process
             outcome = previous_run.supervise(job, build(job, layout), before, say, start, policy=policy)
         job_options.last_word(job, outcome, say)
         return outcome

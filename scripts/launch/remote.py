@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 from scripts.launch import host_network
 from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.health import Health
-from scripts.launch.ports import free_ports
+from scripts.launch.hosts_layout import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.roles import JOB_FOLDER, ROOT, base_environment
 from trainer.survival.checkpoint_rounds import written_in

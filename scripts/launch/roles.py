@@ -122,25 +122,13 @@ class Node:
     is_here: bool = False
 
     @property
-    def log_base(self) -> Path:
-        return self.log_folder.parents[1]
-
-    @property
     def folder(self) -> Path:
         """The host's folder in the log tree there, with its workers' folders."""
         return self.log_folder / self.name
 
-    def job_file(self, job: JobSpec) -> Path:
-        assert job.job_file is not None
-        return job.job_file if self.is_here else self.folder / JOB_FOLDER / job.job_file.name
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of the processes' names."""
-        return "" if self.is_here else f"{self.name} "
-
     @property
     def role_host(self) -> str:
+        """Its name, with which those of its processes begin; empty: this machine."""
         return "" if self.is_here else self.name
 
 
@@ -190,7 +178,7 @@ def _state_server(job: JobSpec, node: Node) -> Role:
     port, is_watched = job.state_server_port, job.page or job.algorithm.needs_state_server
     page_file = node.root / (node.log_folder if node.is_here or job.is_shared else node.folder) / PAGE_FILE
     return Role(
-        name=f"{node.prefix}state server",
+        name=f"{node.role_host} state server".lstrip(),
         kind=Kind.SERVICE,
         command=[
             *(node.python, "manage.py", "serve", f"{node.address}:{port}"),
@@ -212,7 +200,7 @@ def _state_server(job: JobSpec, node: Node) -> Role:
 def _server(job: JobSpec, layout: Layout, node: Node, role: str, name: str, port: int) -> Role:
     of_hub = ("-m", job.algorithm.name, *(("--exchange", HUB) if job.algorithm.has_kvstore else ()))
     return Role(
-        name=f"{node.prefix}{name}",
+        name=f"{node.role_host} {name}".lstrip(),
         kind=Kind.HUB if job.has_hub else Kind.SERVER,
         command=[node.python, str(node.root / "main.py"), *(of_hub if job.has_hub else ())],
         environment=_cluster(job, layout, node, role) | ({"PORT": str(port)} if port else {}),
@@ -247,7 +235,7 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         "-m": job.algorithm.name,
         "-dd": job.data_dir,
         "-ld": worker.node.folder,
-        "--earlier": worker.node.log_base / EARLIER / job.began,
+        "--earlier": worker.node.log_folder.parents[1] / EARLIER / job.began,
         "--device-name": worker.folder,
         "--min-step-time": worker.step_time_s,
     }
@@ -256,7 +244,8 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
     if not job.job_file or not ignored_network(job.job_file, job.network):
         flags["-n"] = job.network
     if job.job_file:
-        flags["--job"] = worker.node.job_file(job)
+        is_here = worker.node.is_here
+        flags["--job"] = job.job_file if is_here else worker.node.folder / JOB_FOLDER / job.job_file.name
     if job.split_by_class:
         flags["-s"] = 1
     if job.exchange:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from types import FrameType
-from typing import Any
 
 SAME_SIGNAL_S = 1.0  # `timeout` and some shells deliver one Ctrl-C twice
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class StopSignals:
+class StopSignals(contextlib.ExitStack):
     """Notes the signals that arrive in the `with` block, in the main thread, and does nothing else."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._arrived: list[tuple[float, str]] = []
-        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        has_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        obeyed = [number for number in _STOP_SIGNALS if not (has_nohup and number is signal.SIGHUP)]
-        self._before = {number: signal.signal(number, self._note) for number in obeyed}
+        for number in _STOP_SIGNALS:
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # by nohup
+                self.callback(signal.signal, number, signal.signal(number, self._note))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     @property
     def names(self) -> list[str]:

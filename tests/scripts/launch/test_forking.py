@@ -135,7 +135,7 @@ def test_signals_reach_it_and_its_death_is_seen(forks, tmp_path):
 def test_where_the_server_has_died_processes_are_started_afresh_and_those_that_run_live_on(forks, tmp_path):
     process = forks.start(program(tmp_path, *LOCAL, str(tmp_path), "--max-rounds", "3", *on_few_images()))
     assert forked()
-    os.kill(forks.pid, signal.SIGKILL)
+    os.kill(forks._server.pid, signal.SIGKILL)
     assert end_of(process) == EXIT_OK
     assert is_fresh(forks, tmp_path)
     wait_for(lambda: not is_fresh(forks, tmp_path), "the import of another one")

@@ -26,7 +26,7 @@ from scripts.launch import cluster, host_connection
 from scripts.launch.host_connection import HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_file import Host
-from scripts.launch.ports import free_ports
+from scripts.launch.hosts_layout import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.remote import PART_BYTES
 from scripts.launch.restart_policy import RestartPolicy
