@@ -134,7 +134,8 @@ def check(job: Job) -> None:
     total = job.given.total_steps
     for bsp_steps in sorted({total, 0, total // 2}, reverse=True):  # one of each order of phases
         plan = Plan(bsp_steps, seed=0)
-        local_cluster.check_worker_flags(job.options(plan), job.own_flags(plan), TRIALS_OWN, "the search")
+        placed = local_cluster.place(job.options(plan))
+        job_options.check_flags(*placed, job.own_flags(plan), TRIALS_OWN, "the search")
 
 
 def settings(job: Job) -> dict[str, Any]:

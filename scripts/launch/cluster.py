@@ -42,8 +42,8 @@ from scripts.launch.hosts_layout import (
     make_layout,
     node_of,
     num_ports,
+    places_of,
     port_ranges,
-    root_of,
 )
 from scripts.launch.job_processes import POLL_S
 from scripts.launch.restart_policy import RestartPolicy
@@ -191,9 +191,8 @@ def ask_hosts(job: JobSpec, connections: Mapping[str, HostConnection]) -> dict[s
     if failures:
         remedy = f"; or do without: --without {','.join(failures)}" if hellos and not job.is_shared else ""
         raise SetupError("; ".join(failures.values()) + remedy)
-    first = root_of(job)
-    toward = ""
-    nodes = {}
+    first, *_ = places_of(job)
+    toward, nodes = "", {}
     for name in sorted(connections, key=lambda name: name != first):
         host, hello = job.hosts.hosts[name], hellos[name]
         found = connections[name].ask(do="network", address=host.address, interface=host.interface, toward=toward)

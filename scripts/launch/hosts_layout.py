@@ -23,7 +23,7 @@ def make_layout(job: JobSpec, nodes: Mapping[str, Node], ports: Mapping[str, Seq
     """Places the job's processes. `nodes` are by host, and so are `ports`: free ones, ascending, `num_ports` of
     them."""
     left = {name: iter(numbers) for name, numbers in ports.items()}
-    root, state_server, servers = _places(job)
+    root, state_server, servers = places_of(job)
     job = dataclasses.replace(
         job,
         root_port=job.root_port or (next(left[root]) if job.has_server else 0),
@@ -42,23 +42,19 @@ def make_layout(job: JobSpec, nodes: Mapping[str, Node], ports: Mapping[str, Seq
     )
 
 
-def root_of(job: JobSpec) -> str:
-    """The host at which the processes meet: that of the hub, or of the scheduler."""
-    return job.hosts.places["server" if job.has_hub else "scheduler"][0]
-
-
-def _places(job: JobSpec) -> tuple[str, str, list[str]]:
-    """The hosts at which the processes meet, of the state server, and of each server."""
+def places_of(job: JobSpec) -> tuple[str, str, list[str]]:
+    """The hosts at which the processes meet (that of the hub, or of the scheduler), of the state server, and of each
+    server."""
     among = job.hosts.places["server"]
+    root, *_ = among if job.has_hub else job.hosts.places["scheduler"]
     count = job.num_servers if job.has_server else 0
-    servers = [among[number % len(among)] for number in range(count)]
-    return root_of(job), job.hosts.places["state-server"][0], servers
+    return root, job.hosts.places["state-server"][0], [among[number % len(among)] for number in range(count)]
 
 
 def num_ports(job: JobSpec) -> Counter[str]:
     """The number of ports that each host must find, beside those that have a flag. The scheduler has two: the
     rendezvous, and its MXNet's. The hub has one, as the rendezvous."""
-    root, state_server, servers = _places(job)
+    root, state_server, servers = places_of(job)
     found = [] if job.state_server_port else [state_server]
     found += [root] if job.has_server and not job.root_port else []
     found += [root, *servers] if job.has_scheduler else []
@@ -86,7 +82,7 @@ def free_ports(count: int) -> list[int]:
 
 def node_of(job: JobSpec, name: str, python: str, root: str, cores: int, address: str, interface: str) -> Node:
     """A host other than this machine, of which only the host itself knows the rest."""
-    num_processes = Counter([*_places(job)[2], *(worker.host for worker in job.hosts.workers)])[name]
+    num_processes = Counter([*places_of(job)[2], *(worker.host for worker in job.hosts.workers)])[name]
     # More threads than cores slow all processes of the host down.
     threads = max(1, cores // num_processes) if num_processes > 1 else None
     given = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}

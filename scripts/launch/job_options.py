@@ -20,7 +20,7 @@ from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run
 from scripts.launch.supervisor import JobOutcome
 from server.setups import differences
-from trainer import command_line
+from trainer import command_line, straggler_trace
 from trainer.jobs.sources import ignored_network, libraries, sources
 from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
@@ -286,10 +286,10 @@ def check_flags(
     fixed: Sequence[str] = (),  # more fields of Config that the user's flags must not change
     opponent: str = "the cluster",  # flags the user's contradict, for the message
     where: str = "behind `--`",  # the user's flags are, for the message
-) -> list[config.Config]:
-    """Checks that every worker will start, and that its logs belong where they are filed; returns each worker's parsed
-    flags. Raises SetupError if one of the user's flags contradicts the cluster, or workers differ where they must not.
-    Wrong flags end the process, as in main.py."""
+) -> None:
+    """Checks that every worker will start, and that its logs belong where they are filed. Raises SetupError if one of
+    the user's flags contradicts the cluster, workers differ where they must not, or a straggler trace that is here is
+    malformed. Wrong flags end the process, as in main.py."""
     without_own = tuple(dataclasses.replace(worker, flags=()) for worker in layout.workers)
     plain = dataclasses.replace(job, worker_arguments=ours), dataclasses.replace(layout, workers=without_own)
     pairs = [*zip(worker_configs(job, layout), worker_configs(*plain), strict=True)]
@@ -311,6 +311,8 @@ def check_flags(
         made = entry_name(parsed.mode, values, ENTRIES[job.mode].workers)
         if made != job.mode:
             raise SetupError(f"the flags {where} make {made} of -m {job.mode}: leave them out, or give -m {made}")
+        if parsed.straggler_trace and layout.state_server.is_here:
+            straggler_trace.read(ROOT / parsed.straggler_trace)
     configs = [parsed for parsed, _ in pairs]
     _check_restarts(job, layout, configs[0])
     if job.algorithm.is_distributed:  # the processes also compare theirs when they meet
@@ -321,7 +323,6 @@ def check_flags(
         if found := differences(processes):
             told = "; ".join(found.values())
             raise SetupError(f"the workers' flags differ: {told}; give such a flag once, behind `--`")
-    return configs
 
 
 def _check_restarts(job: JobSpec, layout: Layout, parsed: config.Config) -> None:

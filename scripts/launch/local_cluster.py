@@ -32,7 +32,6 @@ from scripts.launch.process import Process, Role
 from scripts.launch.restarts import Survival
 from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, Node, base_environment
 from scripts.launch.supervisor import JobOutcome
-from trainer import straggler_trace
 from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
@@ -56,7 +55,7 @@ def parse(arguments: Sequence[str]) -> JobSpec:
     given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
     job = _with_workers(given, chosen_cluster(given), worker_arguments)
-    check_worker_flags(job)
+    job_options.check_flags(*place(job))
     return job
 
 
@@ -126,16 +125,6 @@ def _with_workers(given: argparse.Namespace, cluster: ClusterProfile, worker_arg
     return job_options.of_fastest(to_job_spec(given, cluster.of(rows), worker_arguments), given.fastest, names, rows)
 
 
-def check_worker_flags(
-    job: JobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), opponent: str = "the cluster"
-) -> None:
-    """Checks the flags of every worker; job_options.check_flags has the arguments. Raises SetupError if a flag behind
-    `--` contradicts the cluster. Wrong flags end the process, as in main.py."""
-    for parsed in job_options.check_flags(*place(job), ours, fixed, opponent):
-        if parsed.straggler_trace:
-            straggler_trace.read(ROOT / parsed.straggler_trace)
-
-
 _step_times = several(
     job_options.seconds,
     "step times; give seconds with commas, such as 0.02,0.04,0.2, or a number of workers, such as 3 (3.0: one of 3 s)",
@@ -194,8 +183,7 @@ def run(
             say(line)
         before = previous_run.of_job(job, layout, say)
         files = lambda host="": written_in(ROOT / worker_config.checkpoint_folder)  # noqa: E731
-        hosts = lambda: [*job.hosts.hosts]  # noqa: E731
-        policy = restart_policy.of_job(asked, job, layout, worker_config, files, hosts, place, build)
+        policy = restart_policy.of_job(asked, job, layout, worker_config, files, lambda: job.hosts.hosts, place, build)
         forks = ForkServer((dataset, data_dir, modules), job.log_folder / FORK_SERVER_LOG, IMPORT_S)
         with contextlib.closing(forks):
             start = forks.start if len(layout.workers) > 1 or policy.survival is not Survival.NONE else Process

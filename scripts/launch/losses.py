@@ -49,16 +49,11 @@ def record_of(process: RunningProcess, is_host: bool, roles: Sequence[Role], sin
     )
 
 
-def cause_of(lost: Sequence[Lost]) -> Lost:
-    """The first one that has failed by itself; a worker with a mistake of the user's before the servers that end with
-    it, and any of them where all have only lost another one."""
-    causes = causes_of(lost)
-    return next((each for each in causes if each.kind is Kind.WORKER and each.exit_code == EXIT_SETUP), causes[0])
-
-
 def causes_of(lost: Sequence[Lost]) -> Sequence[Lost]:
-    """Those that have failed by themselves; if there is none, the first one."""
-    return [each for each in lost if not each.is_consequence] or lost[:1]
+    """Those that have failed by themselves, workers with a mistake of the user's before the servers that end with it;
+    the first one where all have only lost another one."""
+    causes = [each for each in lost if not each.is_consequence] or lost[:1]
+    return sorted(causes, key=lambda each: each.kind is not Kind.WORKER or each.exit_code != EXIT_SETUP)
 
 
 def how_they_ended(lost: Sequence[Lost]) -> str:

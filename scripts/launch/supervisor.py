@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn
 
 from scripts.launch.console import Forwarder
 from scripts.launch.job_processes import POLL_S, JobProcesses
-from scripts.launch.losses import cause_of, how_they_ended, record_of, where_it_says_why
+from scripts.launch.losses import causes_of, how_they_ended, record_of, where_it_says_why
 from scripts.launch.process import DONE, Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action, Survival
@@ -228,7 +228,7 @@ class Supervisor:
             return
         self._hear(lost)
         records = [record_of(each, each in self._connections, self._roles, self._since) for each in lost]
-        cause, how = cause_of(records), too_late or how_they_ended(records)
+        (cause, *_), how = causes_of(records), too_late or how_they_ended(records)
         its_log = where_it_says_why(cause, self._console.has_told)
         if self._state is _State.SETTLING:
             self._say(f"warning: {how} at the very end.{its_log}")
