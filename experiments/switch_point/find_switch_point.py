@@ -31,8 +31,7 @@ from flag_values import above_zero, at_least, fraction
 from report import metrics
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
-from scripts.launch.process import Role
-from scripts.launch.roles import JobSpec, Layout, build
+from scripts.launch.roles import Build, JobSpec, build
 from trainer import command_line, straggler_trace
 from trainer.run_logs.rounds import Warn
 from trainer.simulation.cluster_file import ClusterProfile
@@ -42,8 +41,6 @@ TABLE_FILE = "switch-points.json"
 
 # main.py's flags that a trial sets, or that would end it before its last step.
 TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy", "target")
-
-Build = Callable[[JobSpec, Layout], Sequence[Role]]
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:

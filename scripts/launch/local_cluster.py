@@ -28,9 +28,9 @@ from scripts.launch.console import console, unhurried
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.hosts_file import ROLES, Host, Hosts, HostWorker
 from scripts.launch.hosts_layout import free_ports, make_layout, num_ports
-from scripts.launch.process import Process, Role
+from scripts.launch.process import Process
 from scripts.launch.restarts import Survival
-from scripts.launch.roles import HOST, ROOT, JobSpec, Layout, Node, base_environment
+from scripts.launch.roles import HOST, ROOT, Build, JobSpec, Layout, Node, base_environment
 from scripts.launch.supervisor import JobOutcome
 from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
@@ -164,11 +164,7 @@ def place(job: JobSpec, environment: Mapping[str, str] = os.environ) -> tuple[Jo
     return make_layout(job, {name: here}, {name: free_ports(count)})
 
 
-def run(
-    asked: JobSpec,
-    build: Callable[[JobSpec, Layout], Sequence[Role]] = roles.build,
-    say: Callable[[str], None] = console,
-) -> JobOutcome:
+def run(asked: JobSpec, build: Build = roles.build, say: Callable[[str], None] = console) -> JobOutcome:
     """Runs one job to its end. `build` makes the processes; tests give stand-ins."""
     job, layout = place(asked)
     allow_files(len(roles.build(job, layout)))
@@ -192,7 +188,7 @@ def run(
         return outcome
 
 
-def main(arguments: Sequence[str], build: Callable[[JobSpec, Layout], Sequence[Role]] = roles.build) -> int:
+def main(arguments: Sequence[str], build: Build = roles.build) -> int:
     """The command: parses, runs, returns the exit code. Raises SetupError as `parse`, or if the job cannot begin."""
     return run(parse(arguments), build).exit_code
 

@@ -11,7 +11,7 @@ from config import AMONG_WORKERS, CONTINUE, RESTART, Config
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS, Action, Decision, History, Job, Survival, decide
-from scripts.launch.roles import JobSpec, Layout, build
+from scripts.launch.roles import Build, JobSpec, Layout, build
 from trainer.survival import checkpoint_rounds
 from utils import SetupError
 
@@ -84,7 +84,7 @@ def of_job(
     files: Callable[..., Mapping[str, int]],  # names of checkpoints, and when each was written; of all hosts or of one
     there: Callable[[], Collection[str]],  # names of the hosts that are not gone
     place: Callable[[JobSpec], tuple[JobSpec, Layout]],  # places a job again, at ports that are free then
-    build: Callable[[JobSpec, Layout], Sequence[Role]] = build,
+    build: Build = build,
 ) -> RestartPolicy:
     """Makes the policy that a job's flags ask for."""
     continues = Survival.AT_HUB if worker_config.leaves_out else Survival.AMONG_WORKERS

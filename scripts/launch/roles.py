@@ -5,7 +5,7 @@ A job on this machine and one on several hosts differ in their hosts only.
 
 import functools
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,6 +161,9 @@ class Layout:
     def nodes(self) -> dict[str, Node]:
         nodes = (self.root, self.state_server, *self.servers, *(worker.node for worker in self.workers))
         return {node.name: node for node in nodes}
+
+
+Build = Callable[[JobSpec, Layout], Sequence[Role]]  # makes the processes of a job
 
 
 def build(job: JobSpec, layout: Layout) -> list[Role]:

@@ -16,9 +16,7 @@ from few_images import few_images
 
 from scripts.launch import local_cluster
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
-from scripts.launch.hosts_layout import (
-    free_ports as free_ports,
-)  # below those that the kernel gives to outgoing connections
+from scripts.launch.hosts_layout import free_ports as free_ports  # below those of outgoing connections
 from scripts.launch.process import Kind, Process, Role
 from trainer.rendezvous.addresses import reserve
 

@@ -243,8 +243,8 @@ class Cluster:
         ]
 
     def _worker(self, options: JobSpec, rank: int, rounds: list[dict], *behaves: object) -> Role:
-        worker = options.hosts.workers[rank]
-        words = [str(options.log_folder / worker.host / worker.folder), json.dumps(rounds), *map(str, behaves)]
+        folder = f"{options.log_folder}/{options.hosts.workers[rank].host}/cpu{rank}"
+        words = [folder, json.dumps(rounds), *map(str, behaves)]
         return Role(
             name=f"worker {rank}",
             kind=Kind.WORKER,

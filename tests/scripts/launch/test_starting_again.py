@@ -19,8 +19,8 @@ from stand_ins import DONE, FOREVER, ROUND, SERVER, UP, role, tells
 from supervised import supervise
 
 import summary
-from scripts.launch import health, job_options, local_cluster, restarts
-from scripts.launch.hosts_file import Host, Hosts
+from scripts.launch import health, hosts_file, local_cluster, restarts
+from scripts.launch.job_options import first_config
 from scripts.launch.losses import Lost
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy, of_job
@@ -408,13 +408,11 @@ def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there
 
 
 def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
-    words = ["-m", "sync", "--exchange", "ring"]
-    behind = ["--on-worker-death", "continue", "--ckpt-frequency", "5"]
-    given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
+    words = f"-m sync --exchange ring --log-base {tmp_path} --workers 0,0 --"
+    given = local_cluster.parse([*words.split(), "--on-worker-death", "continue", "--ckpt-frequency", "5"])
     placed = local_cluster.place(given)
-    told = job_options.first_config(*placed)
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
-    policy = of_job(given, *placed, told, lambda host="": dict(there), list, local_cluster.place)
+    policy = of_job(given, *placed, first_config(*placed), lambda *_: {**there}, list, local_cluster.place)
     first, second = [each for each in build(*placed) if each.kind is Kind.WORKER]
     assert "--resume" not in policy.restarted(first).command
     del there[file_name(worker_name("host-cpu0"), 5)]  # it is set aside when training begins
@@ -426,9 +424,8 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
 
 def test_a_host_may_have_been_the_only_one_with_workers(tmp_path):
     placed = local_cluster.place(options(tmp_path, own=["-m", "async"]))
-    asked = replace(placed[0], hosts=Hosts({"other": Host("other", "h2")}, (), placed[0].hosts.places))
-    told = job_options.first_config(*placed)
-    policy = of_job(asked, *placed, told, dict, lambda: ["other"], lambda job: placed, lambda *_: [])
+    asked = replace(placed[0], hosts=hosts_file.Hosts({"other": hosts_file.Host("other", "h2")}, (), {}))
+    policy = of_job(asked, *placed, first_config(*placed), dict, lambda: ["other"], lambda _: placed, lambda *_: [])
     policy.look()
     assert policy.roles() == []  # the supervisor ends the job
 

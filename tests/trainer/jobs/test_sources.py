@@ -162,11 +162,9 @@ def test_a_network_beside_that_of_the_file_is_one_line_of_every_program_and_the_
         return
     job_options._once.cache_clear()
     for flags, shown in ((["-n", "mlp"], f"warning: {line}\n" * is_ignored), ([], "")):
-        roles = build(
-            *local_cluster.place(local_cluster.parse(["-m", "sync", *flags, "--workers", "1,1", "--job", path]))
-        )
+        placed = local_cluster.place(local_cluster.parse(["-m", "sync", *flags, "--workers", "1,1", "--job", path]))
         assert capsys.readouterr().out == shown
-        assert sum("-n" in role.command for role in roles) == (0 if is_ignored else 2)
+        assert sum("-n" in role.command for role in build(*placed)) == (0 if is_ignored else 2)
     words = ["-m", "sync,local", "-n", "mlp", "--max-rounds", "1", "--log-base", path, "--job", path]
     simulate._warn.cache_clear()
     simulate.parse(words)

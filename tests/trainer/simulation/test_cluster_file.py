@@ -15,8 +15,6 @@ import config
 import simulate
 from main import run_role
 from scripts.launch import job_options, local_cluster
-from scripts.launch.process import Kind
-from scripts.launch.roles import build
 from trainer import command_line, straggler_trace
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import READY_MADE, ClusterProfile, Worker
@@ -34,8 +32,7 @@ def cluster(folder: Path, rows: str, header: str = HEADER) -> Path:
 
 def worker_configs(*arguments: str) -> list[config.Config]:
     """What the workers' main.py is told in a job of mode sync with these options."""
-    roles = build(*local_cluster.place(local_cluster.parse(["-m", "sync", *arguments])))
-    return [command_line.parse(role.command[2:]) for role in roles if role.kind is Kind.WORKER]
+    return [*job_options.worker_configs(*local_cluster.place(local_cluster.parse(["-m", "sync", *arguments])))]
 
 
 def test_a_row_is_a_worker_and_its_trace_lies_beside_the_file(tmp_path):
