@@ -5,13 +5,9 @@
 # and docker; where it cannot run it says so in one line and ends with 0. If no engine runs, it starts one for the check,
 # in a folder that it removes. If the base image cannot be pulled, it makes one of Debian (debootstrap) and the
 # CPython 3.11 at BASE_PYTHON (default: that of .venv).
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 no_arguments "$@"
 
 # It was run as root with Debian 12's docker.io and docker-compose, and with such a base image. The command with a job

@@ -6,13 +6,9 @@
 # server, het, scancel, limit, requeue, array, sweep, mpi. Prints a line for each: what was asked, what happened, exit
 # code, seconds. Needs root and Debian's Slurm, which it installs; where it cannot run it says so in one line and ends
 # with 0 (SKIP=1: with 1). However it ends, nothing of it is left.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 cases=(ring server het scancel limit requeue array sweep mpi)
 skip() {
     say "skipped: $*"

@@ -1,5 +1,6 @@
 # Sourced by the other scripts: the project's folder, messages, a supported Python, the virtual environment.
 # shellcheck shell=bash
+set -euo pipefail # in all of them
 
 # The scripts do not hear the caller's shell. Their first line, bash -p, drops its functions, its options and what it runs
 # first; here it is for `bash SCRIPT`. Whatever else would change them, or the programs that they start, goes here.
@@ -33,6 +34,14 @@ is_help() {
         esac
     done
     return 1
+}
+
+# Prints the calling script's help and ends, if its arguments ask for help.
+answer_help() {
+    if is_help "$@"; then
+        usage
+        exit
+    fi
 }
 
 no_arguments() { [[ $# == 0 ]] || die "unknown argument '$1'; see $0 --help"; }
@@ -282,6 +291,9 @@ END
 # usage: run_role scheduler|server|worker argument...
 run_role() {
     local program=(main.py)
+    if is_help "${@:2}"; then
+        usage && role_variables && exit
+    fi
     [[ $1 != worker ]] || program=(-m scripts.launch.worker) # files the logs, and becomes main.py
     export DMLC_ROLE=$1
     export DMLC_PS_ROOT_URI="${DMLC_PS_ROOT_URI:-127.0.0.1}"

@@ -8,7 +8,6 @@
 # The entry point of the Docker image: one image for every process of a job, started as by scripts/state_server.sh,
 # scheduler.sh, server.sh and worker.sh on a host, with the same environment variables. Flags alone go to main.py, which
 # trains alone (-m local), or takes the role that DMLC_ROLE names.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "${1:-}"; then # not of the command that it runs

@@ -1,6 +1,5 @@
 #!/usr/bin/env -S bash -p
 # Sets up everything, runs the main job on this machine and draws figures. Its options: scripts/demo.sh --help
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 is_help "$@" || ensure_venv requirements.txt

@@ -5,13 +5,9 @@
 # files' SHA-256, from requirements.in and requirements-test.in, and requirements-torch.txt, an extra beside them. To
 # change a version, edit the .in files and run this. Indirect dependencies keep their versions where possible; --upgrade
 # takes the newest.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 upgrade=()
 if [[ "${1:-}" == --upgrade ]]; then
     upgrade=(--upgrade)

@@ -2,13 +2,9 @@
 # usage: scripts/remote.sh
 #
 # The agent that scripts/cluster.sh starts over ssh on a host. Its processes end with the connection. Not for users.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 no_arguments "$@"
 # A container or a conda environment may do without .venv, but not without what it would hold.
 has_packages='import sys; from importlib.util import find_spec; sys.exit(not (find_spec("mxnet") or find_spec("django")))'

@@ -5,10 +5,6 @@
 # -m: the job's mode. In ssp, wbsp, async-local, decoupled, backup and sync-switch, and with --exchange hub, the
 # scheduler has nothing to do, and ends at once: the workers meet at the server.
 # --start-timeout: how long it waits for them at the start, in seconds (600; 0: for ever).
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage && role_variables && exit
-fi
 run_role scheduler "$@"

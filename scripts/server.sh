@@ -7,10 +7,6 @@
 # needs that for ringmaster, ringleader and rescaled. The hub needs none of the job's other flags.
 # --start-timeout: how long it waits for the job's other processes at the start, in seconds (600; 0: for
 # ever).
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage && role_variables && exit
-fi
 run_role server "$@"

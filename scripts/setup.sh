@@ -4,13 +4,9 @@
 # Makes .venv from the pinned requirements.txt (with --test: from requirements-test.txt), unless it is there: then this
 # takes no time and no network. --torch adds PyTorch's build for the CPU (requirements-torch.txt), which is there from
 # then on. PYTHON=/path/to/python3.13 chooses the Python, VENV=.venv-3.13 another folder.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 requirements="requirements.txt"
 extra=""
 for option in "$@"; do

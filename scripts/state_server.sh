@@ -20,13 +20,9 @@
 #   ESYNC_POLICY        rule of a job that a published worker begins            (preprint)
 #   ESYNC_MAX_JOBS      most jobs; the oldest that has ended makes room for the next  (64)
 #   ESYNC_LOG_LEVEL     debug, info, warning, error or critical                 (info)
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 if [[ "${1:-}" != --* ]]; then
     no_arguments "$@"
 fi

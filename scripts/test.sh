@@ -4,13 +4,9 @@
 # Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests, two test files at a
 # time, since many tests wait for processes; -n 0 runs one after the other. It ends with what was skipped, and why.
 # VENV=.venv-3.13 PYTHON=/path/to/python3.13 tests with another Python in an environment of its own.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 ensure_venv requirements-test.txt
 "$root/scripts/get_data.sh"
 cd "$root"

@@ -3,13 +3,9 @@
 #
 # Runs scripts/test.sh with every supported Python on this machine, each in an environment of its own (.venv-3.13 and so
 # on), and prints which were found and which passed. Ends with 1 if one did not pass.
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage
-    exit
-fi
+answer_help "$@"
 
 declare -A found=() result=()
 mapfile -t candidates < <(python_candidates)

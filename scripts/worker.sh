@@ -6,10 +6,6 @@
 # Its flags are main.py's: python main.py --help. Its logs are in logs/NETWORK/MODE/HOST/DEVICE, unless -ld says
 # otherwise; summary.py reads them once those of all hosts are in one place. With --run they are in
 # logs/NAME/NETWORK/MODE/HOST/DEVICE. The logs of the previous run are moved to logs/earlier (of that tree).
-set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
-    usage && role_variables && exit
-fi
 run_role worker "$@"
