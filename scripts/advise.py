@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import simulate
 import summary
-from algorithms import ENTRIES
+from algorithms import ENTRIES, Workers
 from config import AUTO, FIELDS, HUB, KVSTORE, LEARNING_RATES, NETWORKS, names_of
 from flag_parser import FlagParser
 from flag_values import above_zero, finite
@@ -152,7 +152,7 @@ def measure(given: argparse.Namespace, flags: Sequence[str]) -> Probed | None:
     place, folder = words_of(("--hosts", given.hosts), ("--ssh", given.ssh)), FOLDER / given.hosts.stem
     processes = Processes(folder / "probe")
     logging.info("measuring the hosts, for some 20 s beside the start")
-    with processes.stopped_by_signals():
+    with at_signals(processes.stop):
         probed = probe(place, [*given.what, "--", *flags], folder, processes, given.without)
     if probed is None:
         logging.info("stopped while the hosts were measured")
@@ -211,14 +211,11 @@ def tell(given: argparse.Namespace, advised: Advised, search: Search, names: Seq
     """Prints what was found. Raises SetupError where no candidate has reached the target."""
     from scripts.advice import answer
 
-    found, metric = search.found, search.metric
-    places = {
-        each: advised.job(each.family.entry, each.words).rows or tuple(range(each.k)) for each in found.candidates
-    }
-    rows = answer.rows_of(search, places)
+    metric = search.metric
+    rows = answer.rows_of(search)
     reached = [row for row in rows if row.runs]
-    if found.note or not reached:
-        raise SetupError(found.note or search.best_seen())
+    if not reached:
+        raise SetupError(search.best_seen())
     named, *equal = answer.equals(search, reached)
     print("\n".join(answer.table(rows)), end="\n\n")
     where = answer.machines(named, len(advised.machines.workers), names)
@@ -250,12 +247,13 @@ def command_of(given: argparse.Namespace, advised: Advised, row: Row, target: st
         "--max-seconds": str(math.ceil(LONGER * row.seconds)),
     }
     mains = [*replaced.parse_known_args(advised.given_flags)[1], *(word for pair in flags.items() for word in pair)]
-    number = its.words if its.k < len(advised.machines.workers) or not its.family.takes_all else ()
+    is_default = its.k == len(advised.machines.workers) and ENTRIES[its.family.entry].workers is Workers.ALL
+    number = () if is_default else its.family.words(its.k)
     whose = ["-m", its.family.entry, *number, *given.what]
     if given.hosts:
         places = words_of(("--hosts", given.hosts), ("--ssh", given.ssh), ("--without", ",".join(given.without)))
         places += ["--cluster", advised.cluster] if number or its.family.entry == "alone" else []
-        config = advised.job(its.family.entry, its.words).config
+        config = advised.job(its.family.entry, its.family.words(its.k)).config
         # The hosts were measured with the hub, which takes less of their processors than the kvstore.
         mains += ["--exchange", HUB] if (config.transport, config.exchange) == (KVSTORE, AUTO) else []
         return shlex.join(["scripts/cluster.sh", *places, *whose, "--", *mains])

@@ -14,6 +14,7 @@ from algorithms import ENTRIES
 from report.figure_set import save_figures
 from report.figures import band
 from report.style import style
+from report.tables import aligned
 from scripts.advice.candidates import Candidate
 from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Search
 
@@ -32,7 +33,6 @@ class Row:
     low_s: float
     high_s: float
     runs: int  # to the target; 0: predicted by the law
-    rows: tuple[int, ...]  # of its machines in the cluster
 
     @property
     def entrant(self) -> Entrant:
@@ -45,7 +45,7 @@ class Row:
         return "predicted" if self.seconds < math.inf else "tried"
 
 
-def row_of(search: Search, candidate: Candidate, rows: tuple[int, ...]) -> Row | None:
+def row_of(search: Search, candidate: Candidate) -> Row | None:
     """None where nothing is known of its family."""
     found, logs = search.found, [*search.logs_of(candidate).values()]
     step = search.step_of(candidate)
@@ -53,11 +53,11 @@ def row_of(search: Search, candidate: Candidate, rows: tuple[int, ...]) -> Row |
     if expected_s == math.inf:
         tried_s = [each.run.seconds for each in found.tried if each.candidate == candidate]
         tried_s += [curve[-1][0] for curve in found.curves.get(candidate, ())]
-        return Row(candidate, step, math.inf, max(tried_s), math.inf, 0, rows) if tried_s else None
+        return Row(candidate, step, math.inf, max(tried_s), math.inf, 0) if tried_s else None
     sd = max(LEAST_SD, statistics.stdev(logs)) if len(logs) > 2 else LOG_SD
     sd = math.hypot(sd, sd / len(logs) ** 0.5) if logs else math.hypot(LOG_SD, LOG_SD, LAW_SD)
     low_s, high_s = (expected_s * math.exp(sign * FOUR_OF_FIVE * sd) for sign in (-1, 1))
-    return Row(candidate, step, expected_s, low_s, high_s, len(logs), rows)
+    return Row(candidate, step, expected_s, low_s, high_s, len(logs))
 
 
 def equals(search: Search, rows: Sequence[Row]) -> list[Row]:
@@ -76,43 +76,33 @@ def equals(search: Search, rows: Sequence[Row]) -> list[Row]:
 
 def machines(row: Row, of: int, names: Sequence[str] = ()) -> str:
     """Such as `the 4 fastest of 8 machines (0, 1, 2, 4)`."""
-    shown = ", ".join(names[each] if names else str(each) for each in row.rows)
-    if len(row.rows) == 1:
+    k, rows = row.candidate.k, row.candidate.rows
+    shown = ", ".join(names[each] if names else str(each) for each in rows)
+    if k == 1:
         return f"machine {shown} alone"
-    return f"all {of} machines" if len(row.rows) == of else f"the {len(row.rows)} fastest of {of} machines ({shown})"
+    return f"all {of} machines" if k == of else f"the {k} fastest of {of} machines ({shown})"
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """As text."""
-    head = (
-        "machines",
-        "algorithm",
-        "local steps",
-        "step size",
-        "samples/s",
-        "1000 samples",
-        "seconds",
-        "low",
-        "high",
-        "",
-    )
-    body = [head]
+    cells = []
     for row in rows:
         its = row.candidate
         is_known = row.seconds < math.inf
-        body.append((
-            str(its.k), its.family.entry, f"{its.steps:.1f}", f"{row.step:.2g}", f"{its.samples_per_s:.0f}",
-            f"{its.samples_per_s * row.seconds / 1000:.0f}" if is_known else "",
-            f"{row.seconds:.3g}" if is_known else f"> {row.low_s:.3g}",
-            f"{row.low_s:.3g}" if is_known else "", f"{row.high_s:.3g}" if is_known else "", row.how,
-        ))  # fmt: skip
-    widths = [max(len(line[column]) for line in body) for column in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in body]
+        cells.append({
+            "machines": str(its.k), "algorithm": its.family.entry, "local steps": f"{its.steps:.1f}",
+            "step size": f"{row.step:.2g}", "samples/s": f"{its.samples_per_s:.0f}",
+            "1000 samples": f"{its.samples_per_s * row.seconds / 1000:.0f}" if is_known else "",
+            "seconds": f"{row.seconds:.3g}" if is_known else f"> {row.low_s:.3g}",
+            "low": f"{row.low_s:.3g}" if is_known else "", "high": f"{row.high_s:.3g}" if is_known else "",
+            "": row.how,
+        })  # fmt: skip
+    return aligned([[*cells[0]], *([*each.values()] for each in cells)])
 
 
-def rows_of(search: Search, places: dict[Candidate, tuple[int, ...]]) -> list[Row]:
+def rows_of(search: Search) -> list[Row]:
     """At most MOST_ROWS, the soonest first: of each family the best one, then others."""
-    known = [row for each in search.found.candidates if (row := row_of(search, each, places[each])) is not None]
+    known = [row for each in search.found.candidates if (row := row_of(search, each)) is not None]
     known.sort(key=lambda row: (row.seconds, -row.low_s, row.candidate.k))
     first: dict[str, Row] = {}
     for row in known:
@@ -129,7 +119,7 @@ def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> di
     def of_row(row: Row) -> dict[str, object]:
         its = row.candidate
         return {
-            "mode": its.family.entry, "machines": list(row.rows), "local_steps": its.steps, "step_size": row.step,
+            "mode": its.family.entry, "machines": list(its.rows), "local_steps": its.steps, "step_size": row.step,
             "samples_per_s": its.samples_per_s, "how": row.how,
             **({"seconds": row.seconds, "high_s": row.high_s} if row.seconds < math.inf else {}), "low_s": row.low_s,
         }  # fmt: skip

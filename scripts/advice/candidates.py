@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from algorithms import ENTRIES, OWNERS, Workers
+from algorithms import ENTRIES, OWNERS
 from scripts.launch.best_number import growth
 
 LEAST_GAIN = 1.02  # in samples/s, by which further machines are of use
@@ -36,11 +36,6 @@ class Family:
         return OWNERS[self.entry].settings.rate_field
 
     @property
-    def takes_all(self) -> bool:
-        """Whether all machines take part where nothing says how many."""
-        return ENTRIES[self.entry].workers is Workers.ALL
-
-    @property
     def differs_alone(self) -> bool:
         """Whether on one machine it is no other name of training there alone."""
         return self.entry == "alone" or bool(dict(ENTRIES[self.entry].values).get("outer_nesterov"))
@@ -49,6 +44,10 @@ class Family:
     def takes_number(self) -> bool:
         """Whether --fastest says how many take part."""
         return ENTRIES[self.entry].workers.takes_number
+
+    def words(self, k: int) -> tuple[str, ...]:
+        """What the command line says of its K machines."""
+        return ("--fastest", str(k)) if self.takes_number else ()
 
 
 # A step with the mean of K gradients may be up to K times as long. An outer step of 0.7 / (1 - 0.9) makes the steps of
@@ -71,6 +70,7 @@ class Candidate:
     k: int
     samples_per_s: float  # of all of them
     steps: float  # mean local steps of a worker in a round
+    rows: tuple[int, ...] = ()  # of its machines in the cluster
 
     def seconds(self, a: float) -> float:
         return a * growth(self.k, self.steps) / self.samples_per_s
@@ -78,11 +78,6 @@ class Candidate:
     @property
     def name(self) -> str:
         return f"{self.family.entry} on {self.k}"
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """What the command line says of its machines."""
-        return ("--fastest", str(self.k)) if self.family.takes_number else ()
 
 
 def sizes(count: int) -> list[int]:
@@ -103,19 +98,16 @@ def useful(candidates: Iterable[Candidate]) -> list[Candidate]:
     return found
 
 
-def first_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of each family the one that the law expects to be the fastest, of equal ones with the fewest machines."""
-    families = dict.fromkeys(each.family for each in candidates)
-    of_each = [[each for each in candidates if each.family == family] for family in families]
-    return [min(its, key=lambda each: each.seconds(each.family.prior)) for its in of_each]
-
-
 def starts(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of each family the law's number of machines, and the greatest one where that is far from it: there the law says
-    least."""
+    """Of each family the number of machines that the law expects to be the fastest, of equal ones the fewest; and the
+    greatest number where that is far from it: there the law says least."""
+    of_family: dict[Family, list[Candidate]] = {}
+    for each in candidates:
+        of_family.setdefault(each.family, []).append(each)
     found = []
-    for first in first_of_each(candidates):
-        widest = max((each for each in candidates if each.family == first.family), key=lambda each: each.k)
+    for family, its in of_family.items():
+        first = min(its, key=lambda each: each.seconds(family.prior))
+        widest = max(its, key=lambda each: each.k)
         found += [first, widest] if widest.k >= FAR * first.k else [first]
     return found
 

@@ -30,7 +30,7 @@ from trainer.network import Parameters
 from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.paused_run import PausedRun
 from trainer.simulation.virtual_job import VirtualJob
-from utils import DIVERGED
+from utils import DIVERGED, SetupError
 
 EVALUATION_SHARE = 0.1  # of a run's time, at most, for evaluations
 FEWEST_STEPS = 50  # of all machines, between two of them
@@ -133,7 +133,6 @@ class Found:
     reached: set[Entrant] = field(default_factory=set)  # those of which not all were ended
     curves: dict[Candidate, list[Curve]] = field(default_factory=dict)  # means of the tried and the raced ones
     shift: float | None = None  # how much greater the metric is there than on the test part
-    note: str = ""  # why nothing was tried
 
 
 class Search:
@@ -152,6 +151,8 @@ class Search:
         say: Callable[[str], None],
     ) -> None:
         self._cluster, self._job, self._learnt, self._test = cluster, job, learnt, test
+        self._config = job("esync", ()).config
+        self._batch = self._config.batch_size
         self.metric, self.wanted, self._step = metric, target, step
         self._say, self._stopped = say, False
         self._began_s, self._budget_s = time.process_time(), budget_s
@@ -187,11 +188,11 @@ class Search:
 
     def measure_rates(self) -> None:
         """Measures samples/s of every family on every number of machines."""
-        config = self._job("esync", ()).config.but(cpu=1)
-        model_bytes = float(Parameters(build(config, self._learnt, lambda text: None).network).num_bytes())
+        network = build(self._config.but(cpu=1), self._learnt, lambda text: None).network
+        model_bytes = float(Parameters(network).num_bytes())
         for family in FAMILIES:
             # On one machine the others are the same as `alone`; by class it would need the data of all.
-            least = 1 if family.differs_alone and not config.split_by_class else 2
+            least = 1 if family.differs_alone and not self._config.split_by_class else 2
             numbers = sizes(len(self._cluster.workers)) if family.takes_number else [1]
             for k in filter(least.__le__, numbers):
                 self._look()
@@ -227,7 +228,7 @@ class Search:
             samples_per_s += samples / (rounds[-1].elapsed_s - begin_s)
             steps += samples / len(rounds) / config.batch_size / len(logs)
         run.close()
-        return Candidate(family, k, samples_per_s, steps)
+        return Candidate(family, k, samples_per_s, steps, job.rows or tuple(range(k)))
 
     # ------------------------------------------------------------------------------------------------- with training
 
@@ -259,7 +260,8 @@ class Search:
 
     def _measure_step(self, candidate: Candidate) -> None:
         """Measures what a step and an evaluation take here, and sets how often runs are evaluated; makes the given step
-        size smaller where the training diverges at once. Raises OutOfTime where the time is too short."""
+        size smaller where the training diverges at once. Raises OutOfTime, and SetupError where all diverge, or the
+        time is too short to try anything."""
         for _ in range(TRIES):
             trial = self.begin(candidate, self._step)
             until_s = time.process_time() + TIMED_SHARE * self._budget_s
@@ -271,8 +273,7 @@ class Search:
                 break
             self._step /= 10
         else:
-            self.found.note = f"the training diverges with all step sizes down to {10 * self._step:.2g}"
-            raise OutOfTime
+            raise SetupError(f"the training diverges with all step sizes down to {10 * self._step:.2g}")
         steps = max(1.0, trial.run.seconds * candidate.samples_per_s / self._batch)
         evaluation_s = trial.run.evaluation_cpu_s / max(1, len(trial.run.curve))
         step_s = (trial.run.cpu_s - trial.run.evaluation_cpu_s) / steps
@@ -280,8 +281,7 @@ class Search:
         self._say(f"a step takes {1e3 * step_s:.3g} ms here, an evaluation {1e3 * evaluation_s:.3g} ms")
         if 2 * NEEDED_STEPS * step_s > self._budget_s:
             minutes = math.ceil(4 * NEEDED_STEPS * step_s / 6) / 10  # twice as much as two runs take
-            self.found.note = f"a step takes {step_s:.2g} s here: give --minutes {minutes:g} to try some"
-            raise OutOfTime
+            raise SetupError(f"a step takes {step_s:.2g} s here: give --minutes {minutes:g} to try some")
 
     def _evaluate_often(self, tried: Tried) -> None:
         """Further runs have enough evaluations until the target, if this one has reached it."""
@@ -328,7 +328,7 @@ class Search:
 
     def factors(self, candidate: Candidate) -> tuple[float, ...]:
         """Of its step sizes, in those of one machine."""
-        is_sgd = self._job("esync", ()).config.settings.optimizer == SGD
+        is_sgd = self._config.settings.optimizer == SGD
         return candidate.family.factors(candidate.k) if is_sgd else candidate.family.own_factors
 
     def _race(self) -> None:
@@ -353,13 +353,12 @@ class Search:
                         self.found.curves.setdefault(run.candidate, []).append(run.means())
             if min(times_s) == math.inf:
                 return
+            late = math.log(RACE_LATE * min(times_s)) + LOG_SD
             for each, seconds in zip(racers, times_s, strict=True):
-                is_late = seconds == math.inf
-                self.found.races[each].append(
-                    math.log(RACE_LATE * min(times_s)) + LOG_SD if is_late else math.log(seconds)
-                )
-                self.found.reached |= set() if is_late else {each}
-            told = [f"{Entrant(run.candidate, run.step).name} {s:.3g} s" for run, s in zip(runs, times_s, strict=True)]
+                self.found.races[each].append(math.log(seconds) if seconds < math.inf else late)
+                if seconds < math.inf:
+                    self.found.reached.add(each)
+            told = [f"{each.name} {seconds:.3g} s" for each, seconds in zip(racers, times_s, strict=True)]
             self._say(f"seed {seed}: {', '.join(told)}")
             racers = going_on({each: [before[each], *self.found.races[each]] for each in racers})
             cost_s = (self.used_s - begin_s) * len(racers) / len(runs)
@@ -440,7 +439,7 @@ class Search:
     # ----------------------------------------------------------------------------------------------------- runs
 
     def _of(self, family: Family, k: int) -> VirtualJob:
-        job = self._job(family.entry, ["--fastest", str(k)] if family.takes_number else ())
+        job = self._job(family.entry, family.words(k))
         config = job.config.but(max_rounds=0, max_seconds=LONG_S, target_accuracy=0.0, target=None, quiet=1)
         return replace(job, config=config.but(ckpt_frequency=0, resume=0))
 
@@ -472,10 +471,6 @@ class Search:
             f"the held-out samples is {self.metric.text(value - shift)}, by {best.candidate.name} after "
             f"{best.means()[-1][0]:.3g} s; give another target, or more --minutes"
         )
-
-    @property
-    def _batch(self) -> int:
-        return self._job("esync", ()).config.batch_size
 
     def _together(self, runs: Sequence[Tried], until_s: float, late: float = LATE, compares: bool = False) -> bool:
         """Trains all equally long in virtual time, until this time of the process; once one has reached the target, the

@@ -13,7 +13,7 @@ import tiny_data
 import simulate
 from scripts import advise
 from scripts.advice import answer, candidates, search
-from scripts.advice.candidates import FAMILIES, Candidate, first_of_each, nearest, sizes, starts, useful
+from scripts.advice.candidates import FAMILIES, Candidate, nearest, sizes, starts, useful
 from trainer.jobs.job import job_of
 from trainer.simulation import virtual_cluster
 from trainer.simulation.paused_run import PausedRun
@@ -60,7 +60,7 @@ def test_machines_that_add_no_samples_are_left_out():
 
 def test_the_law_prefers_few_machines_unless_they_are_much_slower():
     """seconds = a (1 + K / 3 + h / 10) / rate: 1.43 / 100, 1.77 / 190 and 2.1 / 200 of a."""
-    (best,) = first_of_each([esync(1, 100), esync(2, 190), esync(3, 200)])
+    best, _ = starts([esync(1, 100), esync(2, 190), esync(3, 200)])
     assert best.k == 2
     assert best.seconds(1000) == pytest.approx(1000 * (1 + 2 / 3 + 0.1) / 190)
 
@@ -71,8 +71,7 @@ def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
     its = found([one, other], {one: 0.1, other: 0.2})
     its.found.races = {search.Entrant(one, 0.1): [1.0, 2.0], search.Entrant(other, 0.2): [1.4, 2.4]}
     its.found.reached = {search.Entrant(one, 0.1)}
-    places = {one: (0, 1), other: (0, 1)}
-    (row,) = answer.rows_of(its, places)
+    (row,) = answer.rows_of(its)
     assert (row.candidate, row.runs, row.seconds) == (one, 2, pytest.approx(math.exp(1.5)))
     assert row.low_s < row.seconds < row.high_s
     assert its.expected_s(other) == math.inf
