@@ -196,7 +196,7 @@ def _do_all(works: Sequence[Callable[[], None]]) -> None:
         warning(failure)
 
 
-def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
+def modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
     """The modes that were asked for, of those that are there. Raises SetupError if none is."""
     there = {path.name: path for path in folders(network_folder)}
     if mode_name == "all":
@@ -217,7 +217,7 @@ def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
 
 def _summarise(base: Path, network: str, mode_name: str) -> None:
     def of_run(folder: Path) -> None:
-        _do_all([partial(_summarise_one, mode, folder) for mode in _modes_in(folder, mode_name)])
+        _do_all([partial(_summarise_one, mode, folder) for mode in modes_in(folder, mode_name)])
 
     _do_all([partial(of_run, folder) for folder in find_runs(base, network, warning)])
 
@@ -245,7 +245,7 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
 def _export(options: argparse.Namespace) -> None:
     """Writes the rounds of all workers to the files that were asked for, a worker at a time."""
     runs = find_runs(options.base, options.network, warning)
-    modes = [(run, mode) for run in runs for mode in _modes_in(run, options.mode)]
+    modes = [(run, mode) for run in runs for mode in modes_in(run, options.mode)]
     with export.to(options.csv, options.tensorboard) as writers:
         for run, mode in modes:
             place = run.parent.name if utils.SEED_FOLDER.fullmatch(run.parent.name) else ""

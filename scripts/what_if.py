@@ -1,4 +1,4 @@
-"""Simulates a measured job in virtual time, as it was and with one thing changed. Only `simulate` needs MXNet.
+"""Simulates a measured job in virtual time, as it was and with one thing changed. Only `simulate` needs numpy.
 
 The cluster is the measured one (report/measured.py): each worker's step times with their spread and its slow periods,
 the time of an exchange as latency, evaluations. The trainers are those of the job, without gradients.

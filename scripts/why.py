@@ -12,7 +12,6 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-import importlib.util
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from flag_values import at_least, finite, several
 from report import job_logs
 from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, PURPOSES, Measured, Speed, measured, shares
-from report.metrics import Reached, mode_of
+from report.metrics import Reached
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
 from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change
@@ -44,7 +43,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "-m", "--mode", type=summary.known_mode, help="the job's; may be left out where there is only one"
     )
     parser.add_argument("--target", type=finite, help=TARGET_HELP)
-    parser.add_argument("--logs-only", action="store_true", help="simulate nothing; this needs no MXNet")
+    parser.add_argument("--logs-only", action="store_true", help="simulate nothing; this needs msgspec alone")
     parser.add_argument(
         "--without",
         type=several(at_least(0), "ranks; give whole numbers with commas, such as 0,3"),
@@ -63,33 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _why(given: argparse.Namespace) -> None:
-    folder = _folder(given)
-    mode = mode_of(folder.name)
-    assert mode is not None
+    network = summary.find_network(given.base, given.network)
+    mode, *others = summary.modes_in(network, given.mode or "all")
+    if others:
+        raise SetupError(f"{network} holds {', '.join(each.name for each in (mode, *others))}: choose one with -m")
     algorithm = owner_of(mode.algorithm.name)
-    logs = job_logs.read([path for host in summary.folders(folder) for path in summary.folders(host)], warning)
+    hosts = summary.folders(network / mode.name)
+    logs = job_logs.read([path for host in hosts for path in summary.folders(host)], warning)
     print(f"{mode.title}, {given.network}: {len(logs)} worker(s), {max(log.elapsed_s for log in logs):.1f} s\n")
     print(_time_table(logs, measured(logs, algorithm.waits).speeds), end="\n\n")
     if given.logs_only or not algorithm.is_distributed:
         return
-    if importlib.util.find_spec("mxnet") is None:
-        raise SetupError("there is no MXNet here to simulate with: take scripts/setup.sh's .venv, or --logs-only")
     _what_if(given, logs)
-
-
-def _folder(given: argparse.Namespace) -> Path:
-    network = summary.find_network(given.base, given.network)
-    there = [path.name for path in summary.folders(network) if mode_of(path.name)]
-    if given.mode is None and len(there) != 1:
-        raise SetupError(
-            f"{network} holds {', '.join(there)}: choose one with -m"
-            if there
-            else f"{network} holds no mode's folder: train first, or give another -b or -n"
-        )
-    mode = given.mode or there[0]
-    if mode not in there:
-        raise SetupError(f"{network} holds no folder {mode}, but {', '.join(there) or 'nothing'}: choose with -m")
-    return network / mode
 
 
 # ------------------------------------------------------------------------------------------------- from the logs

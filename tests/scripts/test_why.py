@@ -287,7 +287,7 @@ def test_what_cannot_be_answered_is_said(tmp_path, refused):
     assert "alpha/gpu0 took 64.0 samples a step, not the 32 of -b" in complaint()
     config_of(folder)
     assert "--without 2: the job's ranks are 0 to 1" in complaint("--without", "2")
-    assert "holds no folder sync, but esync: choose with -m" in complaint("-m", "sync")
+    assert "holds no folder sync, but esync; train first" in complaint("-m", "sync")
     write_sync(tmp_path / "logs")
     assert "holds esync, sync: choose one with -m" in complaint()
     (folder / "beta" / "cpu" / "iter-1.txt").unlink()
