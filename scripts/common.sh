@@ -28,10 +28,8 @@ usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 is_help() {
     local word
     for word in "$@"; do
-        case "$word" in
-        -h | --help) return 0 ;;
-        --) return 1 ;;
-        esac
+        [[ "$word" != -- ]] || return 1
+        [[ "$word" != -h && "$word" != --help ]] || return 0
     done
     return 1
 }
@@ -66,20 +64,17 @@ need_packages() {
 
 # -------------------------------------------------------------------------------------------------------- the Python
 
-versions="3.14 3.13 3.12 3.11 3.10" # that the project supports
+versions=(3.14 3.13 3.12 3.11 3.10) # that the project supports
 version='import sys; print("%d.%d" % sys.version_info[:2])'
-is_supported="import sys; sys.exit('%d.%d' % sys.version_info[:2] not in '$versions'.split())"
+is_supported="import sys; sys.exit('%d.%d' % sys.version_info[:2] not in '${versions[*]}'.split())"
 
 # Each candidate is run, not only looked up: version managers have shims that fail.
 runs() { "$1" -c "$2" >/dev/null 2>&1; }
 
 # Prints where Pythons may be, one a line: $PYTHON if it is set; else the path, pyenv and uv, the newest first.
 python_candidates() {
-    local number candidates=(python3)
-    for number in $versions; do
-        candidates+=("python$number")
-    done
-    for number in $versions; do
+    local number candidates=(python3 "${versions[@]/#/python}")
+    for number in "${versions[@]}"; do
         candidates+=(
             "${PYENV_ROOT:-$HOME/.pyenv}/versions/$number".*/bin/python3
             "${XDG_DATA_HOME:-$HOME/.local/share}/uv/python/cpython-$number".*/bin/python3
@@ -103,7 +98,7 @@ find_python() {
             found+=" PYTHON=$PYTHON does not run;"
         fi
     done
-    die "no supported Python here:${found:- none found;} this project runs on ${versions##* } to ${versions%% *}. Get" \
+    die "no supported Python here:${found:- none found;} this project runs on ${versions[-1]} to ${versions[0]}. Get" \
         "one with 'apt-get install python3 python3-venv' (Debian from 12 on, Ubuntu from 22.04 on), 'pyenv install 3.13'" \
         "or 'uv python install 3.13', or name one: PYTHON=/path/to/python3.13 $0"
 }
@@ -193,13 +188,11 @@ install_pins() {
         "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$1" </dev/null
 }
 
-pins_missing() { die "pip could not install $1; what it said is above$(pip_settings)"; }
-
 # Names the variables of pip that are set, since pip does not.
-pip_settings() {
+pins_missing() {
     local names
     names=$(compgen -e PIP_ | xargs)
-    echo "${names:+; of pip are set $names: unset what you do not need}"
+    die "pip could not install $1; what it said is above${names:+; of pip are set $names: unset what you do not need}"
 }
 
 new_venv() {

@@ -23,9 +23,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 answer_help "$@"
-if [[ "${1:-}" != --* ]]; then
-    no_arguments "$@"
-fi
+[[ "${1:-}" == --* ]] || no_arguments "$@"
 if [[ "${STATE_SERVER_PORT:-}" == *://* ]]; then
     say "STATE_SERVER_PORT=$STATE_SERVER_PORT is Kubernetes' variable of a service, no port to listen on: 10010 it is"
     unset STATE_SERVER_PORT

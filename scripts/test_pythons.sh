@@ -15,22 +15,18 @@ for candidate in "${candidates[@]}"; do
         : "${found[$number]:=$(command -v "$candidate")}"
     fi
 done
-for number in $versions; do
+for number in "${versions[@]}"; do
     say "Python $number: ${found[$number]:-not found}"
 done
 [[ ${#found[@]} != 0 ]] || find_python # says how to get one
 
-for number in $versions; do
-    if [[ -n "${found[$number]:-}" ]]; then
-        say "----------------------------------------------------------------------------------------- Python $number"
-        if PYTHON="${found[$number]}" VENV="$root/.venv-$number" "$root/scripts/test.sh" "$@"; then
-            result[$number]=passed
-        else
-            result[$number]=failed
-        fi
-    fi
+for number in "${versions[@]}"; do
+    [[ -n "${found[$number]:-}" ]] || continue
+    say "----------------------------------------------------------------------------------------- Python $number"
+    result[$number]=passed
+    PYTHON="${found[$number]}" VENV="$root/.venv-$number" "$root/scripts/test.sh" "$@" || result[$number]=failed
 done
-for number in $versions; do
+for number in "${versions[@]}"; do
     say "Python $number: ${result[$number]:-not found}"
 done
 [[ "${result[*]}" != *failed* ]]
