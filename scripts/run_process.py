@@ -110,10 +110,6 @@ class Processes:
                 if process.args[0] == "bash":  # type: ignore[index]
                     process.terminate()  # it would run the next command
 
-    def stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, Ctrl-C and SIGTERM stop them."""
-        return at_signals(self.stop)
-
     def do(
         self, command: Sequence[str], folder: str, base: Path | None = None, environment: Mapping[str, str] = ONE_THREAD
     ) -> Ended | None:

@@ -35,7 +35,7 @@ from report import metrics
 from scripts import run_lines
 from scripts.launch import job_options, local_cluster, slurm
 from scripts.run_lines import RUNS_FILE, Progress, duration_text, value_in
-from scripts.run_process import Processes, curve_of, exit_code_of, result
+from scripts.run_process import Processes, at_signals, curve_of, exit_code_of, result
 from scripts.sweep_report import SweepLine, write
 from trainer import version
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
@@ -215,8 +215,7 @@ class Sweep:
 
     def lines(self) -> list[SweepLine]:
         """The runs of this sweep that were made, also those that failed."""
-        found = (self._lines.get(task.line.key) for task in self._tasks)
-        return [line for line in found if line is not None]
+        return [self._lines[task.line.key] for task in self._tasks if task.line.key in self._lines]
 
     def to_do(self) -> list[Task]:
         """The runs that this version of the program has not made by this very command, and those that failed."""
@@ -229,16 +228,15 @@ class Sweep:
 
     def estimate(self) -> str:
         """How long the missing runs will take, in words."""
-        to_do = self.to_do()
-        known = {mode: self._seconds(mode) for mode in {task.line.entry for task in to_do}}
-        each_s = [known[task.line.entry] or _limit_s(task.line.command) for task in to_do]
+        took_s: dict[str, list[float]] = {}
+        for line in self._lines.values():
+            if not line.failed:
+                took_s.setdefault(line.entry, []).append(line.took_s)
+        to_do = [task.line for task in self.to_do()]
+        each_s = [statistics.fmean(took_s.get(line.entry) or [_limit_s(line.command)]) for line in to_do]
         if not all(each_s):
             return "the first run that ends tells how long they take"
-        return f"about {duration_text(sum(filter(None, each_s)) / self._at_once)}"
-
-    def _seconds(self, mode: str) -> float | None:
-        of_mode = [line.took_s for line in self._lines.values() if line.entry == mode and not line.failed]
-        return statistics.fmean(of_mode) if of_mode else None
+        return f"about {duration_text(sum(each_s) / self._at_once)}"
 
     def do(self) -> int:
         """Returns how many runs have failed. Raises KeyboardInterrupt if it was stopped."""
@@ -259,8 +257,7 @@ class Sweep:
     def _make(self, task: Task) -> SweepLine | None:
         begin = time.monotonic()
         ended = self._processes.do(task.line.command, task.folder, task.base)
-        line = None if ended is None else result(task.line, ended, _measured)
-        if line is None or ended is None:
+        if ended is None or (line := result(task.line, ended, _measured)) is None:
             return None
         if line.has_model:
             mode = metrics.MODES[Path(task.folder).name]
@@ -268,10 +265,10 @@ class Sweep:
         return replace(line, took_s=round(time.monotonic() - begin, 1))
 
 
-def _limit_s(command: Sequence[str]) -> float | None:
-    """Seconds that a run of real processes takes at most; None where that is not known."""
+def _limit_s(command: Sequence[str]) -> float:
+    """Seconds that a run of real processes takes at most; 0 where that is not known."""
     seconds = float(value_in(command, "max_seconds") or 0)
-    return seconds + START_S if seconds and command[0] != "simulate.py" else None
+    return seconds + START_S if seconds and command[0] != "simulate.py" else 0.0
 
 
 def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Devices) -> dict[str, Any]:
@@ -340,7 +337,7 @@ def _do(arguments: Sequence[str] | None) -> int:
     if given.tune:
         raise SetupError("--tune: scripts/advise.sh --cluster FILE --target-accuracy X finds it (docs/advise.md)")
     processes = Processes(given.log_base)
-    with processes.stopped_by_signals():
+    with at_signals(processes.stop):
         tasks = tasks_of(given, others)
         its = Sweep(given.log_base, tasks, processes, given.jobs)
         missing = its.to_do()

@@ -140,42 +140,35 @@ def notes(lines: Sequence[SweepLine], target: float | None) -> str:
 def as_csv(lines: Sequence[SweepLine], target: float | None) -> str:
     """A row a run."""
     flags = [*dict.fromkeys(flag for line in lines for flag in line.values)]
-    with io.StringIO() as file:
-        rows = csv.writer(file, lineterminator="\n")
-        name = metric_in(lines).name
-        seconds = ["seconds_to_target", "least_seconds_to_target"]
-        measured = ["samples_per_s", "seconds", f"final_{name}", f"best_{name}", *seconds]
-        rows.writerow(["point", "mode", *flags, "seed", "outcome", *measured])
-        for line in lines:
-            has_curve = line.has_model and line.curve
-            its = line.reached(target)
-            rows.writerow(
-                [
-                    *(line.point, line.entry, *(line.values.get(flag, "") for flag in flags), line.seed),
-                    "failed" if line.failed else "diverged" if line.diverged else "ended",
-                    *(line.samples_per_s, line.seconds),
-                    *((line.final, line.best) if has_curve else ("", "")),
-                    *((its.by_s, its.low_s) if its.is_at_target else ("", "")),
-                ]
-            )
-        return file.getvalue()
+    final, best = (f"{which}_{metric_in(lines).name}" for which in ("final", "best"))
+    columns = ["point", "mode", *flags, "seed", "outcome", "samples_per_s", "seconds", final, best]
+    file = io.StringIO()
+    rows = csv.DictWriter(file, [*columns, "seconds_to_target", "least_seconds_to_target"], lineterminator="\n")
+    rows.writeheader()
+    for line in lines:
+        row: dict[str, Any] = {"point": line.point, "mode": line.entry, **line.values, "seed": line.seed}
+        row["outcome"] = "failed" if line.failed else "diverged" if line.diverged else "ended"
+        row |= {"samples_per_s": line.samples_per_s, "seconds": line.seconds}
+        if line.has_model and line.curve:
+            row |= {final: line.final, best: line.best}
+        if (its := line.reached(target)).is_at_target:
+            row |= {"seconds_to_target": its.by_s, "least_seconds_to_target": its.low_s}
+        rows.writerow(row)
+    return file.getvalue()
 
 
 def curves(lines: Sequence[SweepLine]) -> dict[Mode, list[Curve]]:
     """The curves of each point in a look of its own, of at most MOST_CURVES points: those with the best median."""
-    of_points = {name: [line for line in its if line.has_model and line.curve] for name, its in by_point(lines).items()}
-    there = {name: its for name, its in of_points.items() if its}
+    there = by_point([line for line in lines if line.has_model and line.curve])
     medians = {name: statistics.median([line.final for line in its]).value for name, its in there.items()}
-    drawn = sorted(medians, key=lambda name: medians[name], reverse=metric_in(lines).more_is_better)[:MOST_CURVES]
-    modes = [its[0].entry for name, its in there.items() if name in drawn]
-    looks = [entry.look for entry in ENTRIES.values()]
-    if len({*modes}) == len(modes):
-        looks = [ENTRIES[mode].look for mode in modes]
+    drawn = sorted(medians, key=medians.__getitem__, reverse=metric_in(lines).more_is_better)[:MOST_CURVES]
+    firsts = [its[0] for name, its in there.items() if name in drawn]
+    modes = [line.entry for line in firsts]
+    looks = [ENTRIES[mode].look for mode in (modes if len({*modes}) == len(modes) else ENTRIES)]
     found: dict[Mode, list[Curve]] = {}
-    for look, name in zip(looks, (name for name in there if name in drawn), strict=False):
-        first = there[name][0]
-        entry = ENTRIES[first.entry].but(name=name, title=first.title, look=look)
-        found[Mode(entry, IID)] = [line.curve for line in there[name]]
+    for look, first in zip(looks, firsts, strict=False):
+        entry = ENTRIES[first.entry].but(name=first.point, title=first.title, look=look)
+        found[Mode(entry, IID)] = [line.curve for line in there[first.point]]
     return found
 
 
@@ -190,12 +183,7 @@ def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: C
     with style():
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
         draw = partial(
-            draw_curves,
-            title=title,
-            standalone=None,
-            note=wide_times(times),
-            metric=metric_in(lines),
-            target=target,
+            draw_curves, title=title, standalone=None, note=wide_times(times), metric=metric_in(lines), target=target
         )
         save_figures([(NAME, drawn, draw)], folder, say)
     page = [f"# {folder.name}", markdown(rows), notes(lines, target), *([f"![{title}]({NAME}.png)"] if drawn else [])]

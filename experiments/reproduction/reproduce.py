@@ -36,7 +36,7 @@ from scripts.launch import job_options
 from scripts.launch.console import console
 from scripts.launch.roles import ROOT
 from scripts.run_lines import Progress, duration_text
-from scripts.run_process import Processes, exit_code_of, make
+from scripts.run_process import Processes, at_signals, exit_code_of, make
 from trainer import version
 from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging, usable_cores
 
@@ -183,7 +183,7 @@ def of_claims(given: argparse.Namespace, processes: Processes) -> int:
         if not known.has_runs(claim):
             raise SetupError(f"{claim.name}: nothing was run for it alone, so there is nothing to run again")
     get_data.get(ROOT / "data" / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
-    with processes.stopped_by_signals():
+    with at_signals(processes.stop):
         agreed = [its.make(claim) for claim in chosen]
     return EXIT_OK if all(agreed) else EXIT_BUG
 
@@ -210,7 +210,7 @@ def _do(given: argparse.Namespace) -> int:
         get_data.get(ROOT / "data" / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
         given.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
-        with processes.stopped_by_signals():
+        with at_signals(processes.stop):
             failed = its.do(jobs)
         logging.info("took %s", duration_text(time.monotonic() - begin))
     show(given)

@@ -37,7 +37,7 @@ from report.statistics import number_text
 from scripts import run_lines
 from scripts.launch import job_options, local_cluster
 from scripts.run_lines import IID, unmade
-from scripts.run_process import Processes, exit_code_of, make
+from scripts.run_process import Processes, at_signals, exit_code_of, make
 from utils import EXIT_OK, setup_logging
 
 MARK = "real and virtual"  # of the table on the page
@@ -128,7 +128,7 @@ def _do(given: argparse.Namespace) -> int:
 
     known = {line.key for line, _ in pairs(lines, done)}
     todo = [] if given.table else sorted((line for line in lines if line.key not in known), key=lambda line: line.seed)
-    with processes.stopped_by_signals():
+    with at_signals(processes.stop):
         for virtual, line in run_lines.made(todo, real, given.jobs, given.real):
             done.append(line)
             both = line.seconds_to(TARGET), virtual.seconds_to(TARGET)

@@ -47,7 +47,7 @@ from report import metrics, statistics
 from report.metrics import Device
 from report.tables import times_text
 from scripts import run_lines
-from scripts.run_process import Processes, exit_code_of, make
+from scripts.run_process import Processes, at_signals, exit_code_of, make
 from utils import EXIT_BUG, EXIT_OK, setup_logging
 
 PADDED, REAL = "padded", "real"
@@ -254,7 +254,7 @@ def _do(given: argparse.Namespace) -> int:
     study = Study(given, Processes((Path("logs") / "real-slowness" / given.folder.name).resolve()))
     if not given.table:
         remove(group("test", SHARE))  # before a job is started
-        with study.processes.stopped_by_signals():
+        with at_signals(study.processes.stop):
             study.do()
     part = tables(study.lines)
     print(part)

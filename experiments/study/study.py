@@ -57,7 +57,7 @@ from flag_values import above_zero, accuracy, at_least, below_one, several
 from scripts import run_lines
 from scripts.launch import job_options
 from scripts.run_lines import BY_CLASS, SPLITS
-from scripts.run_process import Processes, exit_code_of, make
+from scripts.run_process import Processes, at_signals, exit_code_of, make
 from trainer import version
 from trainer.simulation import cluster_file
 from utils import EXIT_BUG, EXIT_OK, setup_logging, usable_cores
@@ -396,7 +396,7 @@ def _do(arguments: Sequence[str]) -> int:
     plan.folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(Path("logs") / "study" / plan.folder.name)
     study = Study(plan, processes, given.jobs, given.any_version)
-    with processes.stopped_by_signals():
+    with at_signals(processes.stop):
         study.do()
     return EXIT_BUG if study.failed else EXIT_OK
 
