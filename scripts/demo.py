@@ -18,6 +18,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import draw
@@ -92,11 +93,7 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--evaluator": 0,
         "--validation": HELD_OUT,
     }
-    return [*_words(cluster), "--", *_words(worker), *for_main]
-
-
-def _words(flags: dict[str, object]) -> list[str]:
-    return [str(word) for pair in flags.items() for word in pair]
+    return [*map(str, chain(*cluster.items(), ["--"], *worker.items())), *for_main]
 
 
 class Digest:
@@ -136,15 +133,12 @@ def main(arguments: Sequence[str]) -> int:
     if code := summary.main(where) or draw.main([*where, *target]):
         return code
     console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
-    for line in last_lines(summaries(given.log_base, given.network), given.target):
+    modes = [metrics.MODES[name] for name in MODES]
+    files = {mode: given.log_base / given.network / mode.name / mode.file_name for mode in modes}
+    runs = {mode: summary.read_summary(path, console) for mode, path in files.items()}
+    for line in last_lines(runs, given.target):
         console(line)
     return EXIT_OK
-
-
-def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
-    """The summaries of the demo's algorithms."""
-    modes = map(metrics.MODES.__getitem__, MODES)
-    return {mode: summary.read_summary(base / network / mode.name / mode.file_name, console) for mode in modes}
 
 
 ONE_RUN = "this is one run of one seed: another day may order them otherwise"

@@ -107,13 +107,11 @@ SOURCES: dict[str, Source] = {
 def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Callable[[str], None]) -> None:
     """Completes `folder` with the files of `sums` (name -> SHA-256 of the content) from the first source that has them.
     Raises SetupError if a file there is another one (it stays), or no source has the missing files."""
-    missing = []
-    for name, checksum in sums.items():
-        path = folder / name
-        if not path.exists():
-            missing.append(name)
-        elif not is_right(path, checksum):
+    there = {folder / name: checksum for name, checksum in sums.items() if (folder / name).exists()}
+    for path, checksum in there.items():
+        if not is_right(path, checksum):
             raise SetupError(f"{path} is something else (its SHA-256 differs): remove or rename it, and run this again")
+    missing = {name: checksum for name, checksum in sums.items() if folder / name not in there}
     if not missing:
         say(f"{folder} has Fashion-MNIST already")
         return
@@ -123,7 +121,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
         # In the same file system, so that each file appears as a whole.
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             try:
-                found = _checked(source(Path(scratch)), {name: sums[name] for name in missing})
+                found = _checked(source(Path(scratch)), missing)
             except SetupError as error:
                 reasons.append(f"{source_name}: {error}")
                 continue
