@@ -6,6 +6,7 @@ the time of an exchange as latency, evaluations. The trainers are those of the j
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from algorithms import TransportKind
 from config import AUTO, FIELDS, NO_NETWORK, Config
 from report import job_logs
 from report.job_logs import WorkerLog
-from report.measured import Measured, mean_of, measured
+from report.measured import Measured, Speed, mean_of, measured
 from trainer import straggler_trace
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation.cluster_file import ClusterProfile, Worker
@@ -28,18 +29,16 @@ MOST_OFF = 0.1  # relative error of the simulated samples/s of the job as it was
 MAX_CALIBRATIONS, NEAR = 3, 0.02  # relative error at which a simulated exchange counts as the measured one
 SAME_BATCHES = 0.02  # relative difference allowed between the samples of a step and -b
 _OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator", "on_worker_death")
-NO_STRAGGLER, NO_NETWORK_TIME, NO_EVALUATION, WITHOUT = "no straggler", "ideal network", "no evaluation", "without"
 
 
 @dataclass(frozen=True)
 class Change:
     """One change of a job."""
 
-    kind: str  # one of the four above
     name: str
     job: VirtualJob
+    told: str  # what held the job up, should this gain most: a sentence up to the gain; empty: it does not say
     keeps_updates: bool = False  # the weights after each round stay the same
-    removes: tuple[int, ...] = ()  # ranks of the workers that are left out
 
 
 def job_of(logs: Sequence[WorkerLog], folder: Path) -> tuple[VirtualJob, Measured]:
@@ -93,28 +92,44 @@ def _mean_step_s(row: Worker) -> float:
     return mean_of(row.step_time_s, row.step_spread)
 
 
-def changes(job: VirtualJob, left_out: Sequence[Sequence[int]]) -> Iterator[Change]:
-    """All changes; `left_out` holds sets of ranks, each of which is left out once."""
+def usual_step_s(speeds: Sequence[Speed]) -> float:
+    """The median worker's mean step, over the whole job."""
+    return statistics.median_low(speed.mean_step_s for speed in speeds)
+
+
+def changes(job: VirtualJob, its: Measured, left_out: Sequence[Sequence[int]]) -> Iterator[Change]:
+    """All changes of a job of which `its` was measured; `left_out` holds sets of ranks, each of which is left out
+    once."""
     # In these algorithms a round is the same work whatever the times are, and each update has all workers' work in it.
     same = job.config.algorithm.transport is TransportKind.SUM and job.config.algorithm.rule is None
-    rows = job.cluster.workers
+    rows, usual_s = job.cluster.workers, usual_step_s(its.speeds)
 
     def of(workers: Iterable[Worker]) -> VirtualJob:
         return replace(job, cluster=ClusterProfile(tuple(workers)))
 
     for ranks in left_out:
         if rest := [row for rank, row in enumerate(rows) if rank not in ranks]:
-            name = f"without worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-            yield Change(WITHOUT, name, of(rest), removes=tuple(ranks))
+            plural = "s" * (len(ranks) > 1)
+            steps_s = ", ".join(f"{its.speeds[rank].mean_step_s:.3g} s" for rank in ranks)
+            told = (
+                f"Worker{plural} {' and '.join(map(str, ranks))} held the others up: with steps of {steps_s}, where "
+                f"the median worker's take {usual_s:.3g} s; without, the job would do"
+            )
+            yield Change(f"without worker{plural} {', '.join(map(str, ranks))}", of(rest), told)
     ideal = of(replace(row, latency_s=0.0, state_server_round_trip_s=0.0) for row in rows)
-    yield Change(NO_NETWORK_TIME, "with an ideal network", ideal, same)
+    told = (
+        f"The network held the job up: an exchange takes {max(speed.exchange_s for speed in its.speeds):.3g} s, the "
+        f"median worker's step {usual_s:.3g} s; an ideal one would give"
+    )
+    yield Change("with an ideal network", ideal, told, same)
     median = sorted(range(len(rows)), key=lambda rank: _mean_step_s(rows[rank]))[(len(rows) - 1) // 2]
     steps = [min(row, rows[median], key=_mean_step_s) for row in rows]
     network = [{"latency_s": row.latency_s, "state_server_round_trip_s": row.state_server_round_trip_s} for row in rows]
-    even = of(replace(step, straggler_trace=None, **its) for step, its in zip(steps, network, strict=True))
-    yield Change(NO_STRAGGLER, f"no worker slower than the median one, worker {median}", even, same)
+    even = of(replace(step, straggler_trace=None, **links) for step, links in zip(steps, network, strict=True))
+    yield Change(f"no worker slower than the median one, worker {median}", even, "", same)
     if job.evaluation_s:
-        yield Change(NO_EVALUATION, "evaluations in no time", replace(job, evaluation_s=0.0), same)
+        told = f"Evaluations of {its.evaluation_s:.3g} s each held the job up: in no time, they would give"
+        yield Change("evaluations in no time", replace(job, evaluation_s=0.0), told, same)
 
 
 def calibrated(job: VirtualJob, its: Measured) -> tuple[VirtualJob, Measured]:

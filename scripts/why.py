@@ -12,7 +12,6 @@ if __name__ == "__main__":
     import start  # first: what it does is for the other imports too
 
 import argparse
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,11 +22,11 @@ from algorithms import owner_of
 from flag_values import at_least, finite, several
 from report import job_logs
 from report.job_logs import WorkerLog
-from report.measured import MUCH_SLOWER, PURPOSES, Measured, Speed, measured, shares
+from report.measured import MUCH_SLOWER, PURPOSES, Speed, measured, shares
 from report.metrics import Reached
 from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
-from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change
+from scripts.what_if import Change
 from summary import warning
 from utils import SetupError
 
@@ -113,7 +112,7 @@ def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
         job, simulated = what_if.calibrated(job, its)
         gains: list[tuple[Change, float]] = []
         if abs(simulated.samples_s / its.samples_s - 1) <= what_if.MOST_OFF:
-            for change in what_if.changes(job, left_out):
+            for change in what_if.changes(job, its, left_out):
                 _progress(change.name)
                 gains.append((change, what_if.simulate(change.job).samples_s / simulated.samples_s))
     device = job_logs.evaluating(logs)
@@ -130,7 +129,7 @@ def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
             for change, gain in gains
         ),
     ]
-    print("\n".join(aligned(rows)), verdict(its, times, gains), sep="\n\n")
+    print("\n".join(aligned(rows)), verdict(times, gains), sep="\n\n")
 
 
 def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tuple[int, ...]]:
@@ -138,14 +137,9 @@ def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tupl
         raise SetupError(f"--without {max(asked)}: the job's ranks are 0 to {len(speeds) - 1}")
     ranks = sorted(range(len(speeds)), key=lambda rank: speeds[rank].mean_step_s + speeds[rank].exchange_s)
     chosen = asked or sorted(ranks if len(speeds) <= FEW_WORKERS else ranks[-OF_MANY:])
-    slowest_s = MUCH_SLOWER * _usual_step_s(speeds)
+    slowest_s = MUCH_SLOWER * what_if.usual_step_s(speeds)
     slow = tuple(rank for rank, speed in enumerate(speeds) if speed.mean_step_s > slowest_s)
     return [*((rank,) for rank in chosen), *([slow] if len(slow) > 1 and not asked else [])]
-
-
-def _usual_step_s(speeds: Sequence[Speed]) -> float:
-    """The median worker's mean step, over the whole job."""
-    return statistics.median_low(speed.mean_step_s for speed in speeds)
 
 
 def _time_with(change: Change, gain: float, reached: Reached) -> str:
@@ -156,17 +150,16 @@ def _time_with(change: Change, gain: float, reached: Reached) -> str:
     return time_text(reached._replace(low_s=reached.low_s / gain, by_s=reached.by_s / gain))
 
 
-def verdict(its: Measured, simulated: float, gains: Sequence[tuple[Change, float]]) -> str:
-    """One sentence: what held the job up, or why that is not told. `its` is the job's speed, `simulated` times that of
-    its simulation."""
+def verdict(simulated: float, gains: Sequence[tuple[Change, float]]) -> str:
+    """One sentence: what held the job up, or why that is not told. `simulated` times the job's speed is that of its
+    simulation."""
     if not gains:
         return (
             f"No what-if is told: simulated as it was, the job does {simulated:.2f} times the measured samples/s, "
             f"more than {what_if.MOST_OFF:.0%} off. Its logs do not say why, such as other work on the machine."
         )
-    change, gain = max((pair for pair in gains if pair[0].kind != NO_STRAGGLER), key=lambda pair: pair[1])
-    (even,) = (gain for change, gain in gains if change.kind == NO_STRAGGLER)
-    usual_s = _usual_step_s(its.speeds)
+    change, gain = max((pair for pair in gains if pair[0].told), key=lambda pair: pair[1])
+    (even,) = (gain for change, gain in gains if not change.told)
     if gain < WORTH_TELLING <= even:
         return (
             "Nothing held the job up, but there are slow workers: if none were slower than the median one, "
@@ -174,23 +167,7 @@ def verdict(its: Measured, simulated: float, gains: Sequence[tuple[Change, float
         )
     if gain < WORTH_TELLING:
         return f"Nothing held the job up: no change would give {WORTH_TELLING - 1:.0%} more samples/s."
-    if change.kind == WITHOUT:
-        steps = ", ".join(f"{its.speeds[rank].mean_step_s:.3g} s" for rank in change.removes)
-        workers = f"Worker{'s' * (len(change.removes) > 1)} {' and '.join(map(str, change.removes))}"
-        return (
-            f"{workers} held the others up: with steps of {steps}, where the median worker's take {usual_s:.3g} s; "
-            f"without, the job would do {gain:.2f} times the samples/s."
-        )
-    if change.kind == NO_NETWORK_TIME:
-        exchange_s = max(speed.exchange_s for speed in its.speeds)
-        return (
-            f"The network held the job up: an exchange takes {exchange_s:.3g} s, the median worker's "
-            f"step {usual_s:.3g} s; an ideal one would give {gain:.2f} times the samples/s."
-        )
-    return (
-        f"Evaluations of {its.evaluation_s:.3g} s each held the job up: in no time, they would give "
-        f"{gain:.2f} times the samples/s."
-    )
+    return f"{change.told} {gain:.2f} times the samples/s."
 
 
 def _progress(what: str) -> None:
