@@ -69,13 +69,13 @@ def answered(job: Job, cluster: Path, folder: Path, slower: float) -> dict[str, 
 def measured(job: Job, cluster: Path, answer: dict[str, Any]) -> dict[str, dict[int, float]]:
     """Seconds by candidate and seed; those of runs that were ended are negative."""
     from scripts import advise
-    from scripts.advice.candidates import Candidate
-    from scripts.advice.search import Entrant, Search, Tried
+    from scripts.advice.candidates import Advised, Candidate
+    from scripts.advice.search import Entrant, Search, Tried, prepared
 
     given, flags = advise.parse(["--cluster", str(cluster), *job.words, "--", *job.flags])
-    advised = advise.Advised(given, str(cluster), flags)
-    learnt, metric, target = advise.prepared(given, advised)
-    search = Search(advised.machines, advised.job, learnt, None, metric, target, 1.0, math.inf, logging.info)
+    advised = Advised(given, str(cluster), flags)
+    learnt, metric, target = prepared(advised)
+    search = Search(advised, learnt, None, metric, target, math.inf)
     search.measure_rates()
     # Of the answer: how often runs are evaluated, and the step size of one machine, about which all others lie
     search.every, base = answer["every_steps"], answer["step_of_one"]

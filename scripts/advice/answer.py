@@ -1,8 +1,10 @@
-"""What a search says to its user: rows, as text, JSON and a figure."""
+"""What a search says to its user: rows, as text, JSON and a figure, and the command to type."""
 
 from __future__ import annotations
 
+import logging
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +12,25 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from algorithms import ENTRIES
+from algorithms import ENTRIES, Workers
+from config import AUTO, HUB, KVSTORE, LEARNING_RATES, names_of
+from flag_parser import FlagParser
 from report.figure_set import save_figures
 from report.figures import band
 from report.style import style
 from report.tables import aligned
-from scripts.advice.candidates import Candidate
+from scripts.advice.candidates import IN_A_ROW, Candidate, words_of
 from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Search
+from utils import SetupError, write_json
 
 MOST_ROWS = 8
 FOUR_OF_FIVE = 1.28  # standard deviations on each side
 LINES = ("-", "--", ":", "-.")  # of the numbers of machines of a family
+ENDS = (  # fields of Config that say when a run ends or is evaluated: the search sets them
+    *("max_rounds", "max_seconds", "target", "target_accuracy", "target_evaluations", "eval_seconds", "eval_duration"),
+    *LEARNING_RATES,
+)
+LONGER = 3.0  # times the seconds that are expected, until the run that is advised ends without the target
 
 
 @dataclass(frozen=True)
@@ -156,3 +166,56 @@ def _draw(figure: Figure, search: Search, rows: Sequence[Row]) -> None:
     axes.set_xlabel("seconds")
     axes.set_ylabel(f"{search.metric.name} on held-out samples, mean of three")
     axes.legend()
+
+
+def tell(search: Search) -> None:
+    """Prints what was found, and writes it where the user wants it. Raises SetupError where no candidate has reached
+    the target."""
+    given, metric = search.advised.given, search.metric
+    rows = rows_of(search)
+    reached = [row for row in rows if row.runs]
+    if not reached:
+        raise SetupError(search.best_seen())
+    named, *equal = equals(search, reached)
+    print("\n".join(table(rows)), end="\n\n")
+    where = machines(named, len(search.advised.machines.workers), search.advised.names)
+    print(
+        f"{named.candidate.family.entry} ({ENTRIES[named.candidate.family.entry].title}) on {where} should hold "
+        f"{metric.name} {search.wanted:g} after {named.seconds:.3g} s ({named.low_s:.3g} to "
+        f"{named.high_s:.3g} in four of five runs)"
+        + (f"; as soon within noise: {', '.join(row.candidate.name for row in equal)}" if equal else "")
+        + "."
+    )
+    command = command_of(search, named)
+    print(command)
+    if given.json:
+        write_json(given.json, as_json(search, rows, named, command))
+    if given.figure:
+        save_figure(given.figure, search, rows, logging.info)
+
+
+def command_of(search: Search, row: Row) -> str:
+    """The command that trains so."""
+    advised, its, replaced = search.advised, row.candidate, FlagParser(add_help=False)
+    given = advised.given
+    for field in ENDS:
+        replaced.add_argument(*names_of(field), dest=field)
+    flags = {
+        names_of(its.family.field)[0]: f"{row.step:.2g}",
+        "--target-accuracy" if given.target_accuracy else "--target": f"{search.wanted:g}",
+        "--target-evaluations": str(IN_A_ROW),
+        "--eval-seconds": f"{search.evaluation_s(its):.2g}",
+        "--max-seconds": str(math.ceil(LONGER * row.seconds)),
+    }
+    mains = [*replaced.parse_known_args(advised.flags)[1], *(word for pair in flags.items() for word in pair)]
+    is_default = its.k == len(advised.machines.workers) and ENTRIES[its.family.entry].workers is Workers.ALL
+    number = () if is_default else its.family.words(its.k)
+    whose = ["-m", its.family.entry, *number, *given.what]
+    if given.hosts:
+        places = words_of(("--hosts", given.hosts), ("--ssh", given.ssh), ("--without", ",".join(given.without)))
+        places += ["--cluster", advised.cluster] if number or its.family.entry == "alone" else []
+        config = advised.job(its.family.entry, its.family.words(its.k)).config
+        # The hosts were measured with the hub, which takes less of their processors than the kvstore.
+        mains += ["--exchange", HUB] if (config.transport, config.exchange) == (KVSTORE, AUTO) else []
+        return shlex.join(["scripts/cluster.sh", *places, *whose, "--", *mains])
+    return shlex.join([".venv/bin/python", "simulate.py", "--cluster", given.cluster, *whose, *mains])

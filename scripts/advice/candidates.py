@@ -1,4 +1,4 @@
-"""What advise.py chooses from, and the law that says how long each will take. Pure.
+"""What advise.py chooses from: the user's job on any number of machines, and the law that says how long each will take.
 
 The law is that of scripts/launch/best_number.py: samples to a target = a (1 + K / 3 + h / 10), with a number `a` of
 each family; seconds are samples over samples/s.
@@ -6,12 +6,17 @@ each family; seconds are samples over samples/s.
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import simulate
 from algorithms import ENTRIES, OWNERS
+from config import FIELDS
 from scripts.launch.best_number import growth
+from trainer.simulation import cluster_file
+from trainer.simulation.virtual_job import VirtualJob
 
 LEAST_GAIN = 1.02  # in samples/s, by which further machines are of use
 MOST_SIZES = 10  # numbers of machines of a family whose samples/s are measured
@@ -78,6 +83,36 @@ class Candidate:
     @property
     def name(self) -> str:
         return f"{self.family.entry} on {self.k}"
+
+
+def words_of(*pairs: tuple[str, object]) -> list[str]:
+    """Flags and their values, of those that have one."""
+    return [str(word) for pair in pairs if pair[1] for word in pair]
+
+
+class Advised:
+    """The job, on any number of the cluster's machines."""
+
+    def __init__(
+        self, given: argparse.Namespace, cluster: str, flags: Sequence[str], names: Sequence[str] = ()
+    ) -> None:
+        """`given`: the options of advise.py; `flags`: those of the job; `names`: of the machines, if they have any."""
+        self.given, self.cluster, self.flags, self.names = given, cluster, flags, names
+        self.machines = cluster_file.read(cluster_file.find(cluster))
+        self.held_out = 0  # training samples on which the job is evaluated
+
+    def job(self, entry: str, words: Sequence[str] = ()) -> VirtualJob:
+        """Raises SetupError if the flags are wrong."""
+        beside = ",".join(each.entry for each in FAMILIES)
+        own = ["-m", entry, "--cluster", self.cluster, "--beside", beside, *words, "--max-seconds", "1e9"]
+        held_out = words_of(("--validation", self.held_out))
+        return simulate.parse([*own, *self.given.what, *self.flags, *held_out])[1][0].job
+
+    @property
+    def step(self) -> float:
+        """The step size that is given, or the default."""
+        local = self.job("esync").config.settings.rate
+        return local if local != FIELDS["local_lr"].default else self.job("alone").config.settings.rate
 
 
 def sizes(count: int) -> list[int]:

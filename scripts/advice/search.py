@@ -12,10 +12,11 @@ and the target is moved by that.
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,15 +24,17 @@ from config import NO_NETWORK, SGD
 from esync.metric import Metric
 from report import job_logs
 from report.metrics import Curve
-from scripts.advice.candidates import FAMILIES, IN_A_ROW, Candidate, Family, nearest, sizes, starts, useful
-from trainer.jobs.job import Job
+from scripts.advice.candidates import FAMILIES, IN_A_ROW, Advised, Candidate, Family, nearest, sizes, starts, useful
+from trainer.datasets.sources import Stream
+from trainer.from_flags import target_of
+from trainer.jobs.job import Job, job_of
 from trainer.jobs.network import build
 from trainer.network import Parameters
-from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.paused_run import PausedRun
 from trainer.simulation.virtual_job import VirtualJob
 from utils import DIVERGED, SetupError
 
+HELD_OUT, HELD_OUT_SHARE = 5000, 6  # samples for the search: at most that many, and one of so many
 EVALUATION_SHARE = 0.1  # of a run's time, at most, for evaluations
 FEWEST_STEPS = 50  # of all machines, between two of them
 SPARSER = 2  # times the steps between two evaluations, from which a run is no measure for others
@@ -58,6 +61,9 @@ NEEDED_STEPS = 1500  # of all machines in a run to a target, about: where not ev
 STUB_STEPS = 1200  # of a run without training, at most
 LONG_S = 1e9  # virtual seconds that no run has
 SLICE_CPU_S = 0.5  # between two looks at Ctrl-C
+
+PROGRESS = logging.getLogger("advise.progress")
+PROGRESS.setLevel(logging.INFO)  # also where the runs tell of errors alone
 
 
 class OutOfTime(Exception):
@@ -140,21 +146,19 @@ class Search:
 
     def __init__(
         self,
-        cluster: ClusterProfile,
-        job: Callable[[str, Sequence[str]], VirtualJob],  # of an entry, with further flags
+        advised: Advised,
         learnt: Job,
         test: Job | None,  # the same with the test part; None: no shift is measured
         metric: Metric,
         target: float,
-        step: float,  # size, about which those of one machine lie
         budget_s: float,  # of this process
-        say: Callable[[str], None],
     ) -> None:
-        self._cluster, self._job, self._learnt, self._test = cluster, job, learnt, test
-        self._config = job("esync", ()).config
-        self._batch = self._config.batch_size
-        self.metric, self.wanted, self._step = metric, target, step
-        self._say, self._stopped = say, False
+        self.advised, self._learnt, self._test = advised, learnt, test
+        self._config = advised.job("esync").config
+        self._batch, self._count = self._config.batch_size, len(advised.machines.workers)
+        self.metric, self.wanted = metric, target
+        self._step = advised.step  # size, about which those of one machine lie
+        self._stopped = False
         self._began_s, self._budget_s = time.process_time(), budget_s
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
         self.found = Found(target)
@@ -184,6 +188,9 @@ class Search:
         """Seconds of this process."""
         return time.process_time() - self._began_s
 
+    def _say(self, text: str) -> None:
+        PROGRESS.info("%3.0f of %.0f s | %s", self.used_s, self._budget_s, text)
+
     # ---------------------------------------------------------------------------------------------- without training
 
     def measure_rates(self) -> None:
@@ -193,7 +200,7 @@ class Search:
         for family in FAMILIES:
             # On one machine the others are the same as `alone`; by class it would need the data of all.
             least = 1 if family.differs_alone and not self._config.split_by_class else 2
-            numbers = sizes(len(self._cluster.workers)) if family.takes_number else [1]
+            numbers = sizes(self._count) if family.takes_number else [1]
             for k in filter(least.__le__, numbers):
                 self._look()
                 self.found.candidates.append(self._rated(family, k, model_bytes))
@@ -203,7 +210,7 @@ class Search:
 
     def all_machines(self, entry: str) -> list[Candidate]:
         """The family on all machines, whether more of them are of use or not."""
-        return [each for each in self._all if each.family.entry == entry and each.k == len(self._cluster.workers)]
+        return [each for each in self._all if each.family.entry == entry and each.k == self._count]
 
     def _rated(self, family: Family, k: int, model_bytes: float) -> Candidate:
         job = self._of(family, k)
@@ -439,7 +446,7 @@ class Search:
     # ----------------------------------------------------------------------------------------------------- runs
 
     def _of(self, family: Family, k: int) -> VirtualJob:
-        job = self._job(family.entry, family.words(k))
+        job = self.advised.job(family.entry, family.words(k))
         config = job.config.but(max_rounds=0, max_seconds=LONG_S, target_accuracy=0.0, target=None, quiet=1)
         return replace(job, config=config.but(ckpt_frequency=0, resume=0))
 
@@ -550,3 +557,28 @@ class Search:
             return f"target after {seconds:.3g} s"
         at_s, value = tried.means()[-1] if tried.means() else (0.0, math.nan)
         return f"{self.metric.name} {self.metric.text(value)} after {at_s:.3g} s" if at_s else "no value"
+
+
+def prepared(advised: Advised) -> tuple[Job, Metric, float]:
+    """The job with all its samples, its metric and the target. Raises SetupError if the target is none of the job's."""
+    config, given = advised.job("esync").config.but(cpu=1), advised.given
+    whole = job_of(config)
+    if whole.test is None:
+        raise SetupError("the job has no test samples, and a target needs them: give some in data(folder)")
+    metric = build(config, whole, lambda text: None).metric
+    accuracy = given.target_accuracy or 0.0
+    target = target_of(config.but(target_accuracy=accuracy, target=given.target), metric)
+    assert target is not None
+    return whole, metric, target
+
+
+def search_for(advised: Advised) -> Search:
+    """A search, which has not begun. Raises SetupError if the job, or its target, is none that can be searched for."""
+    whole, metric, target = prepared(advised)
+    learnt, test = whole, None
+    if whole.train is not None and not isinstance(whole.train, Stream):
+        asked = advised.job("esync").config.validation
+        advised.held_out = asked or min(HELD_OUT, len(whole.train) // HELD_OUT_SHARE)
+        test = None if asked else whole
+        learnt = job_of(advised.job("esync").config.but(cpu=1))
+    return Search(advised, learnt, test, metric, target, 60 * advised.given.minutes)
