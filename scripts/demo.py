@@ -41,10 +41,14 @@ MODES = ("sync", "alone", "esync", "esync-outer")
 # Chosen for lenet on two cores.
 STEP_TIMES_S = "0.02,0.04,0.2"  # of the three workers: the third is ten times slower than the first
 SECONDS = 55.0  # a mode, without the workers' start and the figures
-BATCH_SIZE = 64
-LEARNING_RATE = 0.003  # of SSGD, and of the fastest worker alone
-LOCAL_LR = 0.003  # of ESync
-EVAL_SECONDS = 2.0
+# Flags of main.py: type, default and meaning here.
+OF_WORKERS: dict[str, tuple[Callable[[str], float], float, str]] = {
+    "batch_size": (int, 64, "samples a step"),
+    "learning_rate": (float, 0.003, "learning rate of SSGD and alone"),
+    "local_lr": (float, 0.003, "learning rate of ESync's local steps"),
+    "eval_seconds": (above_zero, 2.0, "between two evaluations, on the fastest worker"),
+    "seed": (int, 0, "of initial weights and shuffling"),
+}
 # All modes are evaluated in the worker, so that other work of the machine slows them alike, and on so few samples that
 # training waits for a twentieth of its time.
 HELD_OUT = 2000
@@ -58,15 +62,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="of training with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="step times, as in local_cluster.sh")
     parser.add_argument("--target", type=finite, help=tables.TARGET_HELP)
-    parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
-    parser.add_argument(
-        "-l", "--learning-rate", type=float, default=LEARNING_RATE, help="learning rate of SSGD and alone"
-    )
-    parser.add_argument("-ll", "--local-lr", type=float, default=LOCAL_LR, help="learning rate of ESync's local steps")
-    parser.add_argument(
-        "--eval-seconds", type=above_zero, default=EVAL_SECONDS, help="between two evaluations, on the fastest worker"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of initial weights and shuffling")
+    for field, (kind, default, words) in OF_WORKERS.items():
+        parser.add_argument(*names_of(field), type=kind, default=default, help=words)
     job_options.add_log_base(parser, ROOT / "logs" / "demo")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given, for_main = job_options.parse(parser, arguments)
@@ -83,40 +80,32 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--log-base": given.log_base,
         "--data-dir": given.data_dir,
     }
-    rate = OWNERS[mode].settings.rate_field
-    worker = {
-        names_of(rate)[-1]: getattr(given, rate),
-        "--batch-size": given.batch_size,
-        "--eval-seconds": given.eval_seconds,
-        "--max-seconds": given.seconds,
-        "--seed": given.seed,
-        "--evaluator": 0,
-        "--validation": HELD_OUT,
-    }
+    fields = ("batch_size", OWNERS[mode].settings.rate_field, "eval_seconds", "seed")
+    worker = {names_of(field)[-1]: getattr(given, field) for field in fields}
+    worker |= {"--max-seconds": given.seconds, "--evaluator": 0, "--validation": HELD_OUT}
     return [*map(str, chain(*cluster.items(), ["--"], *worker.items())), *for_main]
 
 
-class Digest:
-    """Shows what the launcher says of its jobs, errors, each warning once, and an evaluation now and then."""
+def digest(say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """Makes what shows a launcher's lines: those of its jobs, errors, each warning once, an evaluation now and then."""
+    next_s: dict[str, float] = {}  # by a line without its numbers: when such a one is shown again
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
-        self._next_s: dict[str, float] = {}  # by a line without its numbers: when such a one is shown again
-
-    def __call__(self, line: str) -> None:
+    def show(line: str) -> None:
         _, is_of_process, text = line.partition(" | ")
-        kind, now = re.sub(r"[\d.]+", "", text), self._clock()
+        kind, now = re.sub(r"[\d.]+", "", text), clock()
         if is_of_process and not kind.startswith("error"):
-            if not WORTH_SHOWING.search(text) or now < self._next_s.get(kind, now):
+            if not WORTH_SHOWING.search(text) or now < next_s.get(kind, now):
                 return
-            self._next_s[kind] = math.inf if "warning" in kind else now + SHOW_EVERY_S
-        self._say(line)
+            next_s[kind] = math.inf if "warning" in kind else now + SHOW_EVERY_S
+        say(line)
+
+    return show
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
-    begin, began, say = time.monotonic(), date_time(), Digest(console)
+    begin, began, say = time.monotonic(), date_time(), digest(console)
     get_data.get(given.data_dir / "fashion-mnist", get_data.CHECKSUMS, get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from flag_parser import FlagParser
@@ -34,7 +34,7 @@ SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SITE_TIMEOUT_S = 30
 CHECKSUMS = {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
 
-Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> files
+Source = Callable[[Path], Path]  # (scratch folder) -> folder with the files
 
 
 def is_right(path: Path, checksum: str) -> bool:
@@ -48,8 +48,8 @@ def is_right(path: Path, checksum: str) -> bool:
 # ------------------------------------------------------------------------------------------------------ sources
 
 
-def debian_package(scratch: Path) -> Iterator[Path]:
-    """The files of Debian's or Ubuntu's package, downloaded and unpacked but not installed."""
+def debian_package(scratch: Path) -> Path:
+    """Downloads and unpacks Debian's or Ubuntu's package, but does not install it."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise SetupError("no apt-get here")
     try:
@@ -60,7 +60,7 @@ def debian_package(scratch: Path) -> Iterator[Path]:
         _run(["apt-get", *private, "download", DEBIAN_PACKAGE], scratch)
     (package,) = scratch.glob("*.deb")
     _run(["dpkg-deb", "-x", str(package), "unpacked"], scratch)
-    yield from sorted((scratch / "unpacked" / DEBIAN_FOLDER).glob("*.gz"))
+    return scratch / "unpacked" / DEBIAN_FOLDER
 
 
 def _private_apt(folder: Path) -> list[str]:
@@ -82,8 +82,8 @@ def _run(command: list[str], folder: Path) -> None:
         raise SetupError(f"'{' '.join(command[:1] + command[-2:])}' failed: {reason[-1]}")
 
 
-def published_site(scratch: Path) -> Iterator[Path]:
-    """The files from the dataset's site."""
+def published_site(scratch: Path) -> Path:
+    """Downloads the files from the dataset's site."""
     for name in CHECKSUMS:
         target = scratch / name
         try:
@@ -91,11 +91,11 @@ def published_site(scratch: Path) -> Iterator[Path]:
                 shutil.copyfileobj(answer, file)
         except OSError as error:
             raise SetupError(f"{SITE}/{name}: {error}") from None
-        yield target
+    return scratch
 
 
 SOURCES: dict[str, Source] = {
-    f"/{DEBIAN_FOLDER}": lambda scratch: iter(sorted((Path("/") / DEBIAN_FOLDER).glob("*.gz"))),  # installed
+    f"/{DEBIAN_FOLDER}": lambda scratch: Path("/") / DEBIAN_FOLDER,  # installed
     f"the Debian package {DEBIAN_PACKAGE}": debian_package,
     SITE: published_site,
 }
@@ -121,14 +121,15 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
         # In the same file system, so that each file appears as a whole.
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             try:
-                found = _checked(source(Path(scratch)), missing)
+                found = source(Path(scratch))
+                _check(found, missing)
             except SetupError as error:
                 reasons.append(f"{source_name}: {error}")
                 continue
-            for path in found:
-                staged = Path(scratch) / f"{path.name}.checked"
-                shutil.copyfile(path, staged)
-                staged.replace(folder / path.name)
+            for name in missing:
+                staged = Path(scratch) / f"{name}.checked"
+                shutil.copyfile(found / name, staged)
+                staged.replace(folder / name)
         say(f"{folder} has Fashion-MNIST now, from {source_name}")
         return
     raise SetupError(
@@ -137,26 +138,19 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
     )
 
 
-def _checked(paths: Iterable[Path], sums: dict[str, str]) -> list[Path]:
-    found = {path.name: path for path in paths}
+def _check(folder: Path, sums: dict[str, str]) -> None:
     for name, checksum in sums.items():
-        if name not in found:
+        if not (folder / name).exists():
             raise SetupError(f"no {name} there")
-        if not is_right(found[name], checksum):
+        if not is_right(folder / name, checksum):
             raise SetupError(f"{name} there is not the published file (its SHA-256 differs)")
-    return [found[name] for name in sums]
 
 
 def main() -> None:
     """Parses the command line, and gets the data."""
     parser = FlagParser(prog="scripts/get_data.sh", description=__doc__)
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=ROOT / "data",
-        help="the data folder, as in main.py's -dd; the files go into fashion-mnist in it (default: %(default)s)",
-    )
+    words = "the data folder, as in main.py's -dd; the files go into fashion-mnist in it (default: %(default)s)"
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "data", help=words)
     folder = parser.parse_args().folder / "fashion-mnist"
     try:
         get(folder, CHECKSUMS, SOURCES, lambda message: print(message, file=sys.stderr))

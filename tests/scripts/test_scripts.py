@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
@@ -420,11 +419,10 @@ SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.i
 
 
 def source(**content: bytes) -> get_data.Source:
-    def files(scratch: Path) -> Iterator[Path]:
+    def files(scratch: Path) -> Path:
         for name, data in content.items():
-            path = scratch / f"{name}.gz"
-            path.write_bytes(gzip.compress(data))
-            yield path
+            (scratch / f"{name}.gz").write_bytes(gzip.compress(data))
+        return scratch
 
     return files
 
@@ -470,7 +468,7 @@ def test_without_any_source_the_error_says_what_to_do_and_what_was_tried(tmp_pat
 
 def test_the_demo_shows_what_a_person_needs_and_each_warning_once():
     lines, now = [], 0.0
-    digest = demo.Digest(lines.append, lambda: now)
+    digest = demo.digest(lines.append, lambda: now)
     for mode in ("sync", "esync"):
         digest(f"== {mode}")
         digest("2026-11-21 12:00:01 worker 0 | training begins")
