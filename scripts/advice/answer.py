@@ -6,9 +6,9 @@ import logging
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -19,7 +19,7 @@ from report.figure_set import save_figures
 from report.figures import band
 from report.style import style
 from report.tables import aligned
-from scripts.advice.candidates import IN_A_ROW, Candidate, words_of
+from scripts.advice.candidates import IN_A_ROW, Advised, Candidate, words_of
 from scripts.advice.search import AHEAD, EQUAL, LAW_SD, LEAST_SD, LOG_SD, Entrant, Search
 from utils import SetupError, write_json
 
@@ -84,9 +84,9 @@ def equals(search: Search, rows: Sequence[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (row.candidate.k, row.seconds))
 
 
-def machines(row: Row, of: int, names: Sequence[str] = ()) -> str:
+def machines(candidate: Candidate, advised: Advised) -> str:
     """Such as `the 4 fastest of 8 machines (0, 1, 2, 4)`."""
-    k, rows = row.candidate.k, row.candidate.rows
+    k, rows, of, names = candidate.k, candidate.rows, len(advised.machines.workers), advised.names
     shown = ", ".join(names[each] if names else str(each) for each in rows)
     if k == 1:
         return f"machine {shown} alone"
@@ -138,18 +138,12 @@ def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> di
         "answer": of_row(named), "command": command, "rows": [of_row(row) for row in rows],
         "races": {each.name: [math.exp(log) for log in logs] for each, logs in found.races.items()},
         "shift": found.shift, "target_on_held_out": found.target, "cpu_s": search.used_s,
-        "step_of_one": found.step_of_one, "every_steps": search.every,
+        "step_of_one": search.step_of_one, "every_steps": search.every,
     }  # fmt: skip
 
 
-def save_figure(path: Path, search: Search, rows: Sequence[Row], say: Callable[[str], None]) -> None:
-    """Draws the curves of the rows that were tried, with bands where several seeds ran, as PNG and PDF beside each
-    other. Raises SetupError if a file cannot be written."""
-    with style():
-        save_figures([(path.stem, rows, lambda figure, data: _draw(figure, search, data))], path.parent, say)
-
-
-def _draw(figure: Figure, search: Search, rows: Sequence[Row]) -> None:
+def draw(search: Search, figure: Figure, rows: Sequence[Row]) -> None:
+    """Draws the curves of the rows that were tried, with bands where several seeds ran."""
     axes, found = figure.add_subplot(), search.found
     seen: dict[str, int] = {}
     for row in rows:
@@ -170,7 +164,7 @@ def _draw(figure: Figure, search: Search, rows: Sequence[Row]) -> None:
 
 def tell(search: Search) -> None:
     """Prints what was found, and writes it where the user wants it. Raises SetupError where no candidate has reached
-    the target."""
+    the target, or a file cannot be written."""
     given, metric = search.advised.given, search.metric
     rows = rows_of(search)
     reached = [row for row in rows if row.runs]
@@ -178,11 +172,10 @@ def tell(search: Search) -> None:
         raise SetupError(search.best_seen())
     named, *equal = equals(search, reached)
     print("\n".join(table(rows)), end="\n\n")
-    where = machines(named, len(search.advised.machines.workers), search.advised.names)
+    entry, where = named.candidate.family.entry, machines(named.candidate, search.advised)
     print(
-        f"{named.candidate.family.entry} ({ENTRIES[named.candidate.family.entry].title}) on {where} should hold "
-        f"{metric.name} {search.wanted:g} after {named.seconds:.3g} s ({named.low_s:.3g} to "
-        f"{named.high_s:.3g} in four of five runs)"
+        f"{entry} ({ENTRIES[entry].title}) on {where} should hold {metric.name} {search.wanted:g} after "
+        f"{named.seconds:.3g} s ({named.low_s:.3g} to {named.high_s:.3g} in four of five runs)"
         + (f"; as soon within noise: {', '.join(row.candidate.name for row in equal)}" if equal else "")
         + "."
     )
@@ -191,7 +184,8 @@ def tell(search: Search) -> None:
     if given.json:
         write_json(given.json, as_json(search, rows, named, command))
     if given.figure:
-        save_figure(given.figure, search, rows, logging.info)
+        with style():
+            save_figures([(given.figure.stem, rows, partial(draw, search))], given.figure.parent, logging.info)
 
 
 def command_of(search: Search, row: Row) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import simulate
 from algorithms import ENTRIES, OWNERS
-from config import FIELDS
 from scripts.launch.best_number import growth
 from trainer.simulation import cluster_file
 from trainer.simulation.virtual_job import VirtualJob
@@ -107,12 +106,6 @@ class Advised:
         own = ["-m", entry, "--cluster", self.cluster, "--beside", beside, *words, "--max-seconds", "1e9"]
         held_out = words_of(("--validation", self.held_out))
         return simulate.parse([*own, *self.given.what, *self.flags, *held_out])[1][0].job
-
-    @property
-    def step(self) -> float:
-        """The step size that is given, or the default."""
-        local = self.job("esync").config.settings.rate
-        return local if local != FIELDS["local_lr"].default else self.job("alone").config.settings.rate
 
 
 def sizes(count: int) -> list[int]:

@@ -18,9 +18,9 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from config import NO_NETWORK, SGD
+from config import FIELDS, NO_NETWORK, SGD
 from esync.metric import Metric
 from report import job_logs
 from report.metrics import Curve
@@ -133,7 +133,6 @@ class Found:
     target: float  # on the samples on which it evaluates
     candidates: list[Candidate] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)  # with seed 0
-    step_of_one: float = 0.0  # machine alone
     steps: dict[Candidate, float] = field(default_factory=dict)  # the better step size of each that was tried
     races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; of ended ones a guess
     reached: set[Entrant] = field(default_factory=set)  # those of which not all were ended
@@ -157,7 +156,10 @@ class Search:
         self._config = advised.job("esync").config
         self._batch, self._count = self._config.batch_size, len(advised.machines.workers)
         self.metric, self.wanted = metric, target
-        self._step = advised.step  # size, about which those of one machine lie
+        # The step size that is given, or the default; then the best one of one machine alone
+        given = self._config.settings.rate
+        is_given = given != FIELDS["local_lr"].default
+        self.step_of_one = given if is_given else advised.job("alone").config.settings.rate
         self._stopped = False
         self._began_s, self._budget_s = time.process_time(), budget_s
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
@@ -224,8 +226,7 @@ class Search:
         )
         run = PausedRun(replace(job, config=none, model_bytes=model_bytes))
         run.advance(LONG_S)
-        if run.error is not None:
-            raise run.error
+        self._check(run)
         logs = job_logs.read(sorted(run.logs.iterdir()), lambda text: None)
         samples_per_s = steps = 0.0
         for log in logs:
@@ -258,7 +259,7 @@ class Search:
         finally:
             best = self._best(trials.values())
             self.found.tried.append(best)
-            self.found.steps[reference] = self.found.step_of_one = self._step = best.step
+            self.found.steps[reference] = self.step_of_one = best.step
             for each in trials.values():
                 if each is not best:
                     each.run.close()
@@ -270,7 +271,7 @@ class Search:
         size smaller where the training diverges at once. Raises OutOfTime, and SetupError where all diverge, or the
         time is too short to try anything."""
         for _ in range(TRIES):
-            trial = self.begin(candidate, self._step)
+            trial = self.begin(candidate, self.step_of_one)
             until_s = time.process_time() + TIMED_SHARE * self._budget_s
             self._train(trial, FEWEST_TIMED * self._batch / candidate.samples_per_s, until_s)
             trial.run.advance(LONG_S, cpu_s=0.5)
@@ -278,9 +279,9 @@ class Search:
             trial.run.close()
             if trial.run.error is None:
                 break
-            self._step /= 10
+            self.step_of_one /= 10
         else:
-            raise SetupError(f"the training diverges with all step sizes down to {10 * self._step:.2g}")
+            raise SetupError(f"the training diverges with all step sizes down to {10 * self.step_of_one:.2g}")
         steps = max(1.0, trial.run.seconds * candidate.samples_per_s / self._batch)
         evaluation_s = trial.run.evaluation_cpu_s / max(1, len(trial.run.curve))
         step_s = (trial.run.cpu_s - trial.run.evaluation_cpu_s) / steps
@@ -297,7 +298,7 @@ class Search:
             self.every = max(1, min(self.every, math.ceil(steps / FEWEST_EVALUATIONS)))
 
     def _size(self, exponent: int) -> float:
-        return float(f"{self._step * 10 ** (exponent / 2):.2g}")
+        return float(f"{self.step_of_one * 10 ** (exponent / 2):.2g}")
 
     def _try_families(self) -> None:
         """Every family on the law's number of machines, and on all that are of use, with its step sizes; the worse ones
@@ -309,7 +310,7 @@ class Search:
         runs = [*self.found.tried]
         for each in starts(self.found.candidates):
             if each not in known:
-                runs += [self.begin(each, self._step * factor) for factor in dict.fromkeys(self.factors(each))]
+                runs += [self.begin(each, self.step_of_one * factor) for factor in dict.fromkeys(self.factors(each))]
         self.found.tried = runs
         share_s = (FAMILIES_SHARE * self._budget_s - self.used_s) / HALVINGS
         try:
@@ -452,13 +453,9 @@ class Search:
 
     def begin(self, candidate: Candidate, step: float, seed: int = 0) -> Tried:
         job = self._of(candidate.family, candidate.k)
-        settings: dict[str, Any] = {
-            "seed": job.config.seed + seed,
-            candidate.family.field: step,
-            "eval_seconds": self.evaluation_s(candidate),
-        }
-        run = PausedRun(replace(job, config=job.config.but(**settings)), self._learnt, self._test)
-        return Tried(candidate, step, self.every, run)
+        config = job.config.but(seed=job.config.seed + seed, eval_seconds=self.evaluation_s(candidate))
+        job = replace(job, config=config.but(**{candidate.family.field: step}))
+        return Tried(candidate, step, self.every, PausedRun(job, self._learnt, self._test))
 
     def evaluation_s(self, candidate: Candidate) -> float:
         """Virtual seconds between two evaluations."""
@@ -533,19 +530,14 @@ class Search:
     def _seconds(self, tried: Tried) -> float:
         return tried.seconds(self.found.target, self.metric)
 
-    def _last(self, tried: Tried, at_s: float = math.inf) -> float:
-        """Its last mean until then, the more the better."""
-        means = [mean for mean in tried.means() if mean[0] <= at_s]
-        if tried.run.error is not None or not means:
-            return -math.inf
-        return means[-1][1] if self.metric.more_is_better else -means[-1][1]
-
     def _in_order(self, runs: Iterable[Tried], at_s: float = math.inf) -> list[Tried]:
         """The best first: the soonest at the target, then those with the best metric; as they were at this moment."""
+        sign = -1 if self.metric.more_is_better else 1
 
         def key(each: Tried) -> tuple[float, float]:
             seconds = self._seconds(each)
-            return seconds if seconds <= at_s else math.inf, -self._last(each, at_s)
+            values = [sign * value for mean_s, value in each.means() if mean_s <= at_s and each.run.error is None]
+            return seconds if seconds <= at_s else math.inf, values[-1] if values else math.inf
 
         return sorted(runs, key=key)
 
@@ -566,8 +558,7 @@ def prepared(advised: Advised) -> tuple[Job, Metric, float]:
     if whole.test is None:
         raise SetupError("the job has no test samples, and a target needs them: give some in data(folder)")
     metric = build(config, whole, lambda text: None).metric
-    accuracy = given.target_accuracy or 0.0
-    target = target_of(config.but(target_accuracy=accuracy, target=given.target), metric)
+    target = target_of(config.but(target_accuracy=given.target_accuracy or 0.0, target=given.target), metric)
     assert target is not None
     return whole, metric, target
 
