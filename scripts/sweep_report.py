@@ -11,22 +11,11 @@ from typing import Any
 
 from algorithms import ENTRIES
 from esync.metric import ACCURACY, Metric, metric_of
-from report import metrics, statistics
+from report import metrics, statistics, tables
 from report.figure_set import save_figures
 from report.figures import draw_curves
 from report.metrics import IID, Curve, Mode, Reached
 from report.style import style
-from report.tables import (
-    aligned,
-    grid_line,
-    intervals,
-    markdown,
-    seconds_of,
-    target_text,
-    times_text,
-    values_text,
-    wide_times,
-)
 from scripts.run_lines import Run, programs
 from utils import write_atomically
 
@@ -105,19 +94,19 @@ def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
     """A head, and a row a point."""
     metric = metric_in(lines)
     form = ".4f" if metric.is_accuracy else ".4g"
-    to_target = [] if target is None else [f"s to {target_text(target, metric)}"]
+    to_target = [] if target is None else [f"s to {tables.target_text(target, metric)}"]
     rows = [["", "runs", "samples/s", f"final {metric.name}", f"best {metric.name}", *to_target, "diverged, failed"]]
     for its in by_point(lines).values():
         ended = [line for line in its if not line.failed]
-        seconds = times_text(*seconds_of([line.reached(target) for line in ended])) if ended else "-"
+        seconds = tables.times_text(*tables.seconds_of([line.reached(target) for line in ended])) if ended else "-"
         evaluated = [line for line in ended if line.curve or line.diverged]
         rows.append(
             [
                 its[0].title,
                 str(len(its)),
-                values_text([line.samples_per_s for line in ended if line.has_model], ".1f"),
-                values_text([line.final for line in evaluated], form),
-                values_text([line.best for line in evaluated], form),
+                tables.values_text([line.samples_per_s for line in ended if line.has_model], ".1f"),
+                tables.values_text([line.final for line in evaluated], form),
+                tables.values_text([line.best for line in evaluated], form),
                 *([seconds] if to_target else []),
                 f"{sum(line.diverged for line in its)}, {sum(bool(line.failed) for line in its)}",
             ]
@@ -128,9 +117,9 @@ def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
 def notes(lines: Sequence[SweepLine], target: float | None) -> str:
     """A sentence on the intervals, on how late times are, on evaluations in the workers, and on the program."""
     sentences = [
-        intervals([*map(len, by_point(lines).values())]),
+        tables.intervals([*map(len, by_point(lines).values())]),
         "A run that diverged counts as worse than all others, one that failed does not count",
-        *grid_line([line.reached(target) for line in lines]),
+        *tables.grid_line([line.reached(target) for line in lines]),
         *(f"{line.title}, seed {line.seed}: {line.evaluator}" for line in lines if line.evaluator),
         f"Made by {', '.join(programs(lines))}",
     ]
@@ -174,19 +163,17 @@ def curves(lines: Sequence[SweepLine]) -> dict[Mode, list[Curve]]:
 
 def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: Callable[[str], None]) -> None:
     """Writes the table as Markdown and the runs as CSV, draws the figure, and prints the table."""
-    rows, drawn = table(lines, target), curves(lines)
-    more = f", the best {len(drawn)} of {len(by_point(lines))} points" * (
-        len(drawn) == MOST_CURVES < len(by_point(lines))
-    )
-    say("\n" + "\n".join([*aligned(rows), notes(lines, target)]) + "\n")
-    times = {mode.title: [line.reached(target) for line in by_point(lines)[mode.algorithm.name]] for mode in drawn}
+    rows, drawn, points = table(lines, target), curves(lines), by_point(lines)
+    more = f", the best {len(drawn)} of {len(points)} points" * (len(drawn) == MOST_CURVES < len(points))
+    say("\n" + "\n".join([*tables.aligned(rows), notes(lines, target)]) + "\n")
+    times = {mode.title: [line.reached(target) for line in points[mode.algorithm.name]] for mode in drawn}
+    note = tables.wide_times(times)
     with style():
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
-        draw = partial(
-            draw_curves, title=title, standalone=None, note=wide_times(times), metric=metric_in(lines), target=target
-        )
+        draw = partial(draw_curves, title=title, standalone=None, note=note, metric=metric_in(lines), target=target)
         save_figures([(NAME, drawn, draw)], folder, say)
-    page = [f"# {folder.name}", markdown(rows), notes(lines, target), *([f"![{title}]({NAME}.png)"] if drawn else [])]
-    for suffix, content in ((".md", "\n\n".join(page) + "\n"), (".csv", as_csv(lines, target))):
+    page = "\n\n".join([f"# {folder.name}", tables.markdown(rows), notes(lines, target)])
+    figure = f"\n\n![{title}]({NAME}.png)" if drawn else ""
+    for suffix, content in ((".md", f"{page}{figure}\n"), (".csv", as_csv(lines, target))):
         write_atomically(folder / f"{NAME}{suffix}", content.encode())
         say(str(folder / f"{NAME}{suffix}"))
