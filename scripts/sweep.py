@@ -49,7 +49,6 @@ NETWORK_WITHOUT_N = "lenet"  # as in the launchers
 OWN = {"mode": "--modes", "seed": "--seeds"}  # fields that the sweep sets
 START_S = 10.0  # of a job of real processes, beside its training: for the first estimate
 
-Flags = Mapping[str, tuple[str, ...]]  # the words behind the flag of a field
 
 # -------------------------------------------------------------------------------------------------------- the grid
 
@@ -62,7 +61,7 @@ class Point:
     # The flags that have several values in the sweep, as the user names them, each with this point's
     values: tuple[tuple[str, str], ...]
     options: tuple[str, ...]  # of the back end, such as `--cluster demo`
-    flags: Flags  # all of main.py's
+    flags: Mapping[str, tuple[str, ...]]  # all of main.py's: of each field the words behind its flag
 
     @property
     def name(self) -> str:
