@@ -14,7 +14,7 @@ import simulate
 from algorithms import ALGORITHMS, ENTRIES, OWNERS
 from report import job_logs
 from report.measured import Measured, measured
-from scripts import what_if, why
+from scripts import why
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, SetupError
 
@@ -46,15 +46,15 @@ class Answer:
     """What is simulated of a job."""
 
     def __init__(self, folder: Path, mode: str) -> None:
-        job, self.its = what_if.job_of(logs_of(folder, mode), folder)
-        self.job, simulated = what_if.calibrated(job, self.its)
+        job, self.its = why.job_of(logs_of(folder, mode), folder)
+        self.job, simulated = why.calibrated(job, self.its)
         self.simulated = simulated.samples_s
 
     def expected(self, name: str, *removes: int) -> float:
         """Samples/s that a what-if says."""
-        changes = what_if.changes(self.job, self.its, [removes] if removes else [])
+        changes = why.changes(self.job, self.its, [removes] if removes else [])
         (change,) = [each for each in changes if each.name.startswith(name)]
-        return what_if.simulate(change.job).samples_s / self.simulated * self.its.samples_s
+        return why.simulate(change.job).samples_s / self.simulated * self.its.samples_s
 
 
 # --------------------------------------------------------------------------------------- against what really is so
@@ -273,7 +273,7 @@ def config_of(folder: Path, **changed: object) -> None:
 def test_a_job_of_version_0_6_0_has_the_exchange_that_it_called_collective(tmp_path, collective, exchange):
     folder = write_esync(tmp_path / "logs")
     config_of(folder, collective=collective)
-    job, _ = what_if.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), tmp_path)
+    job, _ = why.job_of(job_logs.read(sorted(folder.glob("*/*")), pytest.fail), tmp_path)
     assert job.config.transport == exchange
 
 

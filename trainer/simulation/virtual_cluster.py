@@ -218,7 +218,7 @@ class VirtualRun:
             place = partial(VirtualKVStore, VirtualServer(self._clock, links, server_rate, self._size_of()))
         else:
             network = MemoryNetwork(self._clock, links, server_rate)
-            algorithm = SUMS.get(exchange, ring)  # what_if.py may take a job of MPI, which chooses its own
+            algorithm = SUMS.get(exchange, ring)  # why.py may take a job of MPI, which chooses its own
             place = partial(in_memory, network, algorithm, size_of=self._size_of())
         for rank, context in enumerate(self._contexts):
             context.peers.transport = place(rank)

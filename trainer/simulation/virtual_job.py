@@ -61,7 +61,7 @@ class VirtualJob:
             min_step_time=row.step_time_s,
             sample_time=row.sample_time_s,
             straggler_trace=str(row.straggler_trace or ""),
-            earlier="",  # what_if.py takes the flags of another job
+            earlier="",  # why.py takes the flags of another job
             quiet=0,  # it makes no other run
             # Here a server part is at work also where the real job has an optimizer of MXNet's.
             exchange=HUB if self.config.algorithm.transport is TransportKind.HUB else self.config.exchange,
