@@ -82,10 +82,10 @@ def measured(job: Job, cluster: Path, answer: dict[str, Any]) -> dict[str, dict[
     named = answer["answer"]
     choice = next(
         Entrant(each, named["step_size"])
-        for each in search.found.candidates
+        for each in search.candidates
         if each.family.entry == named["mode"] and each.k == len(named["machines"])
     )
-    pairs = [Entrant(each, base * factor) for each in search.found.candidates for factor in search.factors(each)]
+    pairs = [Entrant(each, base * factor) for each in search.candidates for factor in search.factors(each)]
     pairs += [Entrant(each, base * factor) for each in search.all_machines("esync") for factor in search.factors(each)]
     pairs = sorted({*pairs, choice}, key=lambda each: each.candidate.seconds(each.candidate.family.prior))
     times: dict[Entrant, dict[int, float]] = {each: {} for each in pairs}

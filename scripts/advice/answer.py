@@ -57,12 +57,12 @@ class Row:
 
 def row_of(search: Search, candidate: Candidate) -> Row | None:
     """None where nothing is known of its family."""
-    found, logs = search.found, [*search.logs_of(candidate).values()]
+    logs = [*search.logs_of(candidate).values()]
     step = search.step_of(candidate)
     expected_s = search.expected_s(candidate)
     if expected_s == math.inf:
-        tried_s = [each.run.seconds for each in found.tried if each.candidate == candidate]
-        tried_s += [curve[-1][0] for curve in found.curves.get(candidate, ())]
+        tried_s = [each.run.seconds for each in search.tried if each.candidate == candidate]
+        tried_s += [curve[-1][0] for curve in search.curves.get(candidate, ())]
         return Row(candidate, step, math.inf, max(tried_s), math.inf, 0) if tried_s else None
     sd = max(LEAST_SD, statistics.stdev(logs)) if len(logs) > 2 else LOG_SD
     sd = math.hypot(sd, sd / len(logs) ** 0.5) if logs else math.hypot(LOG_SD, LOG_SD, LAW_SD)
@@ -73,7 +73,7 @@ def row_of(search: Search, candidate: Candidate) -> Row | None:
 def equals(search: Search, rows: Sequence[Row]) -> list[Row]:
     """The soonest of these rows, which have run, and those that are no more than noise behind it; that with the fewest
     machines first."""
-    races, best = search.found.races, rows[0]
+    races, best = search.races, rows[0]
     found = [best]
     for row in rows[1:]:
         gaps = [b - a for a, b in zip(races.get(best.entrant, ()), races.get(row.entrant, ()), strict=False)]
@@ -112,19 +112,18 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 def rows_of(search: Search) -> list[Row]:
     """At most MOST_ROWS, the soonest first: of each family the best one, then others."""
-    known = [row for each in search.found.candidates if (row := row_of(search, each)) is not None]
+    known = [row for each in search.candidates if (row := row_of(search, each)) is not None]
     known.sort(key=lambda row: (row.seconds, -row.low_s, row.candidate.k))
     first: dict[str, Row] = {}
     for row in known:
         first.setdefault(row.candidate.family.entry, row)
-    raced = [row for row in known if row.entrant in search.found.races]
+    raced = [row for row in known if row.entrant in search.races]
     chosen = list(dict.fromkeys([*raced, *first.values(), *known]))[:MOST_ROWS]
     return sorted(chosen, key=known.index)
 
 
 def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> dict[str, object]:
     """The answer for programs."""
-    found = search.found
 
     def of_row(row: Row) -> dict[str, object]:
         its = row.candidate
@@ -136,18 +135,18 @@ def as_json(search: Search, rows: Sequence[Row], named: Row, command: str) -> di
 
     return {
         "answer": of_row(named), "command": command, "rows": [of_row(row) for row in rows],
-        "races": {each.name: [math.exp(log) for log in logs] for each, logs in found.races.items()},
-        "shift": found.shift, "target_on_held_out": found.target, "cpu_s": search.used_s,
+        "races": {each.name: [math.exp(log) for log in logs] for each, logs in search.races.items()},
+        "shift": search.shift, "target_on_held_out": search.target, "cpu_s": search.used_s,
         "step_of_one": search.step_of_one, "every_steps": search.every,
     }  # fmt: skip
 
 
 def draw(search: Search, figure: Figure, rows: Sequence[Row]) -> None:
     """Draws the curves of the rows that were tried, with bands where several seeds ran."""
-    axes, found = figure.add_subplot(), search.found
+    axes = figure.add_subplot()
     seen: dict[str, int] = {}
     for row in rows:
-        entry, curves = row.candidate.family.entry, found.curves.get(row.candidate, ())
+        entry, curves = row.candidate.family.entry, search.curves.get(row.candidate, ())
         its = band(curves) if curves else None
         if its is None:
             continue
@@ -156,7 +155,7 @@ def draw(search: Search, figure: Figure, rows: Sequence[Row]) -> None:
         colour = ENTRIES[entry].look.colour
         (drawn,) = axes.plot(its.at, its.median, line, marker=".", color=colour, label=row.candidate.name)
         axes.fill_between(its.at, its.low, its.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    axes.axhline(found.target, color="grey", linewidth=0.8, label="target on these samples")
+    axes.axhline(search.target, color="grey", linewidth=0.8, label="target on these samples")
     axes.set_xlabel("seconds")
     axes.set_ylabel(f"{search.metric.name} on held-out samples, mean of three")
     axes.legend()

@@ -17,7 +17,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from config import FIELDS, NO_NETWORK, SGD
@@ -126,22 +126,8 @@ def going_on(logs: Mapping[Entrant, Sequence[float]]) -> list[Entrant]:
     return [leader] if are_equal or are_one else [leader, *near]
 
 
-@dataclass
-class Found:
-    """What a search knows so far."""
-
-    target: float  # on the samples on which it evaluates
-    candidates: list[Candidate] = field(default_factory=list)
-    tried: list[Tried] = field(default_factory=list)  # with seed 0
-    steps: dict[Candidate, float] = field(default_factory=dict)  # the better step size of each that was tried
-    races: dict[Entrant, list[float]] = field(default_factory=dict)  # log seconds, by seed; of ended ones a guess
-    reached: set[Entrant] = field(default_factory=set)  # those of which not all were ended
-    curves: dict[Candidate, list[Curve]] = field(default_factory=dict)  # means of the tried and the raced ones
-    shift: float | None = None  # how much greater the metric is there than on the test part
-
-
 class Search:
-    """One search, whose `found` is sound at any moment."""
+    """One search; what it knows so far is sound at any moment."""
 
     def __init__(
         self,
@@ -163,7 +149,14 @@ class Search:
         self._stopped = False
         self._began_s, self._budget_s = time.process_time(), budget_s
         self.every = FEWEST_STEPS  # steps of all machines between two evaluations
-        self.found = Found(target)
+        self.target = target  # on the samples on which it evaluates
+        self.shift: float | None = None  # how much greater the metric is on them than on the test part
+        self.candidates: list[Candidate] = []
+        self.tried: list[Tried] = []  # with seed 0
+        self.steps: dict[Candidate, float] = {}  # the better step size of each that was tried
+        self.races: dict[Entrant, list[float]] = {}  # log seconds, by seed; of ended ones a guess
+        self.reached: set[Entrant] = set()  # those of which not all were ended
+        self.curves: dict[Candidate, list[Curve]] = {}  # means of the tried and the raced ones
         self._pairs: list[tuple[float, float]] = []  # the metric on the held-out samples, and on the test part
 
     def run(self) -> None:
@@ -176,10 +169,10 @@ class Search:
         except OutOfTime:
             pass
         finally:
-            for each in self.found.tried:
+            for each in self.tried:
                 each.run.close()
-                if each.step == self.found.steps.get(each.candidate) and each.means():
-                    self.found.curves.setdefault(each.candidate, []).insert(0, each.means())
+                if each.step == self.steps.get(each.candidate) and each.means():
+                    self.curves.setdefault(each.candidate, []).insert(0, each.means())
 
     def stop(self) -> None:
         """Ends the search soon, with what is known so far."""
@@ -205,10 +198,10 @@ class Search:
             numbers = sizes(self._count) if family.takes_number else [1]
             for k in filter(least.__le__, numbers):
                 self._look()
-                self.found.candidates.append(self._rated(family, k, model_bytes))
-        self._all = [*self.found.candidates]
-        self.found.candidates = useful(self._all)
-        self._say(f"{len(self.found.candidates)} candidates by their samples/s")
+                self.candidates.append(self._rated(family, k, model_bytes))
+        self._all = [*self.candidates]
+        self.candidates = useful(self._all)
+        self._say(f"{len(self.candidates)} candidates by their samples/s")
 
     def all_machines(self, entry: str) -> list[Candidate]:
         """The family on all machines, whether more of them are of use or not."""
@@ -242,7 +235,7 @@ class Search:
 
     def _find_step(self) -> None:
         """Finds the step size of one machine; where each machine has its own classes, that of ESync."""
-        first = {each.family.entry: each for each in reversed(starts(self.found.candidates))}
+        first = {each.family.entry: each for each in reversed(starts(self.candidates))}
         reference = first.get("alone") or first["esync"]
         self._measure_step(reference)
         trials = {exponent: self.begin(reference, self._size(exponent)) for exponent in GRID}
@@ -258,8 +251,8 @@ class Search:
             self._together(self._in_order(trials.values())[:KEPT_SIZES], until_s, compares=True)
         finally:
             best = self._best(trials.values())
-            self.found.tried.append(best)
-            self.found.steps[reference] = self.step_of_one = best.step
+            self.tried.append(best)
+            self.steps[reference] = self.step_of_one = best.step
             for each in trials.values():
                 if each is not best:
                     each.run.close()
@@ -303,26 +296,26 @@ class Search:
     def _try_families(self) -> None:
         """Every family on the law's number of machines, and on all that are of use, with its step sizes; the worse ones
         end, again and again: first the step sizes, then the candidates."""
-        if (one := self.found.tried[0]).every > SPARSER * self.every:  # as it is, it would be late by that alone
-            self.found.tried = [self.begin(one.candidate, one.step)]
+        if (one := self.tried[0]).every > SPARSER * self.every:  # as it is, it would be late by that alone
+            self.tried = [self.begin(one.candidate, one.step)]
             one.run.close()
-        known = [each.candidate for each in self.found.tried]
-        runs = [*self.found.tried]
-        for each in starts(self.found.candidates):
+        known = [each.candidate for each in self.tried]
+        runs = [*self.tried]
+        for each in starts(self.candidates):
             if each not in known:
                 runs += [self.begin(each, self.step_of_one * factor) for factor in dict.fromkeys(self.factors(each))]
-        self.found.tried = runs
+        self.tried = runs
         share_s = (FAMILIES_SHARE * self._budget_s - self.used_s) / HALVINGS
         try:
-            while not self._together(runs, time.process_time() + share_s, compares=runs is not self.found.tried):
+            while not self._together(runs, time.process_time() + share_s, compares=runs is not self.tried):
                 runs = self._better(runs)
         finally:  # also where Ctrl-C, or the time, ends the search here
-            for run in self._in_order(self.found.tried):
-                self.found.steps.setdefault(run.candidate, run.step)
-        self._evaluate_often(self._best(self.found.tried))
-        if self.found.shift is not None:
-            told = self.metric.text(abs(self.found.shift))
-            sign = "more" if self.found.shift > 0 else "less"
+            for run in self._in_order(self.tried):
+                self.steps.setdefault(run.candidate, run.step)
+        self._evaluate_often(self._best(self.tried))
+        if self.shift is not None:
+            told = self.metric.text(abs(self.shift))
+            sign = "more" if self.shift > 0 else "less"
             self._say(f"the held-out samples give {told} {sign} than the test part")
 
     def _better(self, runs: Sequence[Tried]) -> list[Tried]:
@@ -343,7 +336,7 @@ class Search:
         """Races those that should be the fastest, with further seeds."""
         racers = self.racers()
         self._say(f"race: {', '.join(each.name for each in racers)}")
-        self.found.races = {each: [] for each in racers}
+        self.races = {each: [] for each in racers}
         before = {each: math.log(self.expected_s(each.candidate)) for each in racers}
         cost_s = 0.0
         for seed in range(1, 100):
@@ -358,23 +351,23 @@ class Search:
                 for run in runs:
                     run.run.close()
                     if run.means():
-                        self.found.curves.setdefault(run.candidate, []).append(run.means())
+                        self.curves.setdefault(run.candidate, []).append(run.means())
             if min(times_s) == math.inf:
                 return
             late = math.log(RACE_LATE * min(times_s)) + LOG_SD
             for each, seconds in zip(racers, times_s, strict=True):
-                self.found.races[each].append(math.log(seconds) if seconds < math.inf else late)
+                self.races[each].append(math.log(seconds) if seconds < math.inf else late)
                 if seconds < math.inf:
-                    self.found.reached.add(each)
+                    self.reached.add(each)
             told = [f"{each.name} {seconds:.3g} s" for each, seconds in zip(racers, times_s, strict=True)]
             self._say(f"seed {seed}: {', '.join(told)}")
-            racers = going_on({each: [before[each], *self.found.races[each]] for each in racers})
+            racers = going_on({each: [before[each], *self.races[each]] for each in racers})
             cost_s = (self.used_s - begin_s) * len(racers) / len(runs)
 
     def racers(self) -> list[Entrant]:
         """Those that are expected to be the fastest, of each family at most one by the law alone, and the first with a
         step size between those that were tried."""
-        expected_s = {each: self.expected_s(each) for each in self.found.candidates}
+        expected_s = {each: self.expected_s(each) for each in self.candidates}
         most_s = RIVAL * min(expected_s.values(), default=math.inf)
         chosen: list[Candidate] = []
         guessed, times_s = set(), self.times_s()
@@ -386,23 +379,23 @@ class Search:
         entrants = [Entrant(each, self._step_before(each)) for each in chosen]
         if entrants:
             best, step = entrants[0]
-            of = nearest(best, self.found.steps)
-            tried = [each.step for each in self.found.tried if each.candidate == of and each.step != step]
+            of = nearest(best, self.steps)
+            tried = [each.step for each in self.tried if each.candidate == of and each.step != step]
             between = math.sqrt(step * min(tried, key=lambda each: abs(math.log(each / step)))) if tried else 0.7 * step
             entrants.append(Entrant(best, between))
         return entrants
 
     def step_of(self, candidate: Candidate) -> float:
         """The step size with which it was the fastest, or its family."""
-        races = {each.step: logs for each, logs in self.found.races.items() if each.candidate == candidate and logs}
+        races = {each.step: logs for each, logs in self.races.items() if each.candidate == candidate and logs}
         most = max(map(len, races.values()), default=0)
         lasting = {step: statistics.fmean(logs) for step, logs in races.items() if len(logs) == most}
         return min(lasting, key=lasting.__getitem__, default=self._step_before(candidate))
 
     def _step_before(self, candidate: Candidate) -> float:
         """The step size that was the better one before the race, of the nearest that was tried; 0 where none was."""
-        tried = nearest(candidate, self.found.steps)
-        return self.found.steps[tried] if tried is not None else 0.0
+        tried = nearest(candidate, self.steps)
+        return self.steps[tried] if tried is not None else 0.0
 
     def logs_of(self, candidate: Candidate) -> dict[int, float]:
         """Log seconds of its runs with that step size, by seed: of the race, and where that is short the one before,
@@ -414,22 +407,22 @@ class Search:
         return logs
 
     def _raced(self, entrant: Entrant) -> dict[int, float]:
-        return dict(enumerate(self.found.races[entrant], 1)) if entrant in self.found.reached else {}
+        return dict(enumerate(self.races[entrant], 1)) if entrant in self.reached else {}
 
     def _before(self, entrant: Entrant, any_every: bool) -> dict[int, float]:
-        same = (each for each in self.found.tried if (each.candidate, each.step) == entrant)
+        same = (each for each in self.tried if (each.candidate, each.step) == entrant)
         seconds = [self._seconds(each) for each in same if any_every or each.every == self.every]
         return {0: math.log(min(seconds))} if min(seconds, default=math.inf) < math.inf else {}
 
     def times_s(self) -> dict[Candidate, float]:
         """Seconds of the candidates that have reached the target: geometric means over seeds, as if all had had those
         of the one that raced longest. A seed makes all of them faster or slower."""
-        longest = max(self.found.races, key=lambda each: len(self._raced(each)), default=None)
+        longest = max(self.races, key=lambda each: len(self._raced(each)), default=None)
         luck: dict[int, float] = {}
         if longest is not None and len(raced := self._raced(longest)) >= FEWEST_SEEDS:
             mean = statistics.fmean(raced.values())
             luck = {seed: log - mean for seed, log in (raced | self._before(longest, any_every=True)).items()}
-        logs = {each: self.logs_of(each) for each in self.found.candidates}
+        logs = {each: self.logs_of(each) for each in self.candidates}
         return {
             each: math.exp(statistics.fmean(log - luck.get(seed, 0.0) for seed, log in its.items()))
             for each, its in logs.items()
@@ -440,8 +433,8 @@ class Search:
         """Seconds to the target, tried or by the law; infinite where the nearest one that was tried did not reach the
         target."""
         times_s = self.times_s()
-        raced = [each.candidate for each, logs in self.found.races.items() if logs]
-        known = nearest(candidate, [*times_s, *self.found.steps, *raced])
+        raced = [each.candidate for each, logs in self.races.items() if logs]
+        known = nearest(candidate, [*times_s, *self.steps, *raced])
         return candidate.seconds(times_s[known] / known.seconds(1.0)) if known in times_s else math.inf
 
     # ----------------------------------------------------------------------------------------------------- runs
@@ -463,13 +456,13 @@ class Search:
 
     def best_seen(self) -> str:
         """Why there is no answer, in words."""
-        best = self._best(self.found.tried) if self.found.tried else None
+        best = self._best(self.tried) if self.tried else None
         if best is not None and best.run.error is not None:
             return f"the training diverges with all step sizes that were tried: {best.run.error}"
         if best is None or not best.means():
             return "the search has ended before it could evaluate a run: give --minutes more"
         value = self.metric.best(value for _, value in best.means())
-        shift = self.found.shift or 0.0
+        shift = self.shift or 0.0
         return (
             f"no candidate reached {self.wanted:g} within the time: the best {self.metric.name} on "
             f"the held-out samples is {self.metric.text(value - shift)}, by {best.candidate.name} after "
@@ -515,8 +508,8 @@ class Search:
             self._pairs += each.run.pairs
             each.run.pairs.clear()
         if self._pairs:
-            self.found.shift = statistics.fmean(held - test for held, test in self._pairs)
-            self.found.target = self.wanted + self.found.shift
+            self.shift = statistics.fmean(held - test for held, test in self._pairs)
+            self.target = self.wanted + self.shift
 
     def _look(self) -> None:
         if self._stopped or self.used_s > self._budget_s:
@@ -528,7 +521,7 @@ class Search:
             raise run.error
 
     def _seconds(self, tried: Tried) -> float:
-        return tried.seconds(self.found.target, self.metric)
+        return tried.seconds(self.target, self.metric)
 
     def _in_order(self, runs: Iterable[Tried], at_s: float = math.inf) -> list[Tried]:
         """The best first: the soonest at the target, then those with the best metric; as they were at this moment."""

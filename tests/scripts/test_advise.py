@@ -41,8 +41,8 @@ def esync(k, samples_per_s, steps=1.0):
 def found(candidates, steps):
     """A search that has found these step sizes so far."""
     its = search.Search.__new__(search.Search)
-    its.found, its.every = search.Found(0.9), 50
-    its.found.candidates, its.found.steps = candidates, steps
+    its.target, its.every, its.candidates, its.steps = 0.9, 50, candidates, steps
+    its.tried, its.races, its.reached, its.curves = [], {}, set(), {}
     return its
 
 
@@ -69,8 +69,8 @@ def test_only_runs_that_reached_the_target_tell_its_time(monkeypatch):
     """A race's losers are ended; what one would have taken that always is, is not known."""
     one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
     its = found([one, other], {one: 0.1, other: 0.2})
-    its.found.races = {search.Entrant(one, 0.1): [1.0, 2.0], search.Entrant(other, 0.2): [1.4, 2.4]}
-    its.found.reached = {search.Entrant(one, 0.1)}
+    its.races = {search.Entrant(one, 0.1): [1.0, 2.0], search.Entrant(other, 0.2): [1.4, 2.4]}
+    its.reached = {search.Entrant(one, 0.1)}
     (row,) = answer.rows_of(its)
     assert (row.candidate, row.runs, row.seconds) == (one, 2, pytest.approx(math.exp(1.5)))
     assert row.low_s < row.seconds < row.high_s
@@ -81,8 +81,8 @@ def test_a_candidate_that_left_a_race_is_not_taken_for_fast_by_its_easy_seeds():
     """The others of its seed were fast, too; later ones were slow."""
     one, other = esync(2, 190), Candidate(FAMILY["sync"], 2, 150, 1.0)
     its = found([one, other], {one: 0.1, other: 0.2})
-    its.found.races = {search.Entrant(one, 0.1): [1.0, 1.5, 2.0], search.Entrant(other, 0.2): [1.2]}
-    its.found.reached = {*its.found.races}
+    its.races = {search.Entrant(one, 0.1): [1.0, 1.5, 2.0], search.Entrant(other, 0.2): [1.2]}
+    its.reached = {*its.races}
     assert its.times_s() == {one: pytest.approx(math.exp(1.5)), other: pytest.approx(math.exp(1.7))}
 
 
@@ -91,14 +91,14 @@ def test_the_law_is_fitted_to_what_was_seen_nearby():
     few, many, between = esync(2, 190, 4.0), esync(12, 600, 4.0), esync(8, 500, 4.0)
     its = found([few, between, many], {few: 0.1})
     assert its.expected_s(between) == math.inf
-    its.found.races = {search.Entrant(few, 0.1): [math.log(few.seconds(7e4))]}
-    its.found.reached = {search.Entrant(few, 0.1)}
-    its.found.races[search.Entrant(between, 0.1)] = []  # it is to race
+    its.races = {search.Entrant(few, 0.1): [math.log(few.seconds(7e4))]}
+    its.reached = {search.Entrant(few, 0.1)}
+    its.races[search.Entrant(between, 0.1)] = []  # it is to race
     assert its.expected_s(between) == pytest.approx(between.seconds(7e4))
-    its.found.steps[many] = 0.2
+    its.steps[many] = 0.2
     assert its.expected_s(between) == its.expected_s(many) == math.inf  # tried, and given up
-    its.found.races[search.Entrant(many, 0.2)] = [math.log(many.seconds(3e4))]
-    its.found.reached.add(search.Entrant(many, 0.2))
+    its.races[search.Entrant(many, 0.2)] = [math.log(many.seconds(3e4))]
+    its.reached.add(search.Entrant(many, 0.2))
     assert its.expected_s(between) == pytest.approx(between.seconds(3e4))
     assert its.step_of(between) == 0.2
     assert nearest(Candidate(FAMILY["sync"], 3, 150, 1.0), [few, many]) is None
