@@ -123,20 +123,14 @@ ensure_venv() {
     need_libraries
 }
 
-# Adds an extra's pins to $venv, likewise. Those of requirements.txt stay, also where the extra is not to be had.
-# usage: ensure_extra requirements-torch.txt
-ensure_extra() { unless_fresh add_extra "$1"; }
-
 # usage: unless_fresh make_venv|add_extra FILE
 unless_fresh() {
-    local make=$1 requirements=$2
-    if ! is_fresh "$requirements"; then
-        # Of two scripts at once the second waits, and finds the work done. The lock is on the project's folder.
-        (
-            flock 9
-            is_fresh "$requirements" || "$make" "$requirements"
-        ) 9<"$root"
-    fi
+    ! is_fresh "$2" || return 0
+    # Of two scripts at once the second waits, and finds the work done. The lock is on the project's folder.
+    (
+        flock 9
+        is_fresh "$2" || "$1" "$2"
+    ) 9<"$root"
 }
 
 # All other lists come with requirements.txt, so both go into each fingerprint.
@@ -171,7 +165,8 @@ make_venv() {
     rm "$venv/.unfinished"
 }
 
-# An interruption leaves an environment without the extra, and pip then does it again: nothing is unfinished.
+# Adds an extra's pins to $venv. Those of requirements.txt stay, also where the extra is not to be had. An interruption
+# leaves an environment without it, and pip then does it again: nothing is unfinished. usage: add_extra FILE
 add_extra() {
     rm -f "$venv/.installed/$1"
     say "installing $1 into $venv: some 200 MB, and 900 MB on the disk"

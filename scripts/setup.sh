@@ -17,5 +17,5 @@ for option in "$@"; do
     esac
 done
 ensure_venv "$requirements"
-[[ -z "$extra" ]] || ensure_extra "$extra"
+[[ -z "$extra" ]] || unless_fresh add_extra "$extra"
 say "$venv is ready"
