@@ -81,9 +81,8 @@ def _why(given: argparse.Namespace) -> None:
     logs = job_logs.read([path for host in hosts for path in summary.folders(host)], warning)
     print(f"{mode.title}, {given.network}: {len(logs)} worker(s), {max(log.elapsed_s for log in logs):.1f} s\n")
     print(_time_table(logs, measured(logs, algorithm.waits).speeds), end="\n\n")
-    if given.logs_only or not algorithm.is_distributed:
-        return
-    _what_if(given, logs)
+    if algorithm.is_distributed and not given.logs_only:
+        _what_if(given, logs)
 
 
 # ------------------------------------------------------------------------------------------------- from the logs
@@ -254,7 +253,7 @@ def simulate(job: VirtualJob) -> Measured:
 def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         job, its = job_of(logs, Path(folder))
-        left_out = _left_out(given.without, its.speeds)
+        left_out = _left_out(given.without, its.speeds)  # checked first: a simulation takes seconds
         _progress("the job as it was")
         job, simulated = calibrated(job, its)
         gains: list[tuple[Change, float]] = []
