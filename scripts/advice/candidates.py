@@ -40,11 +40,6 @@ class Family:
         return OWNERS[self.entry].settings.rate_field
 
     @property
-    def differs_alone(self) -> bool:
-        """Whether on one machine it is no other name of training there alone."""
-        return self.entry == "alone" or bool(dict(ENTRIES[self.entry].values).get("outer_nesterov"))
-
-    @property
     def takes_number(self) -> bool:
         """Whether --fastest says how many take part."""
         return ENTRIES[self.entry].workers.takes_number

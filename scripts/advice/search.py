@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from algorithms import ENTRIES
 from config import FIELDS, NO_NETWORK, SGD
 from esync.metric import Metric
 from report import job_logs
@@ -193,8 +194,9 @@ class Search:
         network = build(self._config.but(cpu=1), self._learnt, lambda text: None).network
         model_bytes = float(Parameters(network).num_bytes())
         for family in FAMILIES:
-            # On one machine the others are the same as `alone`; by class it would need the data of all.
-            least = 1 if family.differs_alone and not self._config.split_by_class else 2
+            # On one machine all but those with an outer step are `alone`; by class it would need the data of all.
+            is_own = family.entry == "alone" or bool(dict(ENTRIES[family.entry].values).get("outer_nesterov"))
+            least = 1 if is_own and not self._config.split_by_class else 2
             numbers = sizes(self._count) if family.takes_number else [1]
             for k in filter(least.__le__, numbers):
                 self._look()
