@@ -15,7 +15,7 @@ from esync.metric import ACCURACY
 from report.metrics import Device, Event, evaluating_device, sound_events
 from server.setups import join_names
 from trainer.run_logs import rounds as round_logs
-from trainer.run_logs.pace import Emulation, RoundPace, pace_of
+from trainer.run_logs.pace import WorkerPace, add_emulated
 from trainer.run_logs.rounds import MOST, Round, Warn
 from utils import RUN_FILE, SetupError
 
@@ -208,7 +208,7 @@ def events_of(one: Round, warn: Warn) -> list[Event]:
 def device_of(log: WorkerLog, warn: Warn) -> Device:
     """The device of a summary by its logs; `warn` gets the events that are left out."""
     evaluated = [one for one in log.rounds if one.evaluation]
-    emulation = Emulation.of_run(log.run)
+    add_emulated(log.rounds, log.run)
     about: dict[str, Any] = {name: log.run.get(name) for name in ("rank", "num_workers", "parameter_bytes")}
     about["of_workers"] = log.run_file.flag("of_workers") or None
     return Device(
@@ -217,7 +217,7 @@ def device_of(log: WorkerLog, warn: Warn) -> Device:
         [one.elapsed_s for one in evaluated],
         evaluated[0].evaluation[0] if evaluated else ACCURACY,
         [event for one in log.rounds if one.events for event in events_of(one, warn)],
-        pace_of([RoundPace.of(one, emulation) for one in log.rounds]),
+        WorkerPace(log.rounds).pace,
         at_target=f" {utils.REACHED} " in str(log.run.get("ended")),
         virtual="virtual" in log.run,
         **{name: value for name, value in about.items() if isinstance(value, int) and 0 <= value <= MOST},

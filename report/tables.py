@@ -11,7 +11,7 @@ from report.definitions import MARK, mark, notes
 from report.metrics import SSGD, Curve, Devices, Mode, Reached, SpeedUp, compared
 from report.runs import Run, by_mode
 from report.statistics import FEWEST_RUNS, coverage, median
-from trainer.run_logs.pace import Doubts, short_doubts
+from trainer.run_logs.pace import EVALUATION_SHARE, SLOWER, Doubts
 from utils import SetupError
 
 USUAL_TARGET = 0.8  # of accuracy
@@ -79,10 +79,18 @@ def doubt_lines(found: Mapping[Mode, Doubts]) -> list[str]:
 
 def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> str:
     """The doubts in a few words, for a figure of these modes."""
-    paces = {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
+    paces = {
+        mode.title: [device.pace for devices in its for device in devices.values() if device.pace is not None]
+        for mode, its in runs.items()
+    }
+    slowness = {title: max([pace.slowness for pace in its], default=0.0) for title, its in paces.items()}
+    shares = {title: max([pace.evaluation_share for pace in its], default=0.0) for title, its in paces.items()}
+    slow = ", ".join(f"{title} {times:.1f}" for title, times in slowness.items() if times > SLOWER)
+    busy = ", ".join(f"{title} {share:.0%}" for title, share in shares.items() if share > EVALUATION_SHARE)
     moved = {mode.title: metrics.doubts_of(its).evaluator for mode, its in runs.items()}
-    texts = [f"{title}: {text}" for title, text in moved.items() if text]
-    return "; ".join(filter(None, [short_doubts(paces), *texts]))
+    texts = [f"steps took longer than emulated, by at most these factors: {slow}"] * bool(slow)
+    texts += [f"evaluations took much of a worker's time: {busy}"] * bool(busy)
+    return "; ".join([*texts, *(f"{title}: {text}" for title, text in moved.items() if text)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -48,7 +48,7 @@ class Loop:
         self._report.note_once(trainer.begin.notes())
         self._context.peers.watch(trainer.measure)
         if run.pacing is not None:
-            run.pacing.begin(trainer.measure.elapsed_s)
+            run.pacing.begin_s = trainer.measure.elapsed_s
         trainer.progress.begin(self._elapsed_s, trainer.is_evaluator)
         self._evaluations.begin()
         self._has_begun = True

@@ -8,6 +8,7 @@ from the logs. In virtual time computing takes no time, and the logs have no ent
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -45,55 +46,56 @@ class Pace(NamedTuple):
         return self.step_s / self.emulated_s if self.emulated_s else 0.0
 
 
-class Emulation(NamedTuple):
-    """Emulated times by run.json, for rounds of earlier versions without them."""
+class WorkerPace:
+    """A worker's pace, by its rounds in their order. Those whose emulated time is not known do not count."""
 
-    step_s: float
-    sample_s: float
+    def __init__(self, rounds: Iterable[Round] = (), begin_s: float = 0.0, most: float = math.inf) -> None:
+        """The first round began at `begin_s`. Memory grows with the rounds up to `most`: of more each is as likely
+        remembered."""
+        self.begin_s, self._most = begin_s, most
+        self._sample: list[tuple[float, float]] = []  # mean and emulated step time of rounds with padded steps
+        self._seen = 0  # such rounds
+        self._evaluation_s = 0.0  # but in the last round
+        self._last: Round | None = None
+        self._draw = random.Random(0).randrange
+        for one in rounds:
+            self.add(one)
 
-    @classmethod
-    def of_run(cls, run: Mapping[str, Any]) -> Emulation | None:
-        """None where run.json has none, in virtual time, and where a trace made steps longer for a while."""
-        config = run.get("config")
-        if not isinstance(config, dict) or "virtual" in run or config.get("straggler_trace"):
+    def add(self, one: Round) -> None:
+        """Called with each round."""
+        if one.emulated_s is None:
+            return
+        self._evaluation_s += self._last.evaluation_s if self._last else 0.0
+        self._last = one
+        if one.complete and one.emulated_s > 0:
+            self._seen += 1
+            place = len(self._sample) if self._seen <= self._most else self._draw(self._seen)
+            if place < self._most:
+                self._sample[place : place + 1] = [((one.computing_s or 0.0) / one.complete, one.emulated_s)]
+
+    @property
+    def pace(self) -> Pace | None:
+        """None where no round counts, or one has impossible numbers."""
+        if self._last is None:
             return None
-        times: list[Any] = [config.get("min_step_time"), config.get("sample_time", 0.0)]
-        return cls(*times) if all(map(is_quantity, times)) else None
+        in_order = sorted(self._sample, key=lambda times: times[0] / times[1])
+        median = in_order[(len(in_order) - 1) // 2] if in_order else (0.0, 0.0)
+        trained_s = self._last.elapsed_s - self._last.evaluation_s - self.begin_s
+        share = self._evaluation_s / trained_s if trained_s > 0 else 0.0
+        pace = Pace(*median, share)
+        return pace if all(map(is_quantity, pace)) and share <= 1 else None  # times in logs may be anything
 
 
-class RoundPace(NamedTuple):
-    """A worker's pace in one round."""
-
-    step_s: float  # mean
-    emulated_s: float  # mean
-    evaluation_s: float
-    elapsed_s: float  # of the job, at the end of the round
-
-    @classmethod
-    def of(cls, one: Round, emulation: Emulation | None = None) -> RoundPace | None:
-        """The pace in a logged round; None where no emulated time is known. `emulation` is for logs without it."""
-        emulated_s = one.emulated_s
-        if emulated_s is None and emulation is not None:
-            emulated_s = emulation.step_s + emulation.sample_s * one.samples / max(1, one.complete)
-        if emulated_s is None:
-            return None
-        if not one.complete or one.computing_s is None:
-            return cls(0.0, 0.0, one.evaluation_s, one.elapsed_s)
-        return cls(one.computing_s / one.complete, emulated_s, one.evaluation_s, one.elapsed_s)
-
-
-def pace_of(rounds: Iterable[RoundPace | None], begin_s: float = 0.0) -> Pace | None:
-    """A worker's pace by its rounds, in order; None where they have none, or impossible numbers. The first round began
-    at `begin_s`."""
-    told = [one for one in rounds if one is not None]
-    if not told:
-        return None
-    padded = sorted((one for one in told if one.emulated_s > 0), key=lambda one: one.step_s / one.emulated_s)
-    median = padded[(len(padded) - 1) // 2] if padded else RoundPace(0.0, 0.0, 0.0, 0.0)
-    trained_s = told[-1].elapsed_s - told[-1].evaluation_s - begin_s
-    share = sum(one.evaluation_s for one in told[:-1]) / trained_s if trained_s > 0 else 0.0
-    pace = Pace(median.step_s, median.emulated_s, share)
-    return pace if all(map(is_quantity, pace)) and share <= 1 else None  # times in logs may be anything
+def add_emulated(rounds: Iterable[Round], run: Mapping[str, Any]) -> None:
+    """Gives rounds of earlier versions, whose logs lack them, their emulated times by run.json, which tells them
+    neither in virtual time, nor where a trace made steps longer for a while."""
+    config = run.get("config")
+    if not isinstance(config, dict) or "virtual" in run or config.get("straggler_trace"):
+        return
+    step_s, sample_s = config.get("min_step_time"), config.get("sample_time", 0.0)
+    for one in rounds if is_quantity(step_s) and is_quantity(sample_s) else ():
+        if one.emulated_s is None:
+            one.emulated_s = step_s + sample_s * one.samples / max(1, one.complete)
 
 
 class Doubts(NamedTuple):
@@ -129,18 +131,6 @@ def doubts(workers: Iterable[tuple[str, Pace | None]], moved: Sequence[str] = ()
         f"evaluations took {_listed(busy_texts)}" if busy else "",
         _listed(moved),
     )
-
-
-def short_doubts(jobs: Mapping[str, Iterable[Pace | None]]) -> str:
-    """The doubts about several jobs, by their titles, short enough for a figure; empty where all is well."""
-    known = {title: [pace for pace in paces if pace is not None] for title, paces in jobs.items()}
-    slowness = {title: max((pace.slowness for pace in paces), default=0.0) for title, paces in known.items()}
-    shares = {title: max((pace.evaluation_share for pace in paces), default=0.0) for title, paces in known.items()}
-    slow = [f"{title} {times:.1f}" for title, times in slowness.items() if times > SLOWER]
-    busy = [f"{title} {share:.0%}" for title, share in shares.items() if share > EVALUATION_SHARE]
-    parts = [f"steps took longer than emulated, by at most these factors: {', '.join(slow)}"] * bool(slow)
-    parts += [f"evaluations took much of a worker's time: {', '.join(busy)}"] * bool(busy)
-    return "; ".join(parts)
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -190,19 +180,14 @@ def too_slow(load: Load) -> str:
     )
 
 
-class Pacing:
+class Pacing(WorkerPace):
     """A worker's warnings on its pace; in virtual time there are none."""
 
     def __init__(self, host: str, gather: Callable[[Load], Sequence[Any] | None], busy: Callable[[], float]) -> None:
         """`gather` brings the loads of all workers together, by rank; None where that is not possible. `busy` returns
         the core seconds of this process; 0 where they are not known."""
+        super().__init__(most=SAMPLED)
         self._host, self._gather, self.busy = host, gather, busy
-        self._sample: list[RoundPace] = []  # rounds without their evaluations; all, as long as they are few
-        self._seen = 0  # rounds
-        self._evaluation_s = 0.0  # but in the last round
-        self._last = RoundPace(0.0, 0.0, 0.0, 0.0)
-        self._draw = random.Random(0).randrange
-        self._begin_s = 0.0
 
     def before_training(self, took_s: float, busy_s: float, emulated_s: float) -> list[str]:
         """The warnings after the test steps; all workers call it. Arguments as Load's."""
@@ -213,22 +198,7 @@ class Pacing:
             return [why] if first == mine else []  # one of the host says it
         return list(filter(None, [too_slow(mine)]))
 
-    def begin(self, elapsed_s: float) -> None:
-        """Called when training begins, with the seconds of the job."""
-        self._begin_s = elapsed_s
-
-    def add(self, logged: Round) -> None:
-        """Called with each round. Memory does not grow with the rounds: of many each is as likely kept."""
-        if (one := RoundPace.of(logged)) is None:
-            return
-        self._evaluation_s += self._last.evaluation_s
-        self._seen, self._last = self._seen + 1, one
-        place = len(self._sample) if self._seen <= SAMPLED else self._draw(self._seen)
-        if place < SAMPLED:
-            self._sample[place : place + 1] = [one._replace(evaluation_s=0.0)]
-
     def at_the_end(self) -> list[str]:
         """The warnings on the whole job."""
-        others = [RoundPace(0.0, 0.0, self._evaluation_s, 0.0), self._last._replace(emulated_s=0.0)]
-        found = doubts([("this worker", pace_of([*self._sample, *others], self._begin_s))])
+        found = doubts([("this worker", self.pace)])
         return [*filter(None, found), *found.advice]

@@ -18,7 +18,7 @@ from round_records import read_rounds
 
 import draw
 import summary
-from esync.measure import EVALUATION, FORWARD_BACKWARD
+from esync.measure import EVALUATION
 from esync.progress import Limits
 from report import figure_set, metrics, tables
 from report.runs import Run
@@ -30,14 +30,13 @@ from trainer.run_logs.pace import (
     EVALUATOR_ADVICE,
     PACE_ADVICE,
     SAMPLED,
-    Emulation,
     Load,
     Pace,
     Pacing,
-    RoundPace,
+    WorkerPace,
+    add_emulated,
     doubts,
     overloaded,
-    pace_of,
     too_slow,
 )
 from trainer.run_logs.rounds import Round, is_quantity, of_log
@@ -69,69 +68,68 @@ def test_the_slowest_are_named_first_and_the_others_counted() -> None:
     assert found.evaluation == "" and found.advice == [PACE_ADVICE]
 
 
+def a_round(step_s: float, emulated_s: float | None, evaluation_s: float, end_s: float) -> Round:
+    its = {"computing_s": step_s, "emulated_s": emulated_s, "evaluation_s": evaluation_s}
+    return Round(samples=8, complete=1, elapsed_s=end_s, **its)
+
+
 def test_one_slow_round_among_many_is_no_slow_worker() -> None:
-    usual = [RoundPace(0.1, 0.1, 0.0, 10.0 + number) for number in range(3)]
-    assert pace_of([RoundPace(9.0, 0.1, 0.0, 9.0), *usual]) == Pace(0.1, 0.1, 0.0)
+    usual = [a_round(0.1, 0.1, 0.0, 10.0 + number) for number in range(3)]
+    assert WorkerPace([a_round(9.0, 0.1, 0.0, 9.0), *usual]).pace == Pace(0.1, 0.1, 0.0)
 
 
 def test_the_evaluation_after_the_last_round_delays_no_training() -> None:
-    assert pace_of([RoundPace(1.0, 1.0, 0.0, 1.0), RoundPace(1.0, 1.0, 5.0, 7.0)]) == Pace(1.0, 1.0, 0.0)
-    rounds = [RoundPace(1.0, 1.0, 1.0, 12.0), RoundPace(1.0, 1.0, 5.0, 19.0)]
-    assert pace_of(rounds, begin_s=10.0) == Pace(1.0, 1.0, 0.25)  # 1 of 4 s, of a job that was resumed at 10 s
+    assert WorkerPace([a_round(1.0, 1.0, 0.0, 1.0), a_round(1.0, 1.0, 5.0, 7.0)]).pace == Pace(1.0, 1.0, 0.0)
+    rounds = [a_round(1.0, 1.0, 1.0, 12.0), a_round(1.0, 1.0, 5.0, 19.0)]
+    assert WorkerPace(rounds, begin_s=10.0).pace == Pace(1.0, 1.0, 0.25)  # 1 of 4 s, of a job that was resumed at 10 s
 
 
 def test_evaluations_that_take_longer_than_the_job_are_no_pace() -> None:
-    assert pace_of([RoundPace(1.0, 1.0, 50.0, 2.0), RoundPace(1.0, 1.0, 0.0, 3.0)]) is None
+    assert WorkerPace([a_round(1.0, 1.0, 50.0, 2.0), a_round(1.0, 1.0, 0.0, 3.0)]).pace is None
 
 
 @given(st.lists(st.tuples(*[st.one_of(st.floats(), st.floats(0, 10))] * 4)))
 def test_whatever_times_logs_hold_the_pace_is_of_numbers_or_not_known(rounds: list) -> None:
-    pace = pace_of([RoundPace(*each) for each in rounds])
+    pace = WorkerPace([a_round(*each) for each in rounds]).pace
     assert pace is None or all(map(is_quantity, pace))
 
 
 def test_a_round_without_a_complete_step_says_nothing_of_steps() -> None:
     record = {"time": {"0": {"abandoned": 3.0}, "1": {EVALUATION: 1.0}}, "total_time": 4.0, "num_samples": 0}
-    assert RoundPace.of(of_log(json.dumps(record | {"emulated_s": 0.0}))) == RoundPace(0.0, 0.0, 1.0, 4.0)
-    assert RoundPace.of(of_log(json.dumps(record))) is None
+    told, untold = (of_log(json.dumps(record | more)) for more in ({"emulated_s": 0.0}, {}))
+    paces = [WorkerPace([one, a_round(3.0, 1.5, 0.0, 5.0)]).pace for one in (told, untold)]
+    assert paces == [Pace(3.0, 1.5, 0.2), Pace(3.0, 1.5, 0.0)] and WorkerPace([untold]).pace is None
 
 
 @pytest.mark.parametrize(
     ("run", "known"),
     [
-        ({"config": {"min_step_time": 0.1, "sample_time": 0.01}}, Emulation(0.1, 0.01)),
-        ({"config": {"min_step_time": 0.1}}, Emulation(0.1, 0.0)),
-        (
-            {"config": {"min_step_time": 0.1, "straggler_trace": "trace.csv"}},
-            None,
-        ),  # the log does not say when it was slow
+        ({"config": {"min_step_time": 0.1, "sample_time": 0.01}}, 0.1 + 0.01 * 8),
+        ({"config": {"min_step_time": 0.1}}, 0.1),
+        # The log does not say when it was slow.
+        ({"config": {"min_step_time": 0.1, "straggler_trace": "trace.csv"}}, None),
         ({"config": {"min_step_time": 0.1}, "virtual": {}}, None),
         ({"config": {"min_step_time": "much"}}, None),
         ({"config": 3}, None),
         ({}, None),
     ],
 )
-def test_of_logs_of_earlier_versions_run_json_tells_what_was_emulated(run: dict, known: Emulation | None) -> None:
-    assert Emulation.of_run(run) == known
-
-
-def paced(number: int, step_s: float, evaluation_s: float = 0.0) -> Round:
-    times = {FORWARD_BACKWARD: step_s, EVALUATION: evaluation_s}
-    record = {"time": {"0": times}, "total_time": float(number), "num_samples": 8, "emulated_s": 0.1}
-    return of_log(json.dumps(record))
+def test_of_logs_of_earlier_versions_run_json_tells_what_was_emulated(run: dict, known: float | None) -> None:
+    rounds = [a_round(0.3, None, 0.0, 1.0), a_round(0.3, 0.7, 0.0, 2.0)]
+    add_emulated(rounds, run)
+    assert [one.emulated_s for one in rounds] == [known, 0.7]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, SAMPLED, 3 * SAMPLED])
 def test_a_worker_warns_at_its_end_as_its_logs_do_however_many_rounds_there_are(rounds: int) -> None:
     """Its memory does not grow with them; the pace changes in the middle, and every second round is a slow one."""
     mine = pacing()
-    mine.begin(1.0)
-    logged = [
-        paced(2 + each, (0.5 if each % 2 else 0.15) if 3 * each < 2 * rounds else 0.3, 0.2) for each in range(rounds)
-    ]
+    mine.begin_s = 1.0
+    slowness = [(0.5 if each % 2 else 0.15) if 3 * each < 2 * rounds else 0.3 for each in range(rounds)]
+    logged = [a_round(step_s, 0.1, 0.2, 2.0 + number) for number, step_s in enumerate(slowness)]
     for record in logged:
         mine.add(record)
-    found = doubts([("this worker", pace_of(map(RoundPace.of, logged), 1.0))])
+    found = doubts([("this worker", WorkerPace(logged, 1.0).pace)])
     assert found.pace and mine.at_the_end() == [*filter(None, found), *found.advice]
     assert len(mine._sample) == min(rounds, SAMPLED)
 
