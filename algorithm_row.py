@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from flag_parser import Flag, Flags, Frozen
+from flag_parser import Flag, Flags
 from flag_values import above_zero, at_least, below_one, rate_schedule, zero_or_one
 from utils import SetupError
 
@@ -56,6 +57,9 @@ class Look(NamedTuple):
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str | tuple[int, int, int]  # a letter, or corners, style and degrees of a star
     hatch: str
+
+
+_NO_LOOK = Look("", "", "", "")
 
 
 class EventKind(NamedTuple):
@@ -194,14 +198,15 @@ class FixedAveraging(FixedRounds, Averaging):
     """The mean of models after rounds of as many local steps: local SGD's flags."""
 
 
-class Entry(Frozen):
+@dataclass(frozen=True)
+class Entry:
     """An algorithm, or a preset of one: it has a name of its own in launchers, logs, tables and figures."""
 
     name: str  # in the log tree
     title: str  # as the papers call it
     stem: str  # of its summary's file name
     paper: str = ""  # several are separated by "; "; each ends with its arXiv: or doi: number, where it has one
-    look: Look = Look("", "", "", "")  # `algorithms` has it
+    look: Look = _NO_LOOK  # `algorithms` has it
     values: tuple[tuple[str, Any], ...] = ()  # of a preset: flags' fields, and what they are set to
     tuned: tuple[tuple[str, Any], ...] = ()  # fields and their first values: the user's flags may set others
     given: tuple[str, ...] = ()  # of a preset: fields that make it with any value but zero; `tuned` has their first
@@ -211,6 +216,7 @@ class Entry(Frozen):
     fastest: int = 0  # K of NAME-kK
 
 
+@dataclass(frozen=True, kw_only=True)
 class Algorithm(Entry):
     """A row. Its name is the value of -m."""
 

@@ -9,6 +9,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -142,7 +143,7 @@ def row_of(file: str) -> Algorithm:
             SourceFileLoader(name, str(FOLDER / f"{file}.py")).exec_module(head)
         HEADS[name] = {each: value for each, value in vars(head).items() if not each.startswith("__")}
     row: Algorithm = HEADS[name]["ROW"] if name in HEADS else sys.modules[name].ROW
-    return row.but(module=name)
+    return replace(row, module=name)
 
 
 def _all() -> Iterator[Entry]:
@@ -150,7 +151,7 @@ def _all() -> Iterator[Entry]:
     palette = itertools.cycle(PALETTE)
     for row in map(row_of, FILES):
         for entry in (row, *PRESETS.get(row.name, ())):
-            yield entry.but(look=LOOKS.get(entry.name) or next(palette))
+            yield replace(entry, look=LOOKS.get(entry.name) or next(palette))
 
 
 ENTRIES = {entry.name: entry for entry in _all()}
@@ -175,7 +176,8 @@ def entry_of(name: str) -> Entry | None:
     if base not in ENTRIES or (k and not (k.isdecimal() and filed_as(base, int(k)) == name)):
         return None
     entry = ENTRIES[base]
-    return entry.but(
+    return replace(
+        entry,
         name=name,
         title=f"{entry.title}, on {k or 'the fastest'}",
         stem=f"{entry.stem}-k{k}",

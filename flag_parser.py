@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from utils import EXIT_SETUP
@@ -18,48 +19,7 @@ _PUBLISHED = {
     ),
 }
 
-Same = TypeVar("Same", bound="Frozen")
-
-
-class Frozen:
-    """Values by name, which do not change. Annotations of the class are the names, its attributes the defaults.
-
-    A dataclass would do the same; Python needs longer to import those than to import all tables of flags.
-    """
-
-    NAMES: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls) -> None:
-        annotated = (vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__))
-        cls.NAMES = tuple(dict.fromkeys(name for names in annotated for name in names if name.islower()))
-
-    def __init__(self, *first: Any, **others: Any) -> None:
-        """`first`: values in the order of the names. Raises TypeError for an unknown name, and for a missing one that
-        has no default."""
-        values = {**dict(zip(self.NAMES, first, strict=False)), **others}
-        missing = [name for name in self.NAMES if name not in values and not hasattr(type(self), name)]
-        if wrong := [*(values.keys() - {*self.NAMES}), *missing]:
-            raise TypeError(f"{type(self).__name__}: {', '.join(wrong)} is unknown, or has no value")
-        vars(self).update({name: values.get(name, getattr(type(self), name, None)) for name in self.NAMES})
-
-    def values_by_name(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.NAMES}
-
-    def but(self: Same, **changes: Any) -> Same:
-        """A copy with other values."""
-        return type(self)(**{**self.values_by_name(), **changes})
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{name} does not change: `but` makes a copy")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Frozen) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(vars(self).items()))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+Same = TypeVar("Same", bound="Flags")
 
 
 class Flag:
@@ -89,8 +49,9 @@ class Flag:
         return self
 
 
-class Flags(Frozen):
-    """A table of flags, each a class attribute, and a value for each: `staleness: int = Flag(3).means("...")`."""
+class Flags(SimpleNamespace):
+    """A table of flags, each a class attribute, and a value for each, which does not change: `staleness: int =
+    Flag(3).means("...")`."""
 
     FLAGS: ClassVar[dict[str, Flag]] = {}
 
@@ -98,9 +59,24 @@ class Flags(Frozen):
         inherited = [each for base in reversed(cls.__mro__[1:]) for each in vars(base).get("FLAGS", {}).items()]
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Flag)}
         cls.FLAGS = {**dict(inherited), **own}
-        cls.NAMES = tuple(cls.FLAGS)
         for name, its in own.items():
             setattr(cls, name, its.default)
+
+    def __init__(self, **values: Any) -> None:
+        """`values`: of flags, by field; the others have their defaults. Raises TypeError for an unknown one."""
+        if unknown := values.keys() - self.FLAGS.keys():
+            raise TypeError(f"there is no flag {', '.join(unknown)}")
+        super().__init__(**{name: values.get(name, getattr(type(self), name)) for name in self.FLAGS})
+
+    def values_by_name(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.FLAGS}
+
+    def but(self: Same, **changes: Any) -> Same:
+        """A copy with other values."""
+        return type(self)(**{**self.values_by_name(), **changes})
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name} does not change: `but` makes a copy")
 
     @classmethod
     def names_of(cls, field: str) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ import argparse
 import math
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from algorithms import ENTRIES, PALETTE, Entry
+from algorithms import ENTRIES, PALETTE
 from esync.metric import Metric
 from report.metrics import IID, Curve, Mode
 from trainer import spreadsheet
@@ -47,8 +48,7 @@ def read_beside(files: Sequence[Beside], modes: Collection[Mode], metric: Metric
         if name in taken:
             raise SetupError(f"--beside {name}={path}: the figure has another curve of that name: give another name")
         taken.add(name)
-        entry: Entry = ENTRIES["sync-switch"].but(name=name, title=name, look=look)
-        found[Mode(entry, IID)] = read(path, metric)
+        found[Mode(replace(ENTRIES["sync-switch"], name=name, title=name, look=look), IID)] = read(path, metric)
     if len(found) < len(files):
         raise SetupError(f"--beside {files[len(found)].name}: there are no looks for so many curves: leave some out")
     return found

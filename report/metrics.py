@@ -57,7 +57,7 @@ class Mode:
         of = max((device.of_workers or 0 for device in devices.values()), default=0)
         if not (self.algorithm.fastest and of):
             return self
-        algorithm = self.algorithm.but(title=f"{self.algorithm.title} of {of}")
+        algorithm = dataclasses.replace(self.algorithm, title=f"{self.algorithm.title} of {of}")
         return dataclasses.replace(self, algorithm=algorithm)
 
     @property

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ def curves(lines: Sequence[SweepLine]) -> dict[Mode, list[Curve]]:
     looks = [ENTRIES[mode].look for mode in (modes if len({*modes}) == len(modes) else ENTRIES)]
     found: dict[Mode, list[Curve]] = {}
     for look, first in zip(looks, firsts, strict=False):
-        entry = ENTRIES[first.entry].but(name=first.point, title=first.title, look=look)
+        entry = replace(ENTRIES[first.entry], name=first.point, title=first.title, look=look)
         found[Mode(entry, IID)] = [line.curve for line in there[first.point]]
     return found
 

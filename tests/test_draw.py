@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import matplotlib as mpl
@@ -255,7 +256,7 @@ def long_names(modes):
     """`flat`, with the longest names that files beside ours may have: of common letters, and of the widest."""
     names = itertools.cycle(["Sync-Switch as published by its authors, with 8 GPUs, in 2021", 60 * "W"])
     return {
-        Mode(mode.algorithm.but(name=name, title=name), mode.split): curve
+        Mode(replace(mode.algorithm, name=name, title=name), mode.split): curve
         for (mode, curve), name in zip(flat(modes).items(), names, strict=False)
     }
 

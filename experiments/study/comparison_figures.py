@@ -3,6 +3,7 @@ job, and the crossing."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ LOOKS = {
 def entry_of(name: str) -> Entry:
     """The algorithm with its look in these figures."""
     entry = ROWS[name]
-    return entry.but(look=LOOKS[name]) if name in LOOKS else entry
+    return replace(entry, look=LOOKS[name]) if name in LOOKS else entry
 
 
 def draw_job(figure: Figure, job: Workload, fair: Fair, entries: Sequence[str]) -> None:
