@@ -248,11 +248,11 @@ def _export(options: argparse.Namespace) -> None:
     modes = [(run, mode) for run in runs for mode in modes_in(run, options.mode)]
     with export.to(options.csv, options.tensorboard) as writers:
         for run, mode in modes:
-            place = run.parent.name if utils.SEED_FOLDER.fullmatch(run.parent.name) else ""
+            seed = run.parent.name if utils.SEED_FOLDER.fullmatch(run.parent.name) else ""
             hosts = itertools.chain.from_iterable(map(folders, folders(run / mode.name)))
             for log in job_logs.read_each(hosts, warning):
                 for write in writers:
-                    write(export.Worker(place, run.name, mode.name, *log.place, log.run), log.rounds)
+                    write((seed, run.name, mode.name, *log.place, log.run.get("rank", "")), log.rounds)
 
 
 def known_mode(text: str, also: str = "") -> str:

@@ -2,35 +2,25 @@
 
 import contextlib
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from esync.measure import STAGES
 from trainer.run_logs.rounds import Round
 from trainer.run_logs.scalars import LOSS, SAMPLES_S, STEPS, WAITING, RoundNumbers, TensorBoard, check_tensorboard
 from utils import SetupError
 
+PLACE = ("seed", "network", "mode", "host", "device", "rank")  # of a worker; `seed`: folder of its run, of several
 COLUMNS = (
-    *("seed", "network", "mode", "host", "device", "rank", "round", "total_time", "num_samples", "steps"),
+    *(*PLACE, "round", "total_time", "num_samples", "steps"),
     *("samples_per_s", "waiting_share", "loss", "metric", "value"),
 )
 COUNTS = ("bytes_pushed", "bytes_pulled", "steps_lost", "bad_steps")  # as in the logs
 
 
-class Worker(NamedTuple):
-    """A worker's place in the logs."""
-
-    seed: str  # folder of its run, of several; else empty
-    network: str
-    mode: str
-    host: str
-    device: str
-    run: Mapping[str, Any]  # its run.json
-
-
-Write = Callable[[Worker, Iterable[Round]], None]  # of a worker's rounds
+Write = Callable[[Sequence[Any], Iterable[Round]], None]  # of a worker's PLACE and rounds
 
 
 @contextlib.contextmanager
@@ -49,17 +39,16 @@ def to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
                 raise SetupError(f"{table} cannot be written: {error.strerror}; choose another file") from None
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow([*COLUMNS, *COUNTS, *(f"{stage.replace(' ', '_')}_s" for stage in STAGES)])
-            writers.append(lambda worker, rounds: rows.writerows(_rows(worker, rounds)))
+            writers.append(lambda place, rounds: rows.writerows(_rows(place, rounds)))
         yield writers
 
 
-def _rows(worker: Worker, rounds: Iterable[Round]) -> Iterator[list[Any]]:
+def _rows(place: Sequence[Any], rounds: Iterable[Round]) -> Iterator[list[Any]]:
     numbers = RoundNumbers()
     for one in rounds:
         its = numbers.of(one)
         yield [
-            *worker[:-1],
-            worker.run.get("rank", ""),
+            *place,
             *(one.number, one.elapsed_s, one.samples),
             *(its.get(name, "") for name in (STEPS, SAMPLES_S, WAITING, LOSS)),
             *((one.evaluation[0].name, one.evaluation[1]) if one.evaluation else ("", "")),
@@ -68,8 +57,9 @@ def _rows(worker: Worker, rounds: Iterable[Round]) -> Iterator[list[Any]]:
         ]
 
 
-def _to_tensorboard(folder: Path, worker: Worker, rounds: Iterable[Round]) -> None:
-    board = TensorBoard(folder / worker.seed / worker.network / worker.mode / f"{worker.host}-{worker.device}", _fail)
+def _to_tensorboard(folder: Path, place: Sequence[Any], rounds: Iterable[Round]) -> None:
+    seed, network, mode, host, device, _ = place
+    board = TensorBoard(folder / seed / network / mode / f"{host}-{device}", _fail)
     for one in rounds:
         board.write(one)
 

@@ -12,13 +12,12 @@ from trainer.run_logs.rounds import Round
 from utils import RUN_AS_OWNER, SetupError, remedy
 
 SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
-TEST = "test_{}"  # the metric, whose name may be loss too
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
 
 
 def measured(evaluation: tuple[Metric, float] | None) -> dict[str, float]:
-    """The metric's value by name; empty where there is none."""
-    return {} if evaluation is None else {TEST.format(evaluation[0].name): evaluation[1]}
+    """The metric's value by name, which may be that of the loss too; empty where there is none."""
+    return {} if evaluation is None else {f"test_{evaluation[0].name}": evaluation[1]}
 
 
 class RoundNumbers:
