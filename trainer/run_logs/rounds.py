@@ -289,23 +289,16 @@ def _missed(logged: Mapping[int, Round | str]) -> int:
 def _keep_values_of_one_metric(folder: Path, rounds: Sequence[Round], warn: Warn) -> None:
     said = [one for one in rounds if one.evaluation or one.metric is not UNSET]
     metric = next((one.evaluation[0] for one in reversed(said) if one.evaluation), ACCURACY)
-    of_metric = [one for one in said if one.evaluation and one.evaluation[0] == metric]
-    faults = dict(
-        zip(
-            [one.number for one in of_metric],
-            value_faults([one.evaluation[1] for one in of_metric], metric),
-            strict=True,
-        )
-    )
-    texts = []
+    values = [one.evaluation[1] for one in said if one.evaluation and one.evaluation[0] == metric]
+    faults, texts = iter(value_faults(values, metric)), []
     for one in said:
-        other = (
-            f"of the metric {one.evaluation[0].name}, and the last is {metric.name}"
-            if one.evaluation
-            else "no metric with its name and direction"
-        )
-        if fault := faults.get(one.number, other):
-            name, value = (one.evaluation[0].name, one.evaluation[1]) if one.evaluation else ("metric", one.metric)
+        its, value = one.evaluation or (None, one.metric)
+        if its is None:
+            fault = "no metric with its name and direction"
+        else:
+            fault = next(faults) if its == metric else f"of the metric {its.name}, and the last is {metric.name}"
+        if fault:
+            name = its.name if its else "metric"
             texts.append(f"{one.where}: {name} {reprlib.repr(value)} after {one.elapsed_s} s is {fault}; left out")
             one.evaluation = None
     _tell(texts, f"{folder}: {len(texts)} of {len(said)} {metric.plural} left out", warn)
