@@ -385,7 +385,7 @@ FIELDS: dict[str, Flag] = dict(item for table in _TABLES for item in table.FLAGS
 
 def names_of(field: str) -> tuple[str, ...]:
     """The names of a field's flag, the shortest first."""
-    return (*FIELDS[field].short, "--" + field.replace("_", "-"))
+    return FIELDS[field].names
 
 
 def modes_of(field: str) -> tuple[str, ...]:

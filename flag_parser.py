@@ -26,6 +26,7 @@ class Flag:
     """A flag of main.py. Its field has its long name, with _ for -."""
 
     help = argparse.SUPPRESS  # not shown
+    names: tuple[str, ...] = ()  # the shortest first; the table that it stands in knows the last
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Flags(SimpleNamespace):
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Flag)}
         cls.FLAGS = {**dict(inherited), **own}
         for name, its in own.items():
+            its.names = (*its.short, "--" + name.replace("_", "-"))
             setattr(cls, name, its.default)
 
     def __init__(self, **values: Any) -> None:
@@ -77,11 +79,6 @@ class Flags(SimpleNamespace):
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name} does not change: `but` makes a copy")
-
-    @classmethod
-    def names_of(cls, field: str) -> tuple[str, ...]:
-        """The names of a field's flag, the shortest first."""
-        return (*cls.FLAGS[field].short, "--" + field.replace("_", "-"))
 
 
 class FlagParser(argparse.ArgumentParser):

@@ -41,10 +41,6 @@ class Ramp(NamedTuple):
     last: float
     over: int = 0  # samples from the first to the last value; 0: it is the last from the beginning
 
-    @classmethod
-    def constant(cls, value: float) -> Ramp:
-        return cls(value, value)
-
     def value(self, samples: int) -> float:
         """The value after `samples` have been trained on."""
         if samples >= self.over:

@@ -37,7 +37,7 @@ def test_without_a_schedule_samples_make_no_difference():
 
 
 def test_a_momentum_is_a_number_or_a_straight_line_between_two():
-    assert parse_ramp("0.9") == Ramp.constant(0.9) and Ramp.constant(0.9).value(0) == 0.9
+    assert parse_ramp("0.9") == Ramp(0.9, 0.9) and Ramp(0.9, 0.9).value(0) == 0.9
     ramp = parse_ramp("0..0.9:3000")
     assert [ramp.value(samples) for samples in (0, 1000, 3000, 9000)] == pytest.approx([0.0, 0.3, 0.9, 0.9])
 

@@ -39,7 +39,7 @@ class Settings(GradientSteps):
         dcasgd = ("use_dcasgd", "max_delay"), ("use_dcasgd", "table"), ("use_dcasgd", "rescale")
         for pair in (*dcasgd, ("max_delay", "table")):
             if all(getattr(self, name) for name in pair):
-                one, other = (f"{self.names_of(name)[-1]} {getattr(self, name)}" for name in pair)
+                one, other = (f"{self.FLAGS[name].names[-1]} {getattr(self, name)}" for name in pair)
                 raise SetupError(f"{one} and {other} are different algorithms: leave one of them out")
 
 

@@ -72,7 +72,7 @@ class Settings(GradientSteps):
         for field in ("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"):
             if (given := len(getattr(self, field))) not in (1, phases):
                 raise SetupError(
-                    f"--switch-order {order} has {phases} phase(s), {self.names_of(field)[0]} {given} number(s): "
+                    f"--switch-order {order} has {phases} phase(s), {self.FLAGS[field].names[0]} {given} number(s): "
                     "give one number, or one for each phase"
                 )
         if all(self.phase_lr) and self.learning_rate != type(self).learning_rate:
@@ -157,7 +157,7 @@ def phase_rules(settings: Settings, batch_size: int) -> tuple[PhaseRule, ...]:
     return tuple(
         PhaseRule(
             rate or settings.learning_rate,
-            Ramp.constant(settings.momentum) if momentum == SAME else parse_ramp(momentum),
+            Ramp(settings.momentum, settings.momentum) if momentum == SAME else parse_ramp(momentum),
             parse_schedule(schedule),
             size or batch_size,
             of_each=bool(rate) and kind == "0",

@@ -140,11 +140,11 @@ def test_the_flags_say_the_hyper_parameters_of_each_phase() -> None:
     given = "-m sync-switch -l 0.3 -b 8 --momentum 0.9 --phase-lr 0 0.01 --phase-momentum same 0..0.5:100"
     config = parse([*given.split(), "--phase-batch-size", "0", "4", "--phase-lr-schedule", "constant", "warmup:9"])
     assert phase_rules(config.settings, config.batch_size) == (
-        PhaseRule(0.3, Ramp.constant(0.9), CONSTANT, 8),
+        PhaseRule(0.3, Ramp(0.9, 0.9), CONSTANT, 8),
         PhaseRule(0.01, Ramp(0.0, 0.5, 100), parse_schedule("warmup:9"), 4, of_each=True),
     )
     plain = phase_rules(parse(["-m", "sync-switch", "-l", "0.3"]).settings, 64)
-    assert plain == (PhaseRule(0.3, Ramp.constant(0.0), CONSTANT, 64),) * 2
+    assert plain == (PhaseRule(0.3, Ramp(0.0, 0.0), CONSTANT, 64),) * 2
 
 
 def test_elastic_goes_on_without_a_straggler_by_the_share_of_the_others_until_the_phase_ends(caplog) -> None:
