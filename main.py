@@ -40,9 +40,15 @@ def run_role(config: Config) -> int:
         allow_files(cluster.num_processes if cluster else 1)
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)
-        if cluster.has_hub:
-            return serve_hub(cluster, config)
-        roles.serve(cluster, config.start_timeout)
+        if not cluster.has_hub:
+            roles.serve(cluster, config.start_timeout)
+        elif cluster.role == "scheduler":
+            logging.info("mode %s has no scheduler: its workers meet at the server", config.mode)
+        else:
+            from trainer.hub import hub
+
+            check_job(config, cluster.num_servers, cluster.num_workers)
+            hub.serve(cluster, config)
         return EXIT_OK
     if cluster is None and config.algorithm.is_distributed and config.transport != MPI:
         raise SetupError(
@@ -61,18 +67,6 @@ def run_role(config: Config) -> int:
     from trainer import worker
 
     return worker.run(config, cluster, signals)
-
-
-def serve_hub(cluster: ClusterSpec, config: Config) -> int:
-    """Runs the hub, where this process is the server."""
-    from trainer.hub import hub
-
-    if cluster.role == "scheduler":
-        logging.info("mode %s has no scheduler: its workers meet at the server", config.mode)
-    else:
-        check_job(config, cluster.num_servers, cluster.num_workers)
-        hub.serve(cluster, config)
-    return EXIT_OK
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
