@@ -2,8 +2,6 @@
 ours."""
 
 import argparse
-import math
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import NamedTuple
 
 from algorithms import ENTRIES, PALETTE
 from esync.metric import Metric
+from flag_values import finite
 from report.metrics import IID, Curve, Mode
 from trainer import spreadsheet
 from utils import SetupError
@@ -69,11 +68,10 @@ def read(path: Path, metric: Metric) -> Curve:
         cells, numbers = row.values([*heads]), []
         for name in (time, _VALUE):
             try:
-                numbers.append(float(cells[name]))
-            except ValueError:
-                numbers.append(math.nan)
-            if not abs(numbers[-1]) <= sys.float_info.max:
-                raise SetupError(f"{row.where}: {heads[name]} is {cells[name][:40]!r}, but should be a number")
+                numbers.append(finite(cells[name]))
+            except (ValueError, argparse.ArgumentTypeError):
+                text = f"{row.where}: {heads[name]} is {cells[name][:40]!r}, but should be a number"
+                raise SetupError(text) from None
         at, value = numbers
         if at < (points[-1][0] if points else 0):
             text = f"{row.where}: {heads[time]} is {at:g}, before that of the row above or 0"
