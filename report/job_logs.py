@@ -200,15 +200,15 @@ def tell_early_ends(logs: Collection[WorkerLog], in_step: bool, warn: Warn) -> N
 # ----------------------------------------------------------------------------------------------- as devices
 
 
-def events_of(one: Round, warn: Warn) -> list[Event]:
-    """The sound events of a round, at its end."""
-    return sound_events([[one.elapsed_s, each.kind, each.text] for each in one.events], one.where, warn)
-
-
 def device_of(log: WorkerLog, warn: Warn) -> Device:
     """The device of a summary by its logs; `warn` gets the events that are left out."""
     evaluated = [one for one in log.rounds if one.evaluation]
     add_emulated(log.rounds, log.run)
+    events: list[Event] = []
+    for one in log.rounds:
+        if one.events:
+            said = [[one.elapsed_s, each.kind, each.text] for each in one.events]
+            events += sound_events(said, one.where, warn)
     about: dict[str, Any] = {name: log.run.get(name) for name in ("rank", "num_workers", "parameter_bytes")}
     about["of_workers"] = log.run_file.flag("of_workers") or None
     return Device(
@@ -216,7 +216,7 @@ def device_of(log: WorkerLog, warn: Warn) -> Device:
         [one.evaluation[1] for one in evaluated],
         [one.elapsed_s for one in evaluated],
         evaluated[0].evaluation[0] if evaluated else ACCURACY,
-        [event for one in log.rounds if one.events for event in events_of(one, warn)],
+        events,
         WorkerPace(log.rounds).pace,
         at_target=f" {utils.REACHED} " in str(log.run.get("ended")),
         virtual="virtual" in log.run,

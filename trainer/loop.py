@@ -61,7 +61,7 @@ class Loop:
                 self.update_membership()
                 reason = self.train_round()
         except BaseException as error:
-            if self._report.has_rounds:
+            if self._report.record:
                 self._evaluations.rescue(error)
             raise
         trainer.company.part()

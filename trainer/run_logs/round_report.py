@@ -27,7 +27,7 @@ class RoundReport:
         self._trainer = trainer
         self._run = trainer.context.run
         self._notes: dict[str, Any] = {}  # for the next entry alone
-        self._record: dict[str, Any] = {}  # the newest round's log
+        self.record: dict[str, Any] = {}  # the newest round's log; empty: this process has logged none
         self._told_s = -math.inf  # seconds from the begin of training to the last console line
 
     def note_once(self, notes: Mapping[str, Any]) -> None:
@@ -46,11 +46,6 @@ class RoundReport:
             raise JobError(f"{DIVERGED}: the loss of round {rounds} is {loss:g}{since}: {LOWER}")
         return loss if is_finite else None
 
-    @property
-    def has_rounds(self) -> bool:
-        """Returns whether this process has logged a round."""
-        return bool(self._record)
-
     def write(self, samples: int, loss: float | None, value: float | None) -> None:
         """Ends the round, of `samples` samples of this worker, in the log and on the console. `value` is that of the
         metric, measured after the round; None: not measured."""
@@ -65,7 +60,7 @@ class RoundReport:
         evaluated = {} if value is None else trainer.context.task.metric.logged(value)
         events = [event for event in notes.get("events", ()) if not EVENTS[event["kind"]].is_frequent]
         trainer.progress.end_round(trainer.rounds, loss, events)
-        self._record = record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
+        self.record = record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         tell_launcher({"trained": True})
         if pacing is not None or self._run.board is not None:
             logged = round_logs.of_record(record)
@@ -85,12 +80,12 @@ class RoundReport:
     def add(self, value: float | None) -> None:
         """Adds the metric's value to the log of the last round, which is written already."""
         if value is not None:
-            self._record |= self._trainer.context.task.metric.logged(value)
-            self._trainer.measure.log(self._record)
-            total_s = self._record["total_time"]
+            self.record |= self._trainer.context.task.metric.logged(value)
+            self._trainer.measure.log(self.record)
+            total_s = self.record["total_time"]
             if self._run.board is not None:
-                self._run.board.add(measured(logged_value(self._record)), self._trainer.rounds, total_s)
-            self._tell(total_s, self._record.get("loss"), value)
+                self._run.board.add(measured(logged_value(self.record)), self._trainer.rounds, total_s)
+            self._tell(total_s, self.record.get("loss"), value)
 
     def _tell(self, total_s: float, loss: float | None, value: float | None) -> None:
         self._told_s = total_s
