@@ -28,9 +28,10 @@ from typing import Any, TextIO, cast
 import utils
 from algorithms import TransportKind, owner_of
 from flag_parser import FlagParser
-from report import device_json, export, job_logs, metrics, tables
+from report import device_json, job_logs, metrics, tables
 from report.job_logs import WorkerLog
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Mode
+from trainer.run_logs import scalars
 from trainer.run_logs.rounds import Warn, round_files
 from utils import JobError, SetupError
 
@@ -246,7 +247,7 @@ def _export(options: argparse.Namespace) -> None:
     """Writes the rounds of all workers to the files that were asked for, a worker at a time."""
     runs = find_runs(options.base, options.network, warning)
     modes = [(run, mode) for run in runs for mode in modes_in(run, options.mode)]
-    with export.to(options.csv, options.tensorboard) as writers:
+    with scalars.export_to(options.csv, options.tensorboard) as writers:
         for run, mode in modes:
             seed = run.parent.name if utils.SEED_FOLDER.fullmatch(run.parent.name) else ""
             hosts = itertools.chain.from_iterable(map(folders, folders(run / mode.name)))

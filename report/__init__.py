@@ -1,7 +1,6 @@
 """Output of summary.py and draw.py: logs as devices (job_logs.py), their JSON (device_json.py), numbers (metrics.py,
 definitions.py, statistics.py), runs and tables of them (runs.py, tables.py), figures (figure_set.py) of curves
-(figures.py, csv_curves.py) and bars (bars.py), their style (style.py). Rounds for other programs: export.py. Speeds for
-why.sh: measured.py."""
+(figures.py, csv_curves.py) and bars (bars.py), their style (style.py). Speeds for why.sh: measured.py."""
 
 import os
 

@@ -1,12 +1,15 @@
 """The numbers of a worker's rounds for other programs: as TensorBoard's scalars and as rows of a CSV file."""
 
+import contextlib
+import csv
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from esync.measure import AGGREGATION_STAGES
+from esync.measure import AGGREGATION_STAGES, STAGES
 from esync.metric import Metric
 from trainer.run_logs.rounds import Round
 from utils import RUN_AS_OWNER, SetupError, remedy
@@ -102,3 +105,59 @@ class TensorBoard:
         except OSError as error:
             self._has_failed = True
             self._fail(f"{self._folder} cannot be written: {error.strerror}")
+
+
+# --------------------------------------------------------------------------------- of all workers, from their logs
+
+PLACE = ("seed", "network", "mode", "host", "device", "rank")  # of a worker; `seed`: folder of its run, of several
+COLUMNS = (
+    *(*PLACE, "round", "total_time", "num_samples", "steps"),
+    *("samples_per_s", "waiting_share", "loss", "metric", "value"),
+)
+COUNTS = ("bytes_pushed", "bytes_pulled", "steps_lost", "bad_steps")  # as in the logs
+Write = Callable[[Sequence[Any], Iterable[Round]], None]  # of a worker's PLACE and rounds
+
+
+@contextlib.contextmanager
+def export_to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
+    """Opens a CSV file, with its head, and a folder for TensorBoard; yields a writer for each. Raises SetupError if
+    tensorboardX is not installed, or the file or the folder cannot be made."""
+    with contextlib.ExitStack() as stack:
+        writers: list[Write] = []
+        if board is not None:
+            check_tensorboard(board)
+            writers.append(partial(_to_tensorboard, board))
+        if table is not None:
+            try:
+                file = stack.enter_context(table.open("w", newline=""))
+            except OSError as error:
+                raise SetupError(f"{table} cannot be written: {error.strerror}; choose another file") from None
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow([*COLUMNS, *COUNTS, *(f"{stage.replace(' ', '_')}_s" for stage in STAGES)])
+            writers.append(lambda place, rounds: rows.writerows(_rows(place, rounds)))
+        yield writers
+
+
+def _rows(place: Sequence[Any], rounds: Iterable[Round]) -> Iterator[list[Any]]:
+    numbers = RoundNumbers()
+    for one in rounds:
+        its = numbers.of(one)
+        yield [
+            *place,
+            *(one.number, one.elapsed_s, one.samples),
+            *(its.get(name, "") for name in (STEPS, SAMPLES_S, WAITING, LOSS)),
+            *((one.evaluation[0].name, one.evaluation[1]) if one.evaluation else ("", "")),
+            *(getattr(one, name) for name in COUNTS),  # None is an empty cell
+            *map(one.seconds, STAGES),
+        ]
+
+
+def _to_tensorboard(folder: Path, place: Sequence[Any], rounds: Iterable[Round]) -> None:
+    seed, network, mode, host, device, _ = place
+    board = TensorBoard(folder / seed / network / mode / f"{host}-{device}", _fail)
+    for one in rounds:
+        board.write(one)
+
+
+def _fail(why: str) -> None:
+    raise SetupError(why)

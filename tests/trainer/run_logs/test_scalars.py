@@ -15,7 +15,7 @@ from log_tree import events
 
 import simulate
 import summary
-from report import export
+from trainer.run_logs import scalars
 from trainer.run_logs.rounds import Round, of_log
 from trainer.run_logs.scalars import RoundNumbers, TensorBoard, check_tensorboard
 from utils import EXIT_OK, EXIT_SETUP, SetupError
@@ -120,7 +120,7 @@ def test_what_the_disk_does_not_take_is_told_once_with_its_own_reason_and_no_rou
     assert told == [f"{tmp_path} cannot be written: File too large"]
     with pytest.raises(SetupError, match="file/seed-0/lenet/sync/h-cpu cannot be written: Not a directory"):
         (tmp_path / "file").touch()
-        export._to_tensorboard(tmp_path / "file", ("seed-0", "lenet", "sync", "h", "cpu", 0), [logged(record(1))])
+        scalars._to_tensorboard(tmp_path / "file", ("seed-0", "lenet", "sync", "h", "cpu", 0), [logged(record(1))])
 
 
 def test_values_of_earlier_models_come_in_the_order_of_their_rounds_and_once(tmp_path):
