@@ -164,21 +164,15 @@ def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Eve
     end of the longest curve, where the axis ends.
     """
     found = []
-    end = max((curve[-1][0] for curve in curves.values() if curve), default=0.0)
+    drawn = {mode: curve for mode, curve in curves.items() if curve}
+    end = max((curve[-1][0] for curve in drawn.values()), default=0.0)
     for name, kind in EVENTS.items():
-        times = {
-            mode: [
-                event.elapsed_s
-                for event in events.get(mode, [])
-                if event.kind == name
-                and event.elapsed_s <= end
-                and (not kind.is_frequent or event.elapsed_s >= curve[0][0])
-            ]
-            for mode, curve in curves.items()
-            if curve
-        }
-        at_most = MAX_HOLLOW if kind.is_hollow else MAX_TICKS
-        every = thinning(max(map(len, times.values()), default=0), at_most)
+        times = {}
+        for mode, curve in drawn.items():
+            begin = curve[0][0] if kind.is_frequent else 0.0
+            its = [event.elapsed_s for event in events.get(mode, []) if event.kind == name]
+            times[mode] = [elapsed_s for elapsed_s in its if begin <= elapsed_s <= end]
+        every = thinning(max(map(len, times.values()), default=0), MAX_HOLLOW if kind.is_hollow else MAX_TICKS)
         for mode, of_mode in times.items():
             if at := of_mode[::every]:
                 moments, values = zip(*curves[mode], strict=True)

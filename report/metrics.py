@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, OWNERS, RESUME, Entry, entry_of, folder_name, owner_of
+from algorithms import ENTRIES, EVALUATOR, EVENTS, MEMBERS, RESUME, Entry, entry_of, folder_name, owner_of
 from esync.metric import ACCURACY, Metric
 from trainer.run_logs.pace import Doubts, Pace, doubts
 from trainer.run_logs.rounds import Round, Seconds, Warn
@@ -66,11 +66,9 @@ class Mode:
 
 
 LOCAL = Mode(STANDALONE, IID)
-SPLIT = tuple(entry for entry in COMPARED if OWNERS[entry.name].is_distributed)  # one worker alone has all classes
-MODES = {
-    mode.name: mode
-    for mode in (*(Mode(entry, IID) for entry in COMPARED), *(Mode(entry, NON_IID) for entry in SPLIT), LOCAL)
-}
+_ALL = [Mode(entry, split) for split in (IID, NON_IID) for entry in COMPARED]
+# One worker alone has all classes.
+MODES = {mode.name: mode for mode in (*_ALL, LOCAL) if mode.split == IID or mode.exchanges}
 
 
 def mode_of(folder: str) -> Mode | None:
