@@ -5,7 +5,6 @@ import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from algorithms import ENTRIES, PALETTE
 from esync.metric import Metric
@@ -19,24 +18,17 @@ _TIME, _WALL_TIME, _VALUE = "time", "wall_time", "value"
 _COLUMNS = "Value, and Time (s) or Wall time (s since 1970; that of the first row becomes 0)"
 
 
-class Beside(NamedTuple):
-    """A file of `--beside NAME=FILE.csv`."""
-
-    name: str
-    path: Path
-
-
-def beside(text: str) -> Beside:
-    """Parses NAME=FILE.csv."""
+def beside(text: str) -> tuple[str, Path]:
+    """Parses --beside NAME=FILE.csv."""
     name, equals, path = text.partition("=")
     name = name.strip()
     if not equals or not path or not name.isprintable() or not 0 < len(name) <= _NAME_LETTERS or name[0] == "_":
         wanted = f"NAME=FILE.csv with a name of up to {_NAME_LETTERS} printable characters for the legend"
         raise argparse.ArgumentTypeError(f"{text!r} is no {wanted}, the first of them no _")
-    return Beside(name, Path(path))
+    return name, Path(path)
 
 
-def read_beside(files: Sequence[Beside], modes: Collection[Mode], metric: Metric) -> dict[Mode, Curve]:
+def read_beside(files: Sequence[tuple[str, Path]], modes: Collection[Mode], metric: Metric) -> dict[Mode, Curve]:
     """The curves of the files, in looks that those of `modes` do not have. Raises SetupError if a name is taken, or a
     file has no curve of this metric."""
     taken = {mode.algorithm.title for mode in modes}
@@ -49,7 +41,7 @@ def read_beside(files: Sequence[Beside], modes: Collection[Mode], metric: Metric
         taken.add(name)
         found[Mode(replace(ENTRIES["sync-switch"], name=name, title=name, look=look), IID)] = read(path, metric)
     if len(found) < len(files):
-        raise SetupError(f"--beside {files[len(found)].name}: there are no looks for so many curves: leave some out")
+        raise SetupError(f"--beside {files[len(found)][0]}: there are no looks for so many curves: leave some out")
     return found
 
 

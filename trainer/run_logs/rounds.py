@@ -15,14 +15,7 @@ from typing import Annotated, Any, TypeGuard
 import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
-from esync.measure import (
-    ABANDONED,
-    AGGREGATION_STAGES,
-    COMPUTING_STAGES,
-    EVALUATION,
-    FORWARD_BACKWARD,
-    LINES_FILE,
-)
+from esync.measure import ABANDONED, AGGREGATION_STAGES, COMPUTING_STAGES, EVALUATION, FORWARD_BACKWARD, LINES_FILE
 from esync.metric import ACCURACY, Metric, logged_value
 from utils import SetupError, parsed_json
 
