@@ -16,26 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
-from esync.base import (
-    EXIT_BUG as EXIT_BUG,
-    EXIT_FORCED as EXIT_FORCED,
-    EXIT_INCOMPLETE as EXIT_INCOMPLETE,
-    EXIT_OK as EXIT_OK,
-    EXIT_PEER_LOST as EXIT_PEER_LOST,
-    EXIT_PIPE as EXIT_PIPE,
-    EXIT_SETUP as EXIT_SETUP,
-    REACHED as REACHED,
-    RUN_FILE as RUN_FILE,
-    Incomplete as Incomplete,
-    JobError as JobError,
-    JobOver as JobOver,
-    PeerLost as PeerLost,
-    SetupError as SetupError,
-    append_line as append_line,
-    authority as authority,
-    write_atomically as write_atomically,
-    write_json as write_json,
-)
+from esync.base import *  # noqa: F403  (errors, exit codes, files: all of it is also this module's)
+from esync.base import EXIT_BUG as EXIT_BUG, SetupError as SetupError
 
 
 def version_number() -> str:
