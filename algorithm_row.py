@@ -3,8 +3,6 @@
 Standard library only.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -226,7 +224,7 @@ class Algorithm(Entry):
     # Of the kind HUB: an optimizer of MXNet's can take the place of the server part, where none of these flags is given
     # (of a tuple all); None: it never can
     on_kvstore: tuple[tuple[str, ...], ...] | None = None
-    trains_alone: bool = False  # there are no other processes
+    is_distributed: bool = True  # there are other processes, such as a hub
     rule: str | None = None  # the state server's policy, with fields of flags in braces; None: there is none
     page_only: bool = False  # the server part on the hub decides by the rule; a state server is told, for its page
     shares_batch: bool = False  # the rule decides on the sizes of the workers' batches
@@ -236,12 +234,9 @@ class Algorithm(Entry):
 
     @property
     def transport(self) -> TransportKind:
-        return TransportKind.NONE if self.trains_alone else TransportKind.HUB if self.server else TransportKind.SUM
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether there are other processes, such as a hub."""
-        return not self.trains_alone
+        if not self.is_distributed:
+            return TransportKind.NONE
+        return TransportKind.HUB if self.server else TransportKind.SUM
 
     @property
     def has_kvstore(self) -> bool:

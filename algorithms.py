@@ -69,9 +69,7 @@ PRESETS = {  # of an algorithm, in the same order
         Entry("fastest-sync", "SSGD on the fastest", "FastestSync", workers=Workers.K_FASTEST),
     ),
     "async": (
-        Entry(
-            *("dcasgd", "DC-ASGD", "DCASGD", "Zheng et al., ICML 2017, arXiv:1609.08326"), values=(("use_dcasgd", 1),)
-        ),
+        Entry("dcasgd", "DC-ASGD", "DCASGD", "Zheng et al., ICML 2017, arXiv:1609.08326", values=(("use_dcasgd", 1),)),
         Entry(
             *("ringmaster", "Ringmaster ASGD", "Ringmaster"),
             "Maranjyan, Tyurin and Richtárik, ICML 2025, arXiv:2501.16168",

@@ -4,8 +4,6 @@ The published flags keep their names, types, defaults and meaning; the others ar
 flags stand in its file; trainer/command_line.py parses all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of flags, and the parser of every command line: its errors are one line on stderr, with exit code 2."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Schedules by the samples that all workers have trained on: a factor on the step size, and a momentum."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -7,7 +7,7 @@ ROW = Algorithm(
     title="Standalone",
     settings=OwnGradientSteps,
     trainer="LocalTrainer",
-    trains_alone=True,
+    is_distributed=False,
     stem="Local",
 )
 end_of_head(globals())

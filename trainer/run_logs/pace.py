@@ -6,8 +6,6 @@ warn before they train, where the cores cannot be enough, and at the end, where 
 from the logs. In virtual time computing takes no time, and the logs have no entries.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
