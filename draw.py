@@ -36,7 +36,7 @@ from report.runs import X_AXES, Run, of_one_metric
 from report.style import PAGE, WIDTHS, style
 from summary import warning
 from trainer.run_logs.rounds import Warn
-from utils import SetupError
+from utils import SetupError, setup_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,12 +157,9 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
 
 def _made(folder: Path) -> Path:
     """The folder of the figures, before anything is printed."""
-    try:
+    with setup_errors(f"{folder} cannot be the folder of the figures", "give another with -o"):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        why = f"{folder} cannot be the folder of the figures ({error.strerror})"
-        raise SetupError(f"{why}: give another with -o") from None
     return folder
 
 

@@ -191,6 +191,15 @@ def tell_launcher(told: Status) -> None:
             os.write(_pipe, json.dumps(told).encode() + b"\n")
 
 
+@contextlib.contextmanager
+def setup_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Inside, an error of the system becomes a SetupError: what cannot be done, the reason, and the advice."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError("; ".join(filter(None, (f"{what}: {error.strerror}", advice)))) from None
+
+
 def read_json(path: Path) -> Any:
     """Reads a JSON file. Raises SetupError if the file is missing, truncated or not JSON. The message names it."""
     try:
@@ -264,7 +273,7 @@ def allow_open_files(wanted: int, needed: int = 0, what: str = "") -> None:
 RUN_AS_OWNER = 'run the container as the owner of the mounted folder (--user "$(id -u):$(id -g)")'
 
 
-def remedy(on_host: str, in_image: str) -> str:
+def remedy(on_host: str, in_image: str = RUN_AS_OWNER) -> str:
     """The advice about an error: `in_image` inside the project's Docker image, otherwise `on_host`."""
     return in_image if "ESYNC_IMAGE" in os.environ else on_host
 

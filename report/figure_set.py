@@ -18,7 +18,7 @@ from report.figures import draw_curves
 from report.metrics import IID, NON_IID, Curve, Mode, compared
 from report.runs import SECONDS, Run, XAxis, by_mode, estimate, mean_ratios
 from trainer.run_logs.rounds import Warn
-from utils import SetupError
+from utils import setup_errors
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
 logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
@@ -116,8 +116,6 @@ def save_figures(
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # otherwise each file would compute the layout again
         for path, metadata in files.items():
-            try:
+            with setup_errors(f"{path} cannot be written", "give another folder with -o"):
                 figure.savefig(path, metadata=metadata)
-            except OSError as error:
-                raise SetupError(f"{path} cannot be written: {error.strerror}; give another folder with -o") from None
             say(str(path))

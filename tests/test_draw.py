@@ -479,7 +479,7 @@ def test_an_output_folder_that_cannot_be_made_ends_in_one_line(tree, capsys, mon
     png.mkdir(parents=True)
     (tree / "out").write_text("a file in the way")
     for name, says in (
-        ("out", f"{tree}/out cannot be the folder of the figures (File exists): give another with -o"),
+        ("out", f"{tree}/out cannot be the folder of the figures: File exists; give another with -o"),
         ("figures", f"{png} cannot be written: Is a directory; give another folder with -o"),
     ):
         assert draw_all(tree, "-o", str(tree / name)) == 2

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainer.datasets import FASHION_MNIST_SHA256, cifar, plausible
 from trainer.datasets.samples import Dataset, Samples, checked_labels, is_file
-from utils import RUN_AS_OWNER, SetupError, remedy
+from utils import SetupError, remedy
 
 MNIST_CLASSES = 10  # and Fashion-MNIST's
 PIECE = 1 << 20  # bytes that are read at a time
@@ -25,7 +25,7 @@ def load(name: str, data_dir: str) -> Dataset:
     try:
         dataset = _LOADERS[name](Path(data_dir))
     except PermissionError as error:
-        what_to_do = remedy("let this user read it", RUN_AS_OWNER)
+        what_to_do = remedy("let this user read it")
         raise SetupError(f"{error.filename} cannot be read: {error.strerror}; {what_to_do}") from None
     if fault := plausible.fault_of(dataset):
         raise SetupError(f"{name} in {data_dir}: {fault}")

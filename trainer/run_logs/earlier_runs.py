@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from esync.measure import LINES_FILE
-from utils import CHECKPOINT_FOLDER, EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy
+from utils import CHECKPOINT_FOLDER, EARLIER, RUN_FILE, SetupError, read_json, remedy, setup_errors
 
 KEPT = 5
 LOCK_FILE = ".lock"
@@ -248,15 +248,11 @@ def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
         names = {path: path.with_name(f".{path.name}.before") for path in there}
         # Where a hidden log exists, the visible one is of a run that ended before training began.
         names = {path: before for path, before in names.items() if not before.exists()}
-    try:
+    with setup_errors(f"log folder {mode_folder}", remedy("choose another with --log-base")):
         for path, name in names.items():
             path.replace(name)
         if not goes_on:
             (mode_folder / PAGE_FILE).unlink(missing_ok=True)  # likewise of a run that ended before training began
-    except OSError as error:
-        raise SetupError(
-            f"log folder {mode_folder}: {error.strerror}; {remedy('choose another with --log-base', RUN_AS_OWNER)}"
-        ) from None
 
 
 def _process_logs(mode_folder: Path) -> list[Path]:

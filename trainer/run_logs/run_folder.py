@@ -13,7 +13,7 @@ from config import Config
 from trainer import version
 from trainer.run_logs import earlier_runs
 from trainer.run_logs.scalars import TensorBoard, check_tensorboard
-from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
+from utils import EARLIER, RUN_FILE, SetupError, read_json, remedy, setup_errors, version_number, write_json
 
 MARGIN_S = 30.0  # a worker's run.json may be that much older than the job's first round
 
@@ -30,12 +30,9 @@ class RunFolder:
         self.missing = ""  # at the end: what a full disk has not taken, in words
         self.commit = version.commit()
         self.path = Path(config.log_dir) / config.device
-        try:
+        with setup_errors(f"log folder {self.path}", remedy("choose another with -ld (simulate.py: --log-base)")):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / earlier_runs.LOCK_FILE).open("w")
-        except OSError as error:
-            what_to_do = remedy("choose another with -ld (simulate.py: --log-base)", RUN_AS_OWNER)
-            raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
         if not earlier_runs.claim(self.path, self._lock):
             raise SetupError(
                 f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name, "
@@ -97,12 +94,8 @@ class RunFolder:
                 logging.info("%s", line)
             return self.path
         for path in left:
-            try:
+            with setup_errors(f"{path}, in the way of this run's logs, cannot be removed", "move it elsewhere"):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise SetupError(
-                    f"{path}, in the way of this run's logs, cannot be removed: {error.strerror}; move it elsewhere"
-                ) from None
         if left:
             whose = "this job's start before" if is_own else "an earlier run"
             instead = "" if is_own else " (the launchers and worker.sh keep it, and so does --earlier)"

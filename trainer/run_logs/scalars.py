@@ -12,7 +12,7 @@ from typing import Any
 from esync.measure import AGGREGATION_STAGES, STAGES
 from esync.metric import Metric
 from trainer.run_logs.rounds import Round
-from utils import RUN_AS_OWNER, SetupError, remedy
+from utils import SetupError, remedy, setup_errors
 
 SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
@@ -52,11 +52,8 @@ def check_tensorboard(folder: Path) -> None:
         import tensorboardX  # noqa: F401
     except ImportError:
         raise SetupError("--tensorboard needs tensorboardX: pip install -r requirements-tensorboard.txt") from None
-    try:
+    with setup_errors(f"folder {folder} of --tensorboard", remedy("choose another with --tensorboard")):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what_to_do = remedy("choose another with --tensorboard", RUN_AS_OWNER)
-        raise SetupError(f"folder {folder} of --tensorboard: {error.strerror}; {what_to_do}") from None
 
 
 class TensorBoard:
@@ -128,10 +125,8 @@ def export_to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
             check_tensorboard(board)
             writers.append(partial(_to_tensorboard, board))
         if table is not None:
-            try:
+            with setup_errors(f"{table} cannot be written", "choose another file"):
                 file = stack.enter_context(table.open("w", newline=""))
-            except OSError as error:
-                raise SetupError(f"{table} cannot be written: {error.strerror}; choose another file") from None
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow([*COLUMNS, *COUNTS, *(f"{stage.replace(' ', '_')}_s" for stage in STAGES)])
             writers.append(lambda place, rounds: rows.writerows(_rows(place, rounds)))
