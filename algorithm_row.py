@@ -5,7 +5,7 @@ Standard library only.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from flag_parser import Flag, Flags
@@ -55,9 +55,6 @@ class Look(NamedTuple):
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str | tuple[int, int, int]  # a letter, or corners, style and degrees of a star
     hatch: str
-
-
-_NO_LOOK = Look("", "", "", "")
 
 
 class EventKind(NamedTuple):
@@ -204,7 +201,7 @@ class Entry:
     title: str  # as the papers call it
     stem: str  # of its summary's file name
     paper: str = ""  # several are separated by "; "; each ends with its arXiv: or doi: number, where it has one
-    look: Look = _NO_LOOK  # `algorithms` has it
+    look: Look = field(default=Look("", "", "", ""))  # `algorithms` has it
     values: tuple[tuple[str, Any], ...] = ()  # of a preset: flags' fields, and what they are set to
     tuned: tuple[tuple[str, Any], ...] = ()  # fields and their first values: the user's flags may set others
     given: tuple[str, ...] = ()  # of a preset: fields that make it with any value but zero; `tuned` has their first
@@ -234,9 +231,7 @@ class Algorithm(Entry):
 
     @property
     def transport(self) -> TransportKind:
-        if not self.is_distributed:
-            return TransportKind.NONE
-        return TransportKind.HUB if self.server else TransportKind.SUM
+        return TransportKind.HUB if self.server else TransportKind.SUM if self.is_distributed else TransportKind.NONE
 
     @property
     def has_kvstore(self) -> bool:

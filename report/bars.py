@@ -102,18 +102,15 @@ def draw_computing_ratio(
     for axes, split in zip(rows, splits, strict=True):
         its = {mode: ratios for mode, ratios in runs.items() if mode.split == split}
         names = [mark(mode.algorithm.title, mode in marked) for mode in its]
-        if has_room:
-            inches += _title(figure, axes, f"{title}, {split}") + _draw_groups(axes, its, names, keys)
-        else:
-            inches += _title(figure, axes, f"{title}, {split}, {len(keys)} devices")
-            inches += _draw_boxes(figure, axes, its, names)
+        inches += _title(figure, axes, f"{title}, {split}" if has_room else f"{title}, {split}, {len(keys)} devices")
+        inches += _draw_groups(axes, its, names, keys) if has_room else _draw_boxes(figure, axes, its, names)
+    key = "" if has_room else "coloured strokes: devices; box: quartiles; black: median, least and greatest"
     if has_room:
         inches += _name_groups(figure, rows[-1], device_labels(keys))
         handles = {bar.get_label(): bar for axes in rows for bar in axes.containers}
         inches += legend(figure, list(handles.values()), loc="outside upper center")
     else:
         rows[-1].set_xlabel("computing time ratio")
-    key = "" if has_room else "coloured strokes: devices; box: quartiles; black: median, least and greatest"
     figure.set_figheight(0.5 + inches + note_below(figure, key, note if marked else "", doubts))
 
 

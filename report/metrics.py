@@ -313,12 +313,9 @@ def _total(devices: Collection[Device], *names: str) -> float | None:
 def published_traffic(devices: Collection[Device], model_bytes: float | None) -> float | None:
     """MB per second as in the published figures: the model's size once a worker and round, over the duration.
     `model_bytes` is the size of the model for workers whose summary lacks it."""
-    total_bytes = 0.0
-    for device in devices:
-        size = device.parameter_bytes or model_bytes
-        if size is None:
-            return None
-        total_bytes += size * len(device.rounds)
+    if model_bytes is None and not all(device.parameter_bytes for device in devices):
+        return None
+    total_bytes = sum((device.parameter_bytes or model_bytes or 0) * len(device.rounds) for device in devices)
     return total_bytes / 1e6 / duration(devices)
 
 
