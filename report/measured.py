@@ -10,26 +10,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from esync.measure import (
-    ABANDONED,
-    AGGREGATION_STAGES,
-    CHECK_READY,
-    COMPUTING_STAGES,
-    EVALUATION,
-    FORWARD_BACKWARD,
-    SAVING,
-)
+from esync import measure as stages
 from report.job_logs import WorkerLog
 from trainer.emulation import Slowdown
 from trainer.run_logs.rounds import Round, seconds_in
 
-EVALUATION_STAGES = (EVALUATION, SAVING)
+EVALUATION_STAGES = (stages.EVALUATION, stages.SAVING)
 PURPOSES = {
-    "computing": COMPUTING_STAGES,
-    "exchange and wait": AGGREGATION_STAGES,
-    "questions": (CHECK_READY,),
+    "computing": stages.COMPUTING_STAGES,
+    "exchange and wait": stages.AGGREGATION_STAGES,
+    "questions": (stages.CHECK_READY,),
     "evaluation": EVALUATION_STAGES,
-    "given up": (ABANDONED,),
+    "given up": (stages.ABANDONED,),
 }
 WINDOWS = 12  # equal parts of a job, in which slow periods are searched
 STEPS_PER_WINDOW = 3  # on average, the fewest with which they are
@@ -69,7 +61,7 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     """The speed of a job from the logs of all workers; `waits`: workers wait for each other in an exchange."""
     own_s = [_shortest(logs)] * len(logs) if waits else [_own_exchange(log) for log in logs]
     steps = [[times for one in log.rounds for times in one.steps.values()] for log in logs]
-    asked = [[times[CHECK_READY] for times in its if CHECK_READY in times] for its in steps]
+    asked = [[times[stages.CHECK_READY] for times in its if stages.CHECK_READY in times] for its in steps]
     trips_s = [statistics.median(its) if its else 0.0 for its in asked]
     if any(log.run_file.flag("query") != "blocking" for log in logs):  # else a log has no time of the answer
         trips_s = [max(trips_s)] * len(logs)
@@ -92,7 +84,7 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
 
 def shares(log: WorkerLog) -> dict[str, float]:
     """Shares of a worker's time by purpose."""
-    found = {name: sum(one.seconds(*stages) for one in log.rounds) for name, stages in PURPOSES.items()}
+    found = {name: sum(one.seconds(*its) for one in log.rounds) for name, its in PURPOSES.items()}
     found["other"] = max(0.0, log.elapsed_s - sum(found.values()))  # log writing, checkpoints
     return {name: seconds / log.elapsed_s for name, seconds in found.items()}
 
@@ -124,8 +116,8 @@ def step_times(rounds: Sequence[Round]) -> Iterable[tuple[float, float]]:
     for one in rounds:
         begin_s = one.elapsed_s - one.stages_s
         for times in one.steps.values():
-            computing_s = seconds_in([times], COMPUTING_STAGES)
-            if FORWARD_BACKWARD in times and computing_s + more_s > 0:
+            computing_s = seconds_in([times], stages.COMPUTING_STAGES)
+            if stages.FORWARD_BACKWARD in times and computing_s + more_s > 0:
                 yield begin_s, computing_s + more_s
             begin_s += sum(times.values())
 
@@ -156,7 +148,7 @@ def _shortest(logs: Sequence[WorkerLog]) -> float:
     """Median over the rounds of the exchange of the last worker to come, which does not wait."""
     by_round: dict[int, list[float]] = {}
     for one in (one for log in logs for one in log.rounds):
-        by_round.setdefault(one.number, []).append(one.seconds(*AGGREGATION_STAGES))
+        by_round.setdefault(one.number, []).append(one.seconds(*stages.AGGREGATION_STAGES))
     common = [min(seconds) for seconds in by_round.values() if len(seconds) == len(logs)]
     return statistics.median(common) if common else 0.0
 
@@ -165,4 +157,4 @@ def _own_exchange(log: WorkerLog) -> float:
     uploads = sum(one.bytes_pushed != 0 for one in log.rounds)
     if uploads < ALL_UPLOAD * len(log.rounds):
         return log.elapsed_s / max(1, uploads)
-    return statistics.fmean(one.seconds(*AGGREGATION_STAGES) for one in log.rounds)
+    return statistics.fmean(one.seconds(*stages.AGGREGATION_STAGES) for one in log.rounds)

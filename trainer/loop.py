@@ -133,7 +133,7 @@ class Loop:
         trainer, limits = self.trainer, self._run.limits
         self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
-        self._page.wait()
+        self._page.tell(exchange_begins=True)
         agreed = trainer.company.exchange(bool(stop or (done and trainer.rounds_in_step)))
         # A reason may have arisen while this rank waited for others.
         stop = done or trainer.finished or trainer.stop_request()

@@ -128,16 +128,12 @@ class PageReports:
             return
         self._state.join(job_id(numbers[0]), membership.rank, membership.num_workers, trainer.progress)
 
-    def tell(self) -> None:
-        """Reports the last local step."""
+    def tell(self, exchange_begins: bool = False) -> None:
+        """Reports the last local step; with `exchange_begins` those of the round are done."""
         if self._state is not None:
+            if exchange_begins and self._waits:
+                self._trainer.progress.activity = WAITING
             self._state.tell(self._trainer.rounds, self._trainer.steps, self._trainer.step_s, 0.0)
-
-    def wait(self) -> None:
-        """The round's local steps are done, and the exchange begins."""
-        if self._state is not None and self._waits:
-            self._trainer.progress.activity = WAITING
-        self.tell()
 
     def next_round(self) -> None:
         if self._state is not None:
