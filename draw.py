@@ -124,7 +124,10 @@ def _draw(options: argparse.Namespace) -> None:
     runs, metric = of_one_metric([_read_run(folder, options) for folder in folders], warning)
     target = tables.target_for(options.target, metric, [curve for run in runs for curve in run.curves.values()])
     others = read_beside(options.beside, {mode for run in runs for mode in run.devices}, metric)
-    out = _made(options.out or (folders[0] / "figures" if len(runs) == 1 else base / "figures" / network))
+    out = options.out or (folders[0] / "figures" if len(runs) == 1 else base / "figures" / network)
+    with setup_errors(f"{out} cannot be the folder of the figures", "give another with -o"):  # before the table
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
     print(f"{network}\n{tables.table(runs, target, metric)}")
     lines = tables.speed_up_lines([metrics.times_of(run.evaluators, target) for run in runs], target, metric)
     there = {mode for run in runs for mode in run.devices}
@@ -153,14 +156,6 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
     local = devices.get(LOCAL, {})
     standalone = read_standalone(network_folder, local, warning) if LOCAL.name in wanted else None
     return Run(devices, numbers, evaluators, standalone)
-
-
-def _made(folder: Path) -> Path:
-    """The folder of the figures, before anything is printed."""
-    with setup_errors(f"{folder} cannot be the folder of the figures", "give another with -o"):
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    return folder
 
 
 def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:

@@ -40,17 +40,13 @@ def curve_figures(
     devices = by_mode([run.devices for run in runs])
     times = {} if target is None else by_mode([metrics.times_of(run.evaluators, target) for run in runs])
     known = [run.standalone[1] for run in runs if run.standalone is not None]
-    more: dict[str, Any] = {
-        "standalone": sum(known) / len(known) if known else None,
-        "metric": metric,
-        "target": target,
-    }
+    standalone = sum(known) / len(known) if known else None
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", metric.name)
     for x_axis in axes:
         found = [run.drawn_over(x_axis, warn) for run in runs]
         curves = compared(by_mode([curves for curves, _ in found]))
-        if len(runs) == 1:
-            more["events"] = found[0][1]
+        events = found[0][1] if len(runs) == 1 else {}
+        more: dict[str, Any] = {"standalone": standalone, "events": events, "metric": metric, "target": target}
         if others and x_axis is not SECONDS:
             warn(f"files beside ours have seconds alone: they are left out of the {metric.name} over {x_axis.label}")
         beside = {mode: [curve] for mode, curve in others.items() if x_axis is SECONDS}

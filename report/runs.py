@@ -1,8 +1,6 @@
 """The data of a run, and of several runs of the same job, such as one for each seed; the horizontal axes of their
 curves: seconds, rounds, samples and bytes. Pure functions."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections import Counter
@@ -81,7 +79,7 @@ class Run:
     def curves(self) -> dict[Mode, Curve]:
         return {mode: device.curve if device else [] for mode, device in self.evaluators.items()}
 
-    def of_metric(self, metric: Metric, warn: Warn) -> Run:
+    def of_metric(self, metric: Metric, warn: Warn) -> "Run":
         """Without the evaluations of other metrics."""
         evaluators = {mode: its if its and its.metric == metric else None for mode, its in self.evaluators.items()}
         standalone = self.standalone
