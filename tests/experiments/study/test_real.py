@@ -21,7 +21,7 @@ def test_a_virtual_run_becomes_one_of_the_launcher_wherever_its_options_stand(en
     own, its = "-m fastest-local --cluster half -n mlp --fastest 2", "--seed 3 -ll 0.002 --max-seconds 9 --sync-every 4"
     assert (program, " ".join(words)) == ("scripts/local_cluster.sh", f"{own} -- {its} --evaluator 1")
     job = local_cluster.parse(words)
-    assert [worker.step_time_s for worker in job.cluster.workers] == [0.04, 0.04]
+    assert [worker.step_time_s for worker in job.hosts.workers] == [0.04, 0.04]
 
 
 def test_a_slow_worker_s_process_has_a_quota_until_it_is_let_go(tmp_path):
