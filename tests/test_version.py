@@ -56,6 +56,10 @@ def test_a_run_logs_the_version(tmp_path):
     assert read_json(tmp_path / "cpu" / "run.json")["versions"]["esync"] == version_number()
 
 
+def test_the_hash_of_the_program_leaves_out_none_of_its_files():
+    assert [each for each in version._PROGRAM if not any(version.ROOT.glob(each))] == []
+
+
 @pytest.mark.parametrize("is_others", [False, True])
 def test_a_run_knows_its_commit_also_in_another_users_checkout(tmp_path, monkeypatch, is_others):
     if is_others and os.getuid() != 0:

@@ -10,13 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The modules and files that a role of a job runs, without other files in the root, such as a user's scripts.
 _DECIDING = ("anchor", "errors", "job_rates", "row", "state", "throughputs")
-_MEETING = ("log_limit", "membership", "messages", "reach", "setups", "wire")
+_MEETING = ("log_limit", "messages", "setups", "wire")
 _PROGRAM = (
     *("main.py", "algorithm_row.py", "algorithms.py", "config.py", "flag_parser.py", "flag_values.py", "rates.py"),
     *("start.py", "utils.py"),
     *("esync/**/*.py", "trainer/**/*.py", "models/**/*.py"),
     # Used by the server parts on the hub, and by the rendezvous.
-    "SimpleStateServer/server/policies/*.py",
+    *("SimpleStateServer/server/policies/*.py", "SimpleStateServer/server/rendezvous/*.py"),
     *(f"SimpleStateServer/server/{name}.py" for name in (*_DECIDING, *_MEETING)),
 )
 _GIT_S = 5.0
