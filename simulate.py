@@ -84,7 +84,6 @@ class SimulatedRun:
     name: str
     job: VirtualJob
     arguments: tuple[str, ...]
-    is_of_set: bool  # then others may run beside it
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedRun]]:
@@ -174,7 +173,7 @@ def _run(
         command_line.check_step_time(job.worker_config(rank))
     alone = ("-m", mode, "--seed", str(seed), "--log-base", str(base))
     of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
-    return SimulatedRun(f"{job.entry} seed {seed}", job, (*alone, *of_set), own.is_of_set)
+    return SimulatedRun(f"{job.entry} seed {seed}", job, (*alone, *of_set))
 
 
 def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
@@ -221,8 +220,8 @@ def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
     return NOWHERE | STUB_NOWHERE | ({} if evaluation_s else STUB_EVALUATES_NOT)
 
 
-def train(run: SimulatedRun) -> int:
-    """Does one run in this process; returns the exit code."""
+def train(run: SimulatedRun, is_of_set: bool) -> int:
+    """Does one run in this process, of a set with others beside it; returns the exit code."""
     # One operation at a time, on one core: runs are reproducible, and several fit side by side.
     os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
     set_unless_given("OMP_NUM_THREADS", "1")
@@ -243,7 +242,7 @@ def train(run: SimulatedRun) -> int:
         signals.be_patient()
         before.begins()
 
-    progress = ProgressLine(config.max_seconds, begins, alone=not run.is_of_set, quiet=bool(config.quiet))
+    progress = ProgressLine(config.max_seconds, begins, alone=not is_of_set, quiet=bool(config.quiet))
     try:
         digest = virtual_cluster.VirtualRun(run.job, lambda: signals.requested, progress).run()
     finally:
@@ -273,7 +272,7 @@ def _do(words: Sequence[str]) -> int:
         return run_side_by_side({run.name: [*program, *run.arguments] for run in to_do}, own.jobs)
     for run in to_do:
         setup_logging(run.name)
-        return train(run)
+        return train(run, own.is_of_set)
     return EXIT_OK
 
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from report import metrics
 from report.metrics import Devices
 
-AUTO, MEASURED, PUBLISHED = "auto", "measured", "published"
-DEFINITIONS = (AUTO, MEASURED, PUBLISHED)
+DEFINITIONS = AUTO, MEASURED, PUBLISHED = "auto", "measured", "published"
 MARK = "*"  # behind a number that follows the published definition
 
 # Each number as measured here and as published.

@@ -26,7 +26,6 @@ Value = TypeVar("Value")
 IID = "i.i.d."
 NON_IID = "non-i.i.d."
 
-
 SSGD, STANDALONE = ENTRIES["sync"], ENTRIES["local"]
 COMPARED = tuple(entry for entry in ENTRIES.values() if entry is not STANDALONE)
 

@@ -132,15 +132,13 @@ def check(folders: Iterable[Path], earlier: Path) -> None:
     cannot."""
     place = next(path for path in (earlier, *earlier.parents) if os.path.lexists(path))
     for folder in folders:
-        why = ""
+        closed = [path for path in (place, folder) if not os.access(path, os.W_OK | os.X_OK)]
         if not place.is_dir():
-            why = f"{place} is no folder"
-        elif not os.access(place, os.W_OK | os.X_OK) or not os.access(folder, os.W_OK | os.X_OK):
-            why = f"{place if not os.access(place, os.W_OK | os.X_OK) else folder} cannot be written to"
-        elif place.stat().st_dev != folder.stat().st_dev:
-            why = f"{place} is on another file system"
-        if why:
-            raise _cannot(folder, earlier, why)
+            raise _cannot(folder, earlier, f"{place} is no folder")
+        if closed:
+            raise _cannot(folder, earlier, f"{closed[0]} cannot be written to")
+        if place.stat().st_dev != folder.stat().st_dev:
+            raise _cannot(folder, earlier, f"{place} is on another file system")
 
 
 def _cannot(folder: Path, earlier: Path, why: str) -> SetupError:

@@ -32,7 +32,6 @@ _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
 Warn = Callable[[str], None]
 Seconds = Annotated[float, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]
-Stages = dict[str, Seconds]  # seconds by stage (measure.STAGES)
 
 
 def is_quantity(value: Any) -> TypeGuard[float]:
@@ -76,8 +75,8 @@ class Round(_Evaluated, kw_only=True):
     number: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = field(default=1, name="num_iters")
     samples: Annotated[int, Meta(ge=0, le=10**12)] = field(name="num_samples")
     elapsed_s: Seconds = field(name="total_time")  # at its end, since this worker began to train
-    # The local steps, and the aggregation where it has an entry of its own
-    steps: dict[Annotated[int, Meta(ge=0)], Stages] = field(name="time", default_factory=dict)
+    # Seconds by stage of the local steps, and of the aggregation where it has an entry of its own
+    steps: dict[Annotated[int, Meta(ge=0)], dict[str, Seconds]] = field(name="time", default_factory=dict)
     bytes_pushed: Count | None = None
     bytes_pulled: Count | None = None
     loss: float | None = None

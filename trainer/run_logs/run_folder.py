@@ -43,22 +43,19 @@ class RunFolder:
                 raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")
             if config.resume != 1 and not self._is_own() and earlier_runs.written(self.path):
                 earlier_runs.check([self.path], self._earlier)
+        self._board: Path | None = None  # of this worker's run of TensorBoard
         if config.tensorboard:
+            place = config.mode_folder / platform.node()
+            if self._earlier is not None:  # then its place in the log tree is known
+                place = Path(config.log_dir).relative_to(earlier_runs.log_base(self._earlier))
+            self._board = Path(config.tensorboard) / place.parent / f"{place.name}-{config.device}"
             check_tensorboard(self._board)
-
-    @property
-    def _board(self) -> Path:
-        """The folder of this worker's run of TensorBoard: its place in the log tree, where that is known."""
-        place = self._config.mode_folder / platform.node()
-        if self._earlier is not None:
-            place = Path(self._config.log_dir).relative_to(earlier_runs.log_base(self._earlier))
-        return Path(self._config.tensorboard) / place.parent / f"{place.name}-{self._config.device}"
 
     def board(self) -> TensorBoard | None:
         """Writes the rounds for TensorBoard; None without --tensorboard."""
         advice = "summary.py --tensorboard FOLDER makes a whole one of the logs"
         fail = partial(logging.warning, f"warning: %s; {advice}")
-        return TensorBoard(self._board, fail) if self._config.tensorboard else None
+        return TensorBoard(self._board, fail) if self._board else None
 
     def _was_lost(self, job_age_s: float) -> bool:
         path = self.path / RUN_FILE
