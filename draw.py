@@ -123,14 +123,14 @@ def _draw(options: argparse.Namespace) -> None:
     folders = summary.find_runs(base, network, warning)
     runs, metric = of_one_metric([_read_run(folder, options) for folder in folders], warning)
     target = tables.target_for(options.target, metric, [curve for run in runs for curve in run.curves.values()])
-    others = read_beside(options.beside, {mode for run in runs for mode in run.devices}, metric)
+    there = {mode for run in runs for mode in run.devices}
+    others = read_beside(options.beside, there, metric)
     out = options.out or (folders[0] / "figures" if len(runs) == 1 else base / "figures" / network)
     with setup_errors(f"{out} cannot be the folder of the figures", "give another with -o"):  # before the table
         out.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out).close()
     print(f"{network}\n{tables.table(runs, target, metric)}")
     lines = tables.speed_up_lines([metrics.times_of(run.evaluators, target) for run in runs], target, metric)
-    there = {mode for run in runs for mode in run.devices}
     if absent := {*(options.mode)} - {mode.name for mode in there}:
         print(f"no logs of: {', '.join(sorted(absent))}")
     axes = [X_AXES[name] for name in options.over]
@@ -148,13 +148,11 @@ def _draw(options: argparse.Namespace) -> None:
 
 def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
     devices = read_summaries(network_folder, network_folder.parent, warning, options.mode)
-    model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
     wanted = options.mode or (LOCAL.name,)
-    sizes = options.definitions, model_bytes
+    sizes = options.definitions, options.model_bytes or MODEL_BYTES.get(options.network)
     numbers = {mode: definitions.numbers(its, *sizes, mode.exchanges) for mode, its in devices.items()}
     evaluators = {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()}
-    local = devices.get(LOCAL, {})
-    standalone = read_standalone(network_folder, local, warning) if LOCAL.name in wanted else None
+    standalone = read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL.name in wanted else None
     return Run(devices, numbers, evaluators, standalone)
 
 

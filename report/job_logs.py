@@ -110,8 +110,7 @@ def read_each(folders: Iterable[Path], warn: Warn, keeps_steps: bool = True) -> 
         elif rounds[-1].elapsed_s <= 0:  # published times are whole seconds
             warn(f"{folder}: the last round ends after 0 s; left out")
         else:
-            lost = round_logs.rounds_lost(logged, rounds)
-            yield WorkerLog(folder, rounds, found[place], lost, until is None)
+            yield WorkerLog(folder, rounds, found[place], round_logs.rounds_lost(logged, rounds), until is None)
 
 
 def _run_file(path: Path, warn: Warn) -> RunFile:

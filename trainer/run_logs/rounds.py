@@ -209,10 +209,7 @@ def _logged_lines(path: Path, warn: Warn, keeps_steps: bool) -> dict[int, Round 
 def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the lines of bytes.splitlines, one at a time; each may have the end of a line."""
     for line in file:
-        if b"\r" in line:
-            yield from line.splitlines()
-        else:
-            yield line
+        yield from line.splitlines() if b"\r" in line else [line]
 
 
 def _read(content: bytes, where: str, keeps_steps: bool) -> Round | str:
