@@ -186,7 +186,7 @@ install_pins() {
 # Names the variables of pip that are set, since pip does not.
 pins_missing() {
     local names
-    names=$(compgen -e PIP_ | xargs)
+    names=$(compgen -e PIP_ | xargs) || true # where none is set
     die "pip could not install $1; what it said is above${names:+; of pip are set $names: unset what you do not need}"
 }
 

@@ -42,10 +42,10 @@ def write(path: Path, entries: Iterable[Slowdown]) -> Path:
     return path
 
 
-def beside(file: Path, name: str, where: str) -> Path:
-    """The path of a trace that another file names relative to its own folder. Checks that the trace can be read.
+def beside(folder: Path, name: str, where: str) -> Path:
+    """The path of a trace that another file names relative to its own `folder`. Checks that the trace can be read.
     `where` is file and line, for the message. Raises SetupError as `read`."""
-    path = (file.parent / name).resolve()
+    path = (folder / name).resolve()
     try:
         read(path)
     except SetupError as error:

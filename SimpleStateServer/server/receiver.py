@@ -3,6 +3,7 @@
 The messages are JSON (wire.py), or those of the published interface: its forms are translated into them here.
 """
 
+import contextlib
 import hmac
 import secrets
 import time
@@ -91,7 +92,8 @@ def _init(request: Request) -> Answer:
             f"the form has none of the fields {', '.join(known)}, but {', '.join(form)[:80]!r}; "
             "send one of them, or an empty body for the defaults"
         )
-    init: _Init = wire.convert({"policy": settings.STATE_SERVER_INIT_POLICY, **form}, _Init, strict=False)
+    values = {name: text if name == "policy" else _typed(text) for name, text in form.items()}
+    init: _Init = wire.convert({"policy": settings.STATE_SERVER_INIT_POLICY, **values}, _Init)
     its = Settings(init.num_workers, init.policy, init.epsilon)
     _ask(PublishedReset("published", f"init-{uuid.uuid4().hex}", its))
     return Answer()
@@ -114,16 +116,26 @@ def _reset(request: Request) -> Answer:
 def _ask_as_published(kind: type[Query | Report], of_status: type[Status], form: Mapping[str, str]) -> Response:
     """Of the job that the latest `/init/` began: these workers name none. Errors name a field as they do. Raises
     Conflict where there is no such job."""
-    values = {name: form[wire_name] for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
+    values = {name: _typed(form[wire_name]) for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
     try:
-        status: Status = wire.convert(values, of_status, strict=False)
-        if (job := apps.get_app_config("server").handlers.jobs.published) is None:
+        status: Status = wire.convert(values, of_status)
+        handlers = apps.get_app_config("server").handlers
+        if (job := handlers.jobs.published) is None:
+            handlers.counts[kind.__name__.upper()] += 1  # refused before it is handed to a handler
             raise Conflict("no-job", "no job has begun; POST /init/ first, or wait for it")
         return _ask(kind(f"worker-{status.rank}", job.id, status))
     except BadMessage as problem:
         field = problem.field or ""
         name = _WIRE_NAMES.get(field, field)
         raise BadMessage(str(problem).replace(f"field {field!r}", f"field {name!r}"), name or None) from None
+
+
+def _typed(text: str) -> int | float | str:
+    """A form knows only text; what looks like a number becomes one."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 CALLS = {"/message/": _message, "/init/": _init, "/apply/": _apply, "/reset/": _reset}  # that change state, by path

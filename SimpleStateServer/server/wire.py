@@ -44,14 +44,14 @@ def understand(message: Mapping[str, Any]) -> Message:
     return found
 
 
-def convert(values: Mapping[str, Any], kind: Any, strict: bool = True) -> Any:
-    """The object of a class that these fields give; where not `strict`, text may stand for a number. Raises BadMessage,
-    which names the field, its value and what is allowed."""
+def convert(values: Mapping[str, Any], kind: Any) -> Any:
+    """The object of a class that these fields give. Raises BadMessage, which names the field, its value and what is
+    allowed."""
     try:
-        return msgspec.convert(values, kind, strict=strict)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError:
         try:
-            return msgspec.convert(_without_nulls(values), kind, strict=strict)
+            return msgspec.convert(_without_nulls(values), kind)
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, kind) from None
         except RecursionError:

@@ -219,5 +219,5 @@ def _worker(traces: Path, row: Row, host: str, device: str, folder: str) -> Host
     except ValueError as error:
         raise row.error(f"flags {flags!r}: {error}") from None
     step_time_s, sample_time_s = (row.parsed(column, _seconds, "0") for column in ("step_time_s", "sample_time_s"))
-    trace_path = straggler_trace.beside(traces / trace, trace, row.where) if trace else None
+    trace_path = straggler_trace.beside(traces, trace, row.where) if trace else None
     return HostWorker(f"{host} {folder}", host, device, folder, words, step_time_s, sample_time_s, trace_path)

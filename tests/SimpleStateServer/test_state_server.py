@@ -156,7 +156,7 @@ def test_a_body_that_is_no_form_is_refused_and_starts_no_job_with_default_values
 
 
 def test_the_state_is_published_as_rows_whatever_else_a_form_has(server: StateServerProcess) -> None:
-    assert post(server, "/init/", num_workers=2, epsilon=0.25, comment="ours").status_code == 200
+    assert post(server, "/init/", num_workers="02", epsilon=".25", comment="ours").status_code == 200
     for round in (2, 3):
         reset(server, 1, round)
     before = time.time()
@@ -199,7 +199,7 @@ WRONG_IN_FORMS = {
     "/init/": {"num_workers": ("0", "100001", "many", "2.5"), "epsilon": ("-1", "nan", "inf"), "policy": ("best",)},
     "/apply/": {
         "r": (None, "-1", "2", "x"),
-        "k": (None, "-1", "1.5"),
+        "k": (None, "-1", "1.5", "1.0"),
         "c": (None, "nan", "-0.5", "1e7"),
         "te": ("later", "inf"),
         "m": ("nan",),

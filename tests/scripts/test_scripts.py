@@ -752,6 +752,11 @@ def test_an_extra_is_added_once_and_where_it_is_not_to_be_had_the_rest_stays(rea
     assert "error: unknown argument '--cuda'" in set_up(ready, "--torch", "--cuda").stderr
 
 
+def test_where_pip_fails_a_line_says_so_also_without_a_variable_of_pip():
+    done = ran("env", "-i", "bash", "-c", f"source '{ROOT}/scripts/common.sh'; pins_missing here")
+    assert (done.returncode, done.stderr) == (2, "error: pip could not install here; what it said is above\n")
+
+
 @pytest.mark.parametrize("code", [0, 2])
 def test_continuous_integration_tests_without_pytorch_where_it_is_not_to_be_had(tmp_path, code):
     (tmp_path / ".ci").mkdir()

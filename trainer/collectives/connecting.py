@@ -255,7 +255,12 @@ class Acceptor:
                         self._callers.append(connection)
                         if len(self._callers) > self.most:
                             _end_reading(self._callers.pop(0))
-                    threading.Thread(target=self._hear, args=(connection,), name="call", daemon=True).start()
+                    try:
+                        threading.Thread(target=self._hear, args=(connection,), name="call", daemon=True).start()
+                    except RuntimeError:  # this process may have no more threads
+                        with self._news:
+                            self._callers.remove(connection)
+                        connection.close()
 
     def _hear(self, connection: socket.socket) -> None:
         """Reads a caller's hello. A worker's call is kept until `connect` takes it, a test is answered, and all others
@@ -264,9 +269,10 @@ class Acceptor:
         with contextlib.suppress(OSError, ValueError):  # it has hung up, or is no worker
             hello = _hello(connection, time.monotonic() + HELLO_S)
         with self._news:
-            if connection in self._callers:  # else dropped
+            is_kept = connection in self._callers  # else dropped
+            if is_kept:
                 self._callers.remove(connection)
-            if isinstance(hello, dict) and "job" in hello and not self._is_closed:
+            if is_kept and isinstance(hello, dict) and "job" in hello and not self._is_closed:
                 self._calls.append((connection, hello))
                 if len(self._calls) > self.most:
                     self._calls.pop(0)[0].close()

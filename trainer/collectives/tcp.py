@@ -112,11 +112,12 @@ class TcpMesh:
         under_way: list[_Transfer] = []
         if to is not None:
             receiver = self._peers[to]
-            under_way.append(_Transfer(receiver, selectors.EVENT_WRITE, _send(receiver, out.array)))
+            under_way.append(_Transfer(receiver, selectors.EVENT_WRITE, _send(receiver, receiver.num_sent, out.array)))
             receiver.num_sent += 1
         if source is not None:
             sender, scratch = self._peers[source], self._scratch if adds else None
-            under_way.append(_Transfer(sender, selectors.EVENT_READ, self._receive(sender, into.array, scratch)))
+            steps = self._receive(sender, sender.num_received, into.array, scratch)
+            under_way.append(_Transfer(sender, selectors.EVENT_READ, steps))
             sender.num_received += 1
             self._source = source
         while under_way:
@@ -125,12 +126,12 @@ class TcpMesh:
             if under_way and not any(moved):
                 self._wait(under_way)
 
-    def _receive(self, peer: _Peer, content: np.ndarray, scratch: np.ndarray | None) -> Iterator[bool]:
-        """Receives a message, as `_fill`. `scratch`, float32 (CHUNK,), is for numbers that are added to the content;
-        None: they replace it."""
+    def _receive(self, peer: _Peer, number: int, content: np.ndarray, scratch: np.ndarray | None) -> Iterator[bool]:
+        """Receives the message of this number, as `_fill`. `scratch`, float32 (CHUNK,), is for numbers that are added
+        to the content; None: they replace it."""
         header = bytearray(_HEADER.size)
         yield from _fill(peer, memoryview(header))
-        found, expected = _HEADER.unpack(header), (peer.num_received - 1, content.nbytes)
+        found, expected = _HEADER.unpack(header), (number, content.nbytes)
         if found != expected:
             raise JobError(
                 f"{peer.name} sent {found[1]} bytes as message {found[0]}, where {expected[1]} as message "
@@ -182,9 +183,9 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.view(np.uint8).data
 
 
-def _send(peer: _Peer, content: np.ndarray) -> Iterator[bool]:
-    """Sends a message; after each system call yields whether the socket took some of it."""
-    header, view = _HEADER.pack(peer.num_sent - 1, content.nbytes), _bytes_of(content)
+def _send(peer: _Peer, number: int, content: np.ndarray) -> Iterator[bool]:
+    """Sends the message of this number; after each system call yields whether the socket took some of it."""
+    header, view = _HEADER.pack(number, content.nbytes), _bytes_of(content)
     done = -len(header)  # bytes of the content that were sent; below 0: of the header
     while done < len(view):
         rest = view[max(done, 0) :]

@@ -132,7 +132,7 @@ def _worker(path: Path, columns: Sequence[str], row: spreadsheet.Row) -> Worker:
         except (ValueError, argparse.ArgumentTypeError):
             raise SetupError(f"{row.where}: {row.text!r}; give for {name} {about['words']}") from None
     if trace := values.get("straggler_trace"):
-        values["straggler_trace"] = straggler_trace.beside(path, trace, row.where)
+        values["straggler_trace"] = straggler_trace.beside(path.parent, trace, row.where)
     return Worker(**values)
 
 

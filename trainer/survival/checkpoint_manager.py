@@ -191,7 +191,8 @@ class CheckpointManager(Writer):
 
     def for_hub(self) -> dict[str, Any]:
         """How the hub keeps its checkpoints, and which one it resumes, as JSON: `HubCheckpoints`."""
-        return {**self._servers.about(), "load": self._server_rounds.get(self._round)}
+        resumes = self._has_servers and self._round  # else the hub begins anew
+        return {**self._servers.about(), "load": self._server_rounds[self._round] if resumes else None}
 
     def is_due(self, round_: int, last: bool) -> bool:
         return last or round_ % self._every == 0

@@ -320,7 +320,8 @@ def test_the_short_job_that_times_steps_computes_as_the_job_does(tmp_path):
 
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
     (tmp_path / "late.csv").write_text("start_s,duration_s,extra_s\n20,60,0.01\n")
-    path = hosts(tmp_path, "h1,0.5,late.csv,0.002\nh2,,\n", "address,step_time_s,straggler_trace,sample_time_s\n")
+    rows = f"h1,0.5,../{tmp_path.name}/late.csv,0.002\nh2,,\n"
+    path = hosts(tmp_path, rows, "address,step_time_s,straggler_trace,sample_time_s\n")
     given = roles(plan(path, "-m", "sync"))
     told = [command_line.parse(given[name].command[2:]) for name in ("h1 cpu", "h2 cpu")]
     assert [(flags.min_step_time, flags.sample_time, flags.straggler_trace) for flags in told] == [

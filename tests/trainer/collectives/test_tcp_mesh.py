@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -193,6 +194,17 @@ def test_strangers_are_hung_up_on_and_the_workers_connect(said: bytes) -> None:
             assert stranger.recv(1) == b""
         for mesh in made:
             mesh.close()
+
+
+def test_callers_that_are_dropped_or_get_no_thread_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening(1) as ((acceptor,), (address,)):
+        ours, theirs = socket.socketpair()
+        theirs.sendall(frame(json.dumps({"job": "a job", "from": 1, "to": 0}).encode()))
+        acceptor._hear(ours)  # others have come in its place while it was read
+        monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with socket.create_connection(address, WAIT_S) as caller:
+            assert caller.recv(1) == theirs.recv(1) == b""
+        assert acceptor.take("a job", 0, [1], (), 0.0) == {}
 
 
 def complaint(rank: int, addresses: list[Address], listener: Acceptor, job: str = "a job", wait_s: float = 0.3) -> str:
